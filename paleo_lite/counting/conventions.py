@@ -1,0 +1,144 @@
+"""Counting conventions: one network, several published numbers.
+
+Each convention is a function from a layer to its forward count, or None where the convention has no rule for it. The
+canonical one, ``flops``, and ``macs`` also count backward passes; the others reproduce what somebody printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import NamedTuple
+
+from ..errors import UnknownName
+from .elementwise import ACTIVATIONS
+from .layer import Op
+from .rules import MATRIX_KINDS, RULES, count_layer
+
+
+class Convention(NamedTuple):
+    """A way to count.
+
+    Attributes
+    ----------
+    name, unit, meaning : str
+        How it is asked for, what it counts in, and what it reproduces.
+    count : callable
+        From `Op` to the forward count, or None without a rule.
+    backward : bool
+        Whether it also counts the backward passes (by the canonical rules).
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    count: Callable[[Op], int | None]
+    backward: bool = False
+
+
+def _flops(op: Op) -> int | None:
+    cost = count_layer(op)
+    return None if cost is None else cost.inference.flops
+
+
+def _macs(op: Op) -> int | None:
+    cost = count_layer(op)
+    return None if cost is None else cost.inference.macs
+
+
+def _is_convolution(op: Op) -> bool:
+    return op.layer.kind.startswith("conv")
+
+
+def _pthflops(op: Op) -> int | None:
+    """pthflops 0.4 (fx tracing), read from its source: counts by module class, and three functions by name.
+
+    Everything else is 0 there by its own rule: functional activations, layer norm, softmax, methods such as
+    ``x.add(y)``, and whatever hides in a function that fx does not look into. That 0 is the package's answer, not ours.
+    """
+    layer = op.layer
+    kind = layer.kind
+    if layer.origin in ("function", "operator"):
+        if layer.attributes.get("function", kind) in ("add", "mul"):
+            return op.y * 2  # elements * arguments: both operands
+        if layer.attributes.get("function", kind) == "matmul":
+            left = op.inputs[0] if layer.parents else op.weights[0]
+            return left * layer.outputs[0][-1]
+        return 0
+    if not layer.origin.startswith("module:"):
+        return 0
+    if _is_convolution(op):
+        rank = len(layer.weights[0]) - 2
+        channels_in, channels_out = layer.inputs[0][-rank - 1], layer.outputs[0][-rank - 1]
+        positions = op.y // channels_out
+        per_position = prod(layer.weights[0][2:]) * channels_in * (channels_out // op.attribute("groups", 1))
+        return positions * (per_position + (channels_out if op.has_bias else 0))
+    if layer.origin == "module:Linear":
+        return op.inputs[0] * layer.outputs[0][-1] + (layer.outputs[0][-1] if op.has_bias else 0)
+    if layer.origin == "module:ReLU" or kind == "batch_norm":
+        return 2 * op.y
+    if kind == "max_pool":
+        return op.y * (prod(op.attribute("kernel")) - 1)
+    if kind == "avg_pool":
+        return op.y * prod(op.attribute("kernel"))
+    if kind == "adaptive_avg_pool":
+        return op.y * prod(layer.inputs[0][-2:])
+    return 0
+
+
+def _lu2017(op: Op) -> int | None:
+    """Lu et al. 2017 (arXiv 1709.09503), a reading: the rules were found from the totals that the paper prints.
+
+    MACs + 1 per output for a bias + 1 per activation + window per pooled output + window per element of LRN + 2 per
+    element for batch norm, Caffe's Scale and an elementwise sum; concat, dropout, softmax and reshapes 0.
+    """
+    kind = op.layer.kind
+    if kind in MATRIX_KINDS:
+        cost = count_layer(op)
+        assert cost is not None
+        return cost.inference.macs + (op.y if op.has_bias and kind != "attention" else 0)
+    if kind in ACTIVATIONS:
+        return op.y
+    if kind.endswith("_pool"):
+        cost = count_layer(op)
+        assert cost is not None
+        if cost.inference.flops == 0:  # windows of one element: nothing is pooled
+            return 0
+        return cost.inference.flops + (op.y if kind.endswith("max_pool") else 0)
+    if kind == "local_response_norm":
+        return op.attribute("size", 5) * op.y
+    if kind in ("batch_norm", "scale", "add"):
+        return 2 * op.y
+    if kind in ("concat", "dropout", "softmax", "view", "slice", "copy"):
+        return 0
+    return None
+
+
+CONVENTIONS: dict[str, Convention] = {
+    convention.name: convention
+    for convention in (
+        Convention("flops", "FLOP", "a multiply-accumulate is 2, biases and elementwise work included", _flops, True),
+        Convention("macs", "MAC", "multiply-accumulates of convolution, linear, matmul and attention only", _macs, True),
+        Convention("pthflops", "op", "what the pthflops package counts, rule for rule (forward only)", _pthflops),
+        Convention("lu2017", "op", "what Lu et al. 2017 print, as far as it can be read (forward only)", _lu2017),
+    )
+}
+"""Every convention, by name."""
+
+
+def find_convention(name: str) -> Convention:
+    """The convention of that name.
+
+    Raises
+    ------
+    UnknownName
+        If there is none; the message names the known ones.
+    """
+    if name not in CONVENTIONS:
+        raise UnknownName("convention", name, CONVENTIONS)
+    return CONVENTIONS[name]
+
+
+def known_kinds() -> list[str]:
+    """Kinds that the canonical rules count."""
+    return sorted(RULES)

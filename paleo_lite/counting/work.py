@@ -1,0 +1,240 @@
+"""`Work`: what every layer of a network computes and moves, as arrays.
+
+Every count is affine in the batch size: activations grow with it, weights and what depends on them alone do not. The
+rules are therefore asked twice, at batch 1 and 2, and any batch size follows by one multiplication and one addition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadValue, UnknownName, UnsupportedPhase
+from ..units import element_bytes
+from .conventions import CONVENTIONS, Convention, find_convention
+from .layer import Layer, Op, see, trace_flow
+from .rules import MATRIX_KINDS, NOTHING, Cost, Phase, count_layer
+
+PASSES = ("inference", "forward", "backward_data", "backward_weight", "update")
+"""The passes that work is counted for; ``forward`` is the forward pass of a training step."""
+
+PHASES: dict[str, tuple[str, ...]] = {
+    "inference": ("inference",),
+    "forward": ("forward",),
+    "backward": ("backward_data", "backward_weight"),
+    "training": ("forward", "backward_data", "backward_weight", "update"),
+}
+"""What can be asked for, and the passes that it consists of."""
+
+COLUMNS = ("flops", "macs", "bytes_read", "bytes_written", "kernels")
+
+Array = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Counts per layer and pass, for any batch size.
+
+    Attributes
+    ----------
+    names, kinds : tuple of str
+        One per layer.
+    convention : Convention
+        In what unit `counts` counts.
+    precision : str
+        The precision whose element size the bytes assume.
+    per_sample, fixed : ndarray of int64, shape (columns, passes, layers)
+        The two parts of every count (`COLUMNS`, `PASSES`): ``fixed + batch_size * per_sample``.
+    count_per_sample, count_fixed : ndarray of int64, shape (layers,)
+        The forward count in the convention.
+    counted : ndarray of bool, shape (layers,)
+        False where the convention has no rule for the layer: its zeros mean "unknown".
+    parameters : ndarray of int64, shape (layers,)
+        Parameters first used by each layer.
+    activations_per_sample : ndarray of int64, shape (layers,)
+        Elements of each layer's outputs, for one sample; 0 for views.
+    matrix : ndarray of bool, shape (layers,)
+        Layers whose multiply-accumulates tensor cores can do.
+    unknown : tuple of str
+        The kinds without a rule, with how many layers have each: ``("aten.sort (2)",)``.
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    convention: Convention
+    precision: str
+    per_sample: Array
+    fixed: Array
+    count_per_sample: Array
+    count_fixed: Array
+    counted: NDArray[np.bool_]
+    parameters: Array
+    activations_per_sample: Array
+    matrix: NDArray[np.bool_]
+    unknown: tuple[str, ...]
+
+    def column(self, name: str, phase: str, batch_size: int = 1) -> Array:
+        """One column for the passes of a phase, shape (passes, layers).
+
+        Parameters
+        ----------
+        name : str
+            One of `COLUMNS`, or ``"bytes"`` for read and written together.
+        phase : str
+            One of `PHASES` or `PASSES`.
+        batch_size : int
+            Samples per pass.
+
+        Raises
+        ------
+        UnknownName
+            If there is no such phase.
+        BadValue
+            If the batch size is not a whole number above 0 or overflows the count.
+        """
+        passes = [PASSES.index(part) for part in _passes(phase)]
+        check_batch_size(batch_size)
+        if name == "bytes":
+            return self.column("bytes_read", phase, batch_size) + self.column("bytes_written", phase, batch_size)
+        which = COLUMNS.index(name)
+        return _at(self.per_sample[which][passes], self.fixed[which][passes], batch_size)
+
+    def counts(self, phase: str = "inference", batch_size: int = 1) -> Array:
+        """The count in the convention, summed over the passes of a phase, shape (layers,).
+
+        Raises
+        ------
+        UnsupportedPhase
+            If the convention counts a forward pass only.
+        """
+        check_batch_size(batch_size)
+        name = self.convention.name
+        if name in ("flops", "macs"):
+            return self.column(name, phase, batch_size).sum(axis=0)
+        if _passes(phase) not in (("inference",), ("forward",)):
+            raise UnsupportedPhase(
+                f"the {name} convention counts a forward pass only: ask for inference or forward, "
+                f"or count {phase} by the flops or macs convention"
+            )
+        return _at(self.count_per_sample, self.count_fixed, batch_size)
+
+    def counts_by_pass(self, phase: str, batch_size: int = 1) -> Array:
+        """The count in the convention for each pass of a phase, shape (passes, layers)."""
+        if self.convention.name in ("flops", "macs"):
+            return self.column(self.convention.name, phase, batch_size)
+        return self.counts(phase, batch_size)[np.newaxis]
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Refuse anything but a whole number above 0."""
+    if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
+        raise BadValue(f"the batch size must be a whole number of 1 or more, not {batch_size!r}")
+
+
+def _passes(phase: str) -> tuple[str, ...]:
+    if phase in PHASES:
+        return PHASES[phase]
+    if phase in PASSES:
+        return (phase,)
+    raise UnknownName("phase", phase, (*PHASES, *PASSES))
+
+
+def _at(per_sample: Array, fixed: Array, batch_size: int) -> Array:
+    if float(per_sample.sum()) * batch_size > 2.0**62:
+        raise BadValue(f"a batch of {batch_size} overflows the counts of this network")
+    return per_sample * np.int64(batch_size) + fixed
+
+
+def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "flops") -> Work:
+    """Count a network's layers.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        In the order of execution.
+    precision : str
+        Whose element size the bytes assume.
+    convention : str
+        One of `CONVENTIONS`.
+
+    Returns
+    -------
+    Work
+
+    Raises
+    ------
+    UnknownName
+        If there is no such convention.
+    CountFailed
+        If a layer's shapes do not fit its kind.
+    """
+    chosen = find_convention(convention)
+    size = element_bytes(precision)
+    flow = trace_flow(layers)
+    at_one, at_two = (
+        [_rows(op, chosen, size, flow.consumers[i]) for i, op in enumerate(see(layers, flow, n))] for n in (1, 2)
+    )
+    shape = (len(layers), len(PASSES), len(COLUMNS))
+    one, two = (np.array([row[0] for row in rows], dtype=np.int64).reshape(shape).T for rows in (at_one, at_two))
+    count_one, count_two = (np.array([row[1] or 0 for row in rows], dtype=np.int64) for rows in (at_one, at_two))
+    counted = np.array([row[1] is not None for row in at_one], dtype=bool)
+    missing: dict[str, int] = {}
+    for layer, known in zip(layers, counted):
+        if not known:
+            missing[layer.kind] = missing.get(layer.kind, 0) + 1
+    return Work(
+        names=tuple(layer.name for layer in layers),
+        kinds=tuple(layer.kind for layer in layers),
+        convention=chosen,
+        precision=precision,
+        per_sample=two - one,
+        fixed=2 * one - two,
+        count_per_sample=count_two - count_one,
+        count_fixed=2 * count_one - count_two,
+        counted=counted,
+        parameters=np.array([layer.parameters for layer in layers], dtype=np.int64),
+        activations_per_sample=np.array([row[2] for row in at_two], dtype=np.int64)
+        - np.array([row[2] for row in at_one], dtype=np.int64),
+        matrix=np.array([layer.kind in MATRIX_KINDS for layer in layers], dtype=bool),
+        unknown=tuple(f"{kind} ({number})" for kind, number in sorted(missing.items())),
+    )
+
+
+def _rows(op: Op, convention: Convention, size: int, consumers: int) -> tuple[list[tuple[int, ...]], int | None, int]:
+    """The columns of each pass, the convention's count, and the elements kept, for one layer at one batch size."""
+    cost = count_layer(op) or Cost(NOTHING, NOTHING)
+    trainable = op.layer.parameters if op.trainable else 0
+    passes = (
+        cost.inference,
+        cost.forward,
+        _with_sums(cost.backward_data, op.y, consumers),
+        cost.backward_weight,
+        # Plain gradient descent, w -= rate * gradient: 2 FLOPs and three transfers per parameter, as in PALEO.
+        Phase(2 * trainable, 0, 2 * trainable, trainable, 0, len(op.weights) if trainable else 0),
+    )
+    rows = [
+        (phase.flops, phase.macs, phase.reads * size + phase.index_bytes, phase.writes * size, phase.kernels)
+        for phase in passes
+    ]
+    return rows, convention.count(op), op.y if cost.forward.kernels else 0
+
+
+def _with_sums(phase: Phase, elements: int, consumers: int) -> Phase:
+    """Where an output has several consumers their gradients are added: one addition for each beyond the first."""
+    extra = max(0, consumers - 1)
+    if not extra:
+        return phase
+    return Phase(
+        phase.flops + extra * elements,
+        phase.macs,
+        phase.reads + 2 * extra * elements,
+        phase.writes + extra * elements,
+        phase.index_bytes,
+        phase.kernels + extra,
+    )
+
+
+__all__ = ["CONVENTIONS", "COLUMNS", "PASSES", "PHASES", "Work", "check_batch_size", "count"]

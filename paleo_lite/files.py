@@ -1,0 +1,43 @@
+"""Files: written aside and renamed, found beside the package or in the repository, cached under the user's folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_aside(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all: aside, flushed, renamed."""
+    import tempfile
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def shipped(folder: str) -> Path:
+    """The folder of shipped data: ``models``, ``hardware`` or ``calibrations``.
+
+    In the wheel they lie inside the package, in a checkout beside it.
+    """
+    package = Path(__file__).parent
+    inside = package / "data" / folder
+    return inside if inside.is_dir() else package.parent / folder
+
+
+def cache_folder() -> Path:
+    """Where derived files are kept: ``PALEO_LITE_CACHE``, else ``XDG_CACHE_HOME/paleo-lite``, else ``~/.cache/paleo-lite``."""
+    named = os.environ.get("PALEO_LITE_CACHE")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "paleo-lite"

@@ -1,0 +1,6 @@
+"""Floor 3: where it runs."""
+
+from .device import Device, Figure, Link, Peak, PeakRate
+from .registry import find_device, list_devices, read_device, read_links
+
+__all__ = ["Device", "Figure", "Link", "Peak", "PeakRate", "find_device", "list_devices", "read_device", "read_links"]

@@ -1,0 +1,157 @@
+"""Finding devices and links: the TOML files of ``hardware/``, and the ones a user adds.
+
+A name is matched whatever its case, spaces, hyphens, underscores and maker (``Tesla K80``, ``k80``), but it has to mean
+one device: where it could mean several, the error lists them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from ..errors import BadDevice, BadQuantity, UnknownName
+from ..files import shipped
+from ..units import parse_quantity
+from .device import Device, Figure, Link, Links
+
+_MAKERS = {"nvidia", "amd", "intel", "tesla", "geforce", "quadro", "instinct", "radeon"}
+_BYTES_AT_MOST = 2**20
+_T = TypeVar("_T")
+
+
+def read_device(path: Path) -> Device:
+    """Read one hardware TOML.
+
+    Raises
+    ------
+    BadDevice
+        If it is malformed or misspelt, or a figure is not in its unit; the message names file, field and expectation.
+    """
+    device = _decode(path, Device)
+    device = msgspec.structs.replace(device, id=device.id or path.stem)
+    for field, unit, figure in figures(device):
+        try:
+            value = parse_quantity(figure.value, unit)
+        except BadQuantity as error:
+            raise BadDevice(f"{path}: {field}: {error}") from None
+        if not value > 0:
+            raise BadDevice(f"{path}: {field}: {figure.value!r} is not above 0")
+    if not device.peaks:
+        raise BadDevice(f"{path}: peaks: at least one [[peaks]] is needed")
+    if device.clock_hz(device.clocks.default) is None and device.scope != "cpu":
+        raise BadDevice(f"{path}: clocks: the default is {device.clocks.default}, which has no value")
+    return device
+
+
+def figures(device: Device) -> Iterator[tuple[str, str, Figure]]:
+    """All figures of a device with the unit each must be in: (field, unit, figure)."""
+    yield "cores.multiprocessors", "", device.cores.multiprocessors
+    yield "cores.fp32_lanes", "", device.cores.fp32_lanes
+    for clock in ("base", "boost", "tensor"):
+        if (figure := getattr(device.clocks, clock)) is not None:
+            yield f"clocks.{clock}", "Hz", figure
+    units = {"capacity": "B", "bandwidth": "B/s", "bus": "bit", "rate": "bit/s", "l2": "B"}
+    for field, unit in units.items():
+        if (figure := getattr(device.memory, field)) is not None:
+            yield f"memory.{field}", unit, figure
+    if device.power is not None:
+        yield "power", "W", device.power
+    for peak in device.peaks:
+        unit = "OP/s" if peak.precision == "int8" else "FLOP/s"
+        yield f"peaks.{peak.precision}.{peak.unit}", unit, Figure(peak.value, peak.source, peak.note, peak.unverified)
+    for attachment in device.links:
+        yield f"links.{attachment.link}", "B/s", attachment.per_direction
+
+
+def list_devices(files: Iterable[Path] = ()) -> list[Device]:
+    """All shipped devices and those of further files, by id.
+
+    Raises
+    ------
+    BadDevice
+        If a file is malformed, or a further file takes the id of another device.
+    """
+    devices = {path.stem: read_device(path) for path in sorted(shipped("hardware").glob("*.toml")) if path.stem != "links"}
+    for path in files:
+        device = read_device(path)
+        if device.id in devices:
+            raise BadDevice(f"{path}: id: {device.id!r} is taken by another device: name the file differently or give an id")
+        devices[device.id] = device
+    return sorted(devices.values(), key=lambda device: device.id)
+
+
+def find_device(name: str, files: Iterable[Path] = ()) -> Device:
+    """The device that a name means.
+
+    Raises
+    ------
+    UnknownName
+        If no device or more than one is called that; the message gives the nearest names, or the candidates.
+    BadDevice
+        If a file is malformed.
+    """
+    files = list(files)
+    direct = shipped("hardware") / f"{name}.toml"
+    if not files and re.fullmatch(r"[a-z0-9-]+", name) and name != "links" and direct.is_file():
+        return read_device(direct)  # the plain id needs no look at all the others
+    devices = {device.id: device for device in list_devices(files)}
+    if name in devices:
+        return devices[name]
+    found = [device for device in devices.values() if key(name) in _keys(device)]
+    if len(found) == 1:
+        return found[0]
+    candidates = [device.id for device in found] or [
+        device.id for device in devices.values() if key(name) and any(part.startswith(key(name)) for part in _keys(device))
+    ]
+    if candidates:
+        raise UnknownName("one GPU", name, (), f"It could be {', '.join(candidates)}: say which.")
+    raise UnknownName("GPU", name, devices, "'paleo-lite hardware list' shows all.")
+
+
+def key(name: str) -> str:
+    """A name without case, separators and maker."""
+    words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
+    while len(words) > 1 and words[0] in _MAKERS:
+        words.pop(0)
+    joined = "".join(words)
+    for maker in _MAKERS:
+        if joined.startswith(maker) and len(joined) > len(maker):
+            joined = joined.removeprefix(maker)
+    return joined
+
+
+def _keys(device: Device) -> set[str]:
+    return {key(known) for known in (device.id, device.name, *device.aliases)}
+
+
+def read_links(path: Path | None = None) -> dict[str, Link]:
+    """The links of ``links.toml``, by id.
+
+    Raises
+    ------
+    BadDevice
+        If the file is malformed.
+    """
+    path = path or shipped("hardware") / "links.toml"
+    links = _decode(path, Links).link
+    for identity, link in links.items():
+        try:
+            parse_quantity(link.per_direction.value, "B/s")
+        except BadQuantity as error:
+            raise BadDevice(f"{path}: link.{identity}.per_direction: {error}") from None
+    return links
+
+
+def _decode(path: Path, kind: type[_T]) -> _T:
+    try:
+        if path.stat().st_size > _BYTES_AT_MOST:
+            raise BadDevice(f"{path}: larger than {_BYTES_AT_MOST} bytes, which no hardware file is")
+        return msgspec.toml.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise BadDevice(f"{path}: cannot be read ({error.strerror})") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadDevice(f"{path}: {error}") from None

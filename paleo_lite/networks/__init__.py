@@ -1,0 +1,18 @@
+"""Floor 3: what is computed."""
+
+from .catalog import find_network, network_names, trace_factory, trace_named
+from .counts import LayerCounts, count_network
+from .descriptor import read_descriptor, write_descriptor
+from .network import Network
+
+__all__ = [
+    "LayerCounts",
+    "Network",
+    "count_network",
+    "find_network",
+    "network_names",
+    "read_descriptor",
+    "trace_factory",
+    "trace_named",
+    "write_descriptor",
+]

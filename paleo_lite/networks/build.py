@@ -1,0 +1,108 @@
+"""Building modules without memory: parameters and buffers come to be on the meta device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from ..errors import FactoryFailed, UnknownName
+from .torch_import import import_torchvision
+
+_STORAGE = frozenset("empty zeros ones full rand randn empty_strided".split())
+
+
+class MetaParameters(TorchFunctionMode):
+    """Puts tensors that are made to be filled later on the meta device, as long as nobody names another.
+
+    Under ``torch.device("meta")`` everything goes there, also the small tables that some constructors compute widths
+    from (RegNet calls ``.tolist()`` on one). Here ``torch.arange``, ``torch.tensor`` and their kin stay real.
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__name__", "") in _STORAGE and kwargs.get("device") is None:
+            kwargs = {**kwargs, "device": "meta"}
+        return function(*args, **kwargs)
+
+
+def build(factory: Callable[[], Any]) -> nn.Module:
+    """Call a factory so that its parameters take no memory; where it cannot do that, call it as it is.
+
+    Raises
+    ------
+    Exception
+        Whatever the factory raises when called as it is.
+    """
+    try:
+        with MetaParameters():
+            module: nn.Module = factory()
+    except Exception:  # a factory that loads weights or reads values back needs real memory; its own error comes below
+        module = factory()
+    return module
+
+
+def torchvision_names() -> list[str]:
+    """All classification models of the installed torchvision."""
+    models = import_torchvision().models
+    return list(models.list_models(module=models))
+
+
+def torchvision_model(name: str) -> tuple[nn.Module, int]:
+    """A torchvision classification model on the meta device, and the crop size of its first weights.
+
+    Auxiliary heads are off: GoogLeNet is built without, Inception v3 does not call its own in evaluation mode (its
+    parameters belong to the model as torchvision publishes it).
+
+    Raises
+    ------
+    UnknownName
+        If torchvision has no classification model of that name.
+    """
+    models = import_torchvision().models
+    if name not in torchvision_names():
+        raise UnknownName("torchvision classification model", name, torchvision_names())
+    weights = next(iter(models.get_model_weights(name)))
+    options: dict[str, Any] = {"googlenet": {"aux_logits": False}}.get(name, {})
+    if name in ("googlenet", "inception_v3"):
+        options["init_weights"] = False
+    size = int(weights.transforms().crop_size[0])
+    if name.startswith("vit_"):
+        options["image_size"] = size  # the position embedding is as long as the image has patches
+    return build(lambda: models.get_model(name, weights=None, **options)), size
+
+
+def load_factory(reference: str) -> nn.Module:
+    """The module that ``package.module:factory`` makes; the factory may also be a module itself.
+
+    Raises
+    ------
+    FactoryFailed
+        If it cannot be imported, raises or returns something else; the message carries its own error.
+    """
+    import importlib
+    import sys
+
+    if reference.count(":") != 1 or not all(reference.split(":")):
+        raise FactoryFailed(f"{reference!r} names no factory: expected package.module:factory")
+    module_name, attribute = reference.split(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a file beside the user, as python -m would find it
+    try:
+        target: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            target = getattr(target, part)
+        made = target if isinstance(target, nn.Module) else build(target)
+    except Exception as error:
+        raise FactoryFailed(f"{reference} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(made, nn.Module):
+        raise FactoryFailed(f"{reference} returned a {type(made).__name__}, not a torch.nn.Module")
+    return made
+
+
+__all__ = ["MetaParameters", "build", "load_factory", "torch", "torchvision_model", "torchvision_names"]

@@ -1,0 +1,149 @@
+"""Finding a network by name: shipped descriptors first, torch only where they do not suffice.
+
+Nothing here imports torch before a trace is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..counting import Shape
+from ..errors import BadDescriptor, BadValue, MissingExtra, UnknownName
+from ..files import cache_folder, shipped
+from .descriptor import FORMAT, read_descriptor, write_descriptor
+from .network import Network
+
+TRACER = 1
+"""Raised whenever a trace of the same module would give other layers, so that cached traces are not reused."""
+
+
+def network_names() -> list[str]:
+    """Names of the shipped networks."""
+    return sorted(path.stem for path in shipped("models").glob("*.json"))
+
+
+def normalise(name: str) -> str:
+    """A network's name whatever its case, hyphens and underscores: ``ResNet-50`` and ``resnet50`` are one."""
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def find_network(name: str, image_size: int | None = None) -> Network:
+    """A shipped network, or a descriptor file, at its own image size or another.
+
+    Parameters
+    ----------
+    name : str
+        ``"resnet50"``, or a path that ends in ``.json``.
+    image_size : int, optional
+        Height and width of the images. Another size than the descriptor's needs torch once; the result is cached.
+
+    Raises
+    ------
+    UnknownName
+        If no network is called that; the message gives the nearest names.
+    BadValue
+        If the image size is no whole number above 0.
+    BadDescriptor
+        If the descriptor is malformed.
+    MissingExtra
+        If another image size needs torch and it is absent.
+    """
+    if image_size is not None and (isinstance(image_size, bool) or not isinstance(image_size, int) or image_size < 1):
+        raise BadValue(f"the image size must be a whole number of 1 or more, not {image_size!r}")
+    if name.endswith(".json"):
+        network = read_descriptor(Path(name))
+    else:
+        network = read_descriptor(_path_of(name))
+    if image_size is None or network.inputs[0][-2:] == (image_size, image_size):
+        return network
+    if name.endswith(".json"):
+        raise BadDescriptor(f"{name}: a descriptor has one image size, {network.inputs[0][-1]}; trace the module anew")
+    return _retrace(network.name, image_size)
+
+
+def _path_of(name: str) -> Path:
+    folder = shipped("models")
+    direct = folder / f"{name}.json"
+    if "/" not in name and direct.is_file():
+        return direct
+    by_name = {normalise(known): known for known in network_names()}
+    if normalise(name) not in by_name:
+        raise UnknownName("network", name, by_name.values(), "'paleo-lite networks list' shows all.")
+    return folder / f"{by_name[normalise(name)]}.json"
+
+
+def _retrace(name: str, image_size: int) -> Network:
+    """Trace a shipped network at another image size, or take the trace from the cache."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        versions = [version("torch"), version("torchvision")]
+    except PackageNotFoundError:
+        raise MissingExtra(f"{name} at an image size of {image_size}", "torch") from None
+    key = "-".join(part.replace("+", "_") for part in (name, str(image_size), f"f{FORMAT}", f"t{TRACER}", *versions))
+    path = cache_folder() / f"{key}.json"
+    if path.is_file():
+        try:
+            return read_descriptor(path)
+        except BadDescriptor:  # a damaged cache entry is made again, which costs time only
+            path.unlink(missing_ok=True)
+    network = trace_named(name, image_size)
+    try:
+        write_descriptor(network, path)
+    except OSError as error:
+        return network._replace(notes=(*network.notes, f"the trace could not be cached: {error}"))
+    return network
+
+
+def trace_named(name: str, image_size: int | None = None) -> Network:
+    """Build a shipped network with torch and trace it.
+
+    Raises
+    ------
+    MissingExtra
+        If torch or torchvision is absent.
+    UnknownName
+        If neither torchvision nor `caffe` has a network of that name.
+    TraceFailed
+        If the network does not take images of that size.
+    """
+    from .torch_import import import_torchvision
+
+    torchvision = import_torchvision(f"tracing {name}")
+    from . import caffe
+    from .build import build, torchvision_model
+    from .trace import trace
+
+    if name in caffe.NETWORKS:
+        module, size, source = build(caffe.NETWORKS[name]), 224, "paleo_lite.networks.caffe"
+    else:
+        module, size = torchvision_model(name)
+        source = f"torchvision {torchvision.__version__.partition('+')[0]}"
+    side = image_size or size
+    return trace(module, (1, 3, side, side), name=name, source=source)
+
+
+def trace_factory(reference: str, inputs: Sequence[Shape]) -> Network:
+    """Trace the module that ``package.module:factory`` makes, with one sample per input.
+
+    Raises
+    ------
+    FactoryFailed, TraceFailed, MissingExtra
+    """
+    from .torch_import import import_torch
+
+    import_torch(f"tracing {reference}")
+    from .build import load_factory
+    from .trace import trace
+
+    return trace(load_factory(reference), *((1, *shape) for shape in inputs), name=reference, source=reference)
+
+
+def all_names() -> Iterator[str]:
+    """Every network that can be exported: torchvision's classification models and the Caffe ones."""
+    from .build import torchvision_names
+    from .caffe import NETWORKS
+
+    yield from torchvision_names()
+    yield from NETWORKS

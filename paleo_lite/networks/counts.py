@@ -1,0 +1,168 @@
+"""`LayerCounts`: the layerwise report of a network in one convention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ..counting import Work, count
+from ..errors import MissingExtra, UnknownName
+from ..units import format_si
+from .network import Network
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LayerCounts:
+    """Counts per layer.
+
+    Attributes
+    ----------
+    network : Network
+    work : Work
+        All its layers, the ignored ones too.
+    phase : str
+    batch_size : int
+    kept : tuple of int
+        Indices of the layers that are reported.
+    """
+
+    network: Network
+    work: Work
+    phase: str
+    batch_size: int
+    kept: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """Sum over the reported layers that have a rule."""
+        counts = self.work.counts(self.phase, self.batch_size)
+        return int(sum(int(counts[index]) for index in self.kept))
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Reported layers whose kind the convention has no rule for."""
+        return tuple(f"{self.work.names[i]} ({self.work.kinds[i]})" for i in self.kept if not self.work.counted[i])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the counts should know."""
+        if not self.unknown:
+            return self.network.notes
+        shown = ", ".join(self.unknown[:10]) + (f" and {len(self.unknown) - 10} more" if len(self.unknown) > 10 else "")
+        missing = f"not counted, the {self.work.convention.name} convention has no rule for: {shown}"
+        return (*self.network.notes, missing)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One dict per reported layer; count is None where no rule counts it; shapes are those of one sample."""
+        counts = self.work.counts(self.phase, self.batch_size)
+        macs = self.work.column("macs", self.phase, self.batch_size).sum(axis=0)
+        for index in self.kept:
+            layer = self.network.layers[index]
+            yield {
+                "name": layer.name,
+                "kind": layer.kind,
+                "count": int(counts[index]) if self.work.counted[index] else None,
+                "macs": int(macs[index]),
+                "parameters": layer.parameters,
+                "input_shape": list(layer.inputs[0]) if layer.inputs else None,
+                "output_shape": list(layer.outputs[0]) if layer.outputs else None,
+                "weight_shape": list(layer.weights[0]) if layer.weights else None,
+            }
+
+    def by_kind(self) -> dict[str, dict[str, Any]]:
+        """Per kind its layers, count and share of the total; largest first. The count is None where no rule counts it."""
+        kinds: dict[str, dict[str, Any]] = {}
+        for row in self.rows():
+            entry = kinds.setdefault(row["kind"], {"layers": 0, "count": 0})
+            entry["layers"] += 1
+            entry["count"] = None if row["count"] is None or entry["count"] is None else entry["count"] + row["count"]
+        for entry in kinds.values():
+            entry["share"] = None if entry["count"] is None else (entry["count"] / self.total if self.total else 0.0)
+        return dict(sorted(kinds.items(), key=lambda item: (-(item[1]["count"] or 0), item[0])))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented JSON: stable names."""
+        return {
+            "network": self.network.name,
+            "convention": self.work.convention.name,
+            "unit": self.work.convention.unit,
+            "phase": self.phase,
+            "batch_size": self.batch_size,
+            "total": self.total,
+            "macs": sum(row["macs"] for row in self.rows()),
+            "parameters": self.network.parameters,
+            "unknown": list(self.unknown),
+            "notes": list(self.notes),
+            "by_kind": self.by_kind(),
+            "layers": list(self.rows()),
+        }
+
+    def to_frame(self) -> Any:
+        """The layers as a pandas DataFrame.
+
+        Raises
+        ------
+        MissingExtra
+            If pandas is not installed.
+        """
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            raise MissingExtra("a data frame", "profiles") from None
+        return pandas.DataFrame(list(self.rows()))
+
+    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        yield "network", self.network.name
+        yield "convention", self.work.convention.name
+        yield "total", format_si(self.total, self.work.convention.unit, 6)
+        yield "layers", len(self.kept)
+
+    def __repr__(self) -> str:
+        return f"LayerCounts({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+def count_network(
+    network: Network,
+    convention: str = "flops",
+    *,
+    phase: str = "inference",
+    batch_size: int = 1,
+    ignore: Sequence[str] = (),
+    precision: str = "fp32",
+) -> LayerCounts:
+    """Count a network, layer by layer.
+
+    Parameters
+    ----------
+    network : Network
+    convention : str
+        One of `paleo_lite.counting.CONVENTIONS`.
+    phase : str
+        One of `PHASES` or `PASSES`.
+    batch_size : int
+    ignore : sequence of str
+        Layer names or globs to leave out; ``_`` may stand for ``.``, as pthflops prints names.
+
+    Raises
+    ------
+    UnknownName
+        If convention or phase are unknown, or a pattern matches no layer.
+    UnsupportedPhase
+        If the convention counts a forward pass only.
+    """
+    work = count(network.layers, precision, convention)
+    work.counts(phase, batch_size)  # refuse an impossible phase or batch before anything is reported
+    ignored: set[int] = set()
+    for pattern in ignore:
+        matches = {index for index, name in enumerate(work.names) if _matches(name, pattern)}
+        if not matches:
+            raise UnknownName(f"layer of {network.name}", pattern, work.names)
+        ignored |= matches
+    kept = tuple(index for index in range(len(work.names)) if index not in ignored)
+    return LayerCounts(network, work, phase, batch_size, kept)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name.replace(".", "_"), pattern)

@@ -1,0 +1,162 @@
+"""Descriptors: a network as one small JSON file, so that predicting it needs no torch.
+
+The layers are columns (``name``, ``kind``, ...), each on one line. Shapes and attribute sets repeat a lot: the columns
+hold numbers that point into the lists ``shapes`` and ``attributes``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..counting import CONSTANT, Layer
+from ..errors import BadDescriptor
+from ..files import write_aside
+from .network import Network
+
+FORMAT = 1
+_BYTES_AT_MOST = 64 * 2**20
+
+
+class Columns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The layers, one list per field of `Layer`; inputs, outputs and weights point into ``shapes``."""
+
+    name: list[str]
+    kind: list[str]
+    inputs: list[list[int]]
+    outputs: list[list[int]]
+    weights: list[list[int]]
+    parents: list[list[int]]
+    parameters: list[int]
+    attributes: list[int]
+    origin: list[str]
+
+
+class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    format: int
+    name: str
+    source: str
+    inputs: list[list[int]]
+    parameters: int
+    shapes: list[list[int]]
+    attributes: list[dict[str, Any]]
+    layers: Columns
+    notes: list[str] = []
+
+
+def write_descriptor(network: Network, path: Path) -> None:
+    """Write a network; the file appears whole or not at all."""
+    shapes, attributes = _Pool(), _Pool()
+    fields: dict[str, list[Any]] = {field: [] for field in Columns.__struct_fields__}
+    for layer in network.layers:
+        for field in ("name", "kind", "parameters", "origin"):
+            fields[field].append(getattr(layer, field))
+        for field in ("inputs", "outputs", "weights"):
+            fields[field].append([shapes.place(list(shape)) for shape in getattr(layer, field)])
+        fields["parents"].append(list(layer.parents))
+        fields["attributes"].append(attributes.place(layer.attributes))
+    head = {
+        "format": FORMAT,
+        "name": network.name,
+        "source": network.source,
+        "notes": list(network.notes),
+        "inputs": [list(shape) for shape in network.inputs],
+        "parameters": network.parameters,
+        "shapes": shapes.items,
+        "attributes": attributes.items,
+    }
+    lines = [f'"{key}": {_compact(value)}' for key, value in head.items()]
+    columns = ",\n".join(f'"{key}": {_compact(value)}' for key, value in fields.items())
+    body = "{\n" + ",\n".join(lines) + ',\n"layers": {\n' + columns + "\n}\n}\n"
+    write_aside(path, body.encode())
+
+
+def read_descriptor(path: Path) -> Network:
+    """Read a network.
+
+    Raises
+    ------
+    BadDescriptor
+        If the file is no descriptor: the message names file, field and what was expected.
+    """
+    try:
+        if path.stat().st_size > _BYTES_AT_MOST:
+            raise BadDescriptor(f"{path}: larger than {_BYTES_AT_MOST} bytes, which no descriptor is")
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadDescriptor(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        found = msgspec.json.decode(data, type=Descriptor)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadDescriptor(f"{path}: {error}") from None
+    if found.format != FORMAT:
+        raise BadDescriptor(f"{path}: $.format is {found.format}, this version of paleo-lite reads {FORMAT}")
+    return Network(
+        name=found.name,
+        inputs=tuple(tuple(shape) for shape in found.inputs),
+        layers=_layers(found, path),
+        parameters=found.parameters,
+        source=found.source,
+        notes=tuple(found.notes),
+    )
+
+
+def _layers(found: Descriptor, path: Path) -> tuple[Layer, ...]:
+    columns = found.layers
+    length = len(columns.name)
+    for field in Columns.__struct_fields__:
+        if len(getattr(columns, field)) != length:
+            raise BadDescriptor(
+                f"{path}: $.layers.{field} has {len(getattr(columns, field))} entries, $.layers.name has {length}"
+            )
+    if any(size < 0 for shape in found.shapes for size in shape):
+        raise BadDescriptor(f"{path}: $.shapes has a negative size")
+    shapes = [tuple(shape) for shape in found.shapes]
+    layers = []
+    for index in range(length):
+        inputs, parents = columns.inputs[index], columns.parents[index]
+        pointers = [*inputs, *columns.outputs[index], *columns.weights[index]]
+        if any(not 0 <= pointer < len(shapes) for pointer in pointers):
+            raise BadDescriptor(f"{path}: layer {columns.name[index]!r} points outside $.shapes")
+        if not 0 <= columns.attributes[index] < len(found.attributes):
+            raise BadDescriptor(f"{path}: layer {columns.name[index]!r} points outside $.attributes")
+        if len(inputs) != len(parents) or any(not CONSTANT <= parent < index for parent in parents):
+            raise BadDescriptor(f"{path}: layer {columns.name[index]!r}: $.layers.parents must name one earlier layer per input")
+        layers.append(
+            Layer(
+                columns.name[index],
+                columns.kind[index],
+                tuple([shapes[pointer] for pointer in inputs]),
+                tuple([shapes[pointer] for pointer in columns.outputs[index]]),
+                tuple([shapes[pointer] for pointer in columns.weights[index]]),
+                tuple(parents),
+                columns.parameters[index],
+                found.attributes[columns.attributes[index]],
+                columns.origin[index],
+            )
+        )
+    return tuple(layers)
+
+
+class _Pool:
+    """Distinct values in the order of first use."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self._places: dict[str, int] = {}
+
+    def place(self, value: Any) -> int:
+        key = _compact(value)
+        if key not in self._places:
+            self._places[key] = len(self.items)
+            self.items.append(value)
+        return self._places[key]
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

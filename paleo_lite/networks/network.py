@@ -1,0 +1,47 @@
+"""`Network`: layers in order, and what holds for all of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..counting import Layer, Shape
+from ..errors import UnknownName
+
+
+class Network(NamedTuple):
+    """What is computed, at batch 1.
+
+    Attributes
+    ----------
+    name : str
+    inputs : tuple of shapes
+        What the network is given, the batch dimension of 1 first.
+    layers : tuple of Layer
+        In order of execution.
+    parameters : int
+        Elements of all the module's parameters, shared ones once, those it never uses included.
+    source : str
+        Where the layers come from: ``torchvision 0.28.0`` or the factory's name.
+    notes : tuple of str
+        What somebody who reads a number of this network should know.
+    """
+
+    name: str
+    inputs: tuple[Shape, ...]
+    layers: tuple[Layer, ...]
+    parameters: int
+    source: str = ""
+    notes: tuple[str, ...] = ()
+
+    def layer(self, name: str) -> Layer:
+        """The layer of that name.
+
+        Raises
+        ------
+        UnknownName
+            If there is none.
+        """
+        for layer in self.layers:
+            if layer.name == name:
+                return layer
+        raise UnknownName(f"layer of {self.name}", name, [layer.name for layer in self.layers])

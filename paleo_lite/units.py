@@ -1,0 +1,129 @@
+"""Quantities: reading "8.73 TFLOP/s", writing 8.73e12 back, and the size of a number in each precision.
+
+A prefix is decimal (1 GB = 10^9 B) unless it is written binary (1 GiB = 2^30 B).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from .errors import BadQuantity, BadValue
+
+PREFIXES = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18, "m": -3, "u": -6, "µ": -6, "n": -9}
+BINARY_PREFIXES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+
+# Spellings that people use for the same unit, towards the one that paleo-lite writes.
+SPELLINGS = {
+    "FLOP": "FLOP", "FLOPs": "FLOP", "MAC": "MAC", "MACs": "MAC",
+    "FLOP/s": "FLOP/s", "FLOPs/s": "FLOP/s", "FLOPS": "FLOP/s", "OP/s": "OP/s", "OPS": "OP/s",
+    "B": "B", "B/s": "B/s", "bit": "bit", "bit/s": "bit/s", "b/s": "bit/s", "bps": "bit/s",
+    "Hz": "Hz", "W": "W", "s": "s", "USD": "USD", "USD/h": "USD/h",
+}  # fmt: skip
+
+PRECISION_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+"""Bytes that one number of each precision takes in memory (tf32 is a way to multiply: it is stored as fp32)."""
+
+_NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ/]*)\s*")
+
+
+def parse_quantity(text: str | int | float, unit: str) -> float:
+    """Read a number with a prefix and a unit.
+
+    Parameters
+    ----------
+    text : str, int or float
+        ``"480 GB/s"``, ``"15503M"``, ``"24 GiB"``. A bare number, or a bare prefix, is taken to be in `unit`.
+    unit : str
+        The unit expected, as paleo-lite writes it (``"B/s"``, ``"FLOP/s"``, ``"Hz"``, ``"W"``, ...).
+
+    Returns
+    -------
+    float
+        The value in `unit` without prefix.
+
+    Raises
+    ------
+    BadQuantity
+        If the text is no such quantity, or one of another unit.
+    """
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        return float(text)
+    match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise BadQuantity(f"{text!r} is no quantity: expected a number and a unit, such as '1.5 G{unit}'")
+    number, suffix = match.groups()
+    if suffix in SPELLINGS and SPELLINGS[suffix] == unit:
+        return float(number)
+    for length in (2, 1):
+        prefix, rest = suffix[:length], suffix[length:]
+        if rest and SPELLINGS.get(rest) != unit:
+            continue
+        if length == 2 and prefix in BINARY_PREFIXES:
+            return float(number) * BINARY_PREFIXES[prefix]
+        if len(prefix) == length == 1 and prefix in PREFIXES:
+            # Through the decimal text, so that "8.73T" is the float nearest to 8.73e12.
+            mantissa, _, exponent = number.lower().partition("e")
+            return float(f"{mantissa}e{int(exponent or 0) + PREFIXES[prefix]}")
+    if suffix == "":
+        return float(number)
+    raise BadQuantity(f"{text!r} is not in {unit}: expected something like '1.5 G{unit}'")
+
+
+def format_si(value: float | None, unit: str = "", digits: int = 4) -> str:
+    """Write a value with an SI prefix: ``format_si(2.91e12, "FLOP/s")`` is ``"2.91 TFLOP/s"``.
+
+    Parameters
+    ----------
+    value : float or None
+        The value in `unit`; None (absent) is written ``"-"``.
+    unit : str
+        Put behind the prefix.
+    digits : int
+        Significant digits at most; trailing zeros go.
+    """
+    if value is None:
+        return "-"
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g} {unit}".rstrip()
+    exponent = min(max(3 * math.floor(math.log10(abs(value)) / 3), -9), 18)
+    scaled = f"{value / 10.0**exponent:.{digits}g}"
+    if abs(float(scaled)) >= 1000 and exponent < 18:  # 999.96 rounds into the next prefix
+        exponent += 3
+        scaled = f"{value / 10.0**exponent:.{digits}g}"
+    if "e" in scaled:
+        scaled = f"{float(scaled):.0f}"
+    prefix = {power: name for name, power in PREFIXES.items() if name not in ("K", "u")}[exponent]
+    return f"{scaled} {prefix}{unit}".rstrip()
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Read ``"3x224x224"`` as ``(3, 224, 224)``.
+
+    Raises
+    ------
+    BadValue
+        If a dimension is missing, zero, negative or no whole number.
+    """
+    parts = text.lower().replace("×", "x").split("x")
+    if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise BadValue(f"{text!r} is no shape: expected whole numbers above 0 joined by x, such as 3x224x224")
+    return tuple(int(part) for part in parts)
+
+
+def format_shape(shape: tuple[int, ...]) -> str:
+    """Write a shape the way `parse_shape` reads it; a scalar is ``"scalar"``."""
+    return "x".join(str(size) for size in shape) or "scalar"
+
+
+def element_bytes(precision: str) -> int:
+    """Bytes of one number in `precision`.
+
+    Raises
+    ------
+    BadValue
+        If the precision is not one of `PRECISION_BYTES`.
+    """
+    if precision not in PRECISION_BYTES:
+        raise BadValue(f"no precision is called {precision!r}: known are {', '.join(PRECISION_BYTES)}")
+    return PRECISION_BYTES[precision]
