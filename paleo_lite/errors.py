@@ -54,6 +54,14 @@ class UnknownName(UsageProblem):
         super().__init__(f"no {what} is called {name!r}: {rest}" + (f" {hint}" if hint else ""))
 
 
+class AmbiguousName(UsageProblem):
+    """A name that could mean several things; the message lists them."""
+
+    def __init__(self, what: str, name: str, candidates: list[str]) -> None:
+        self.candidates = candidates
+        super().__init__(f"{name!r} could be more than one {what}: say {_either(candidates)}")
+
+
 class UnknownPrecision(UsageProblem):
     """The device has no peak for the precision (and unit) that was asked for."""
 

@@ -12,15 +12,16 @@ def write_aside(path: Path, data: bytes) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    aside = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        aside.chmod(0o644)
+        aside.replace(path)
     except BaseException:
-        os.unlink(name)
+        aside.unlink(missing_ok=True)
         raise
 
 
@@ -35,7 +36,7 @@ def shipped(folder: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where derived files are kept: ``PALEO_LITE_CACHE``, else ``XDG_CACHE_HOME/paleo-lite``, else ``~/.cache/paleo-lite``."""
+    """Where derived files are kept: ``PALEO_LITE_CACHE``, else ``paleo-lite`` under ``XDG_CACHE_HOME`` or ``~/.cache``."""
     named = os.environ.get("PALEO_LITE_CACHE")
     if named:
         return Path(named)

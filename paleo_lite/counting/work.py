@@ -7,10 +7,10 @@ rules are therefore asked twice, at batch 1 and 2, and any batch size follows by
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..units import element_bytes
@@ -31,11 +31,13 @@ PHASES: dict[str, tuple[str, ...]] = {
 
 COLUMNS = ("flops", "macs", "bytes_read", "bytes_written", "kernels")
 
-Array = NDArray[np.int64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(msgspec.Struct, frozen=True, eq=False):
     """Counts per layer and pass, for any batch size.
 
     Attributes

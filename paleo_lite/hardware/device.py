@@ -209,7 +209,8 @@ class PeakRate(msgspec.Struct, frozen=True):
         """``fp64 vector peak 2.91 TFLOP/s at the boost clock``."""
         unit = "OP/s" if self.peak.precision == "int8" else "FLOP/s"
         scaled = f" (scaled from the {self.scaled_from} clock)" if self.scaled_from else ""
-        return f"{self.peak.precision} {self.peak.unit} peak {format_si(self.per_s, unit)} at the {self.clock} clock{scaled}"
+        rate = format_si(self.per_s, unit)
+        return f"{self.peak.precision} {self.peak.unit} peak {rate} at the {self.clock} clock{scaled}"
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

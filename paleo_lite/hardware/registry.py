@@ -13,10 +13,10 @@ from typing import TypeVar
 
 import msgspec
 
-from ..errors import BadDevice, BadQuantity, UnknownName
+from ..errors import AmbiguousName, BadDevice, BadQuantity, UnknownName
 from ..files import shipped
 from ..units import parse_quantity
-from .device import Device, Figure, Link, Links
+from .device import Device, Figure, Links
 
 _MAKERS = {"nvidia", "amd", "intel", "tesla", "geforce", "quadro", "instinct", "radeon"}
 _BYTES_AT_MOST = 2**20
@@ -75,11 +75,15 @@ def list_devices(files: Iterable[Path] = ()) -> list[Device]:
     BadDevice
         If a file is malformed, or a further file takes the id of another device.
     """
-    devices = {path.stem: read_device(path) for path in sorted(shipped("hardware").glob("*.toml")) if path.stem != "links"}
+    devices = {
+        path.stem: read_device(path) for path in sorted(shipped("hardware").glob("*.toml")) if path.stem != "links"
+    }
     for path in files:
         device = read_device(path)
         if device.id in devices:
-            raise BadDevice(f"{path}: id: {device.id!r} is taken by another device: name the file differently or give an id")
+            raise BadDevice(
+                f"{path}: id: {device.id!r} is taken by another device: name the file differently or give an id"
+            )
         devices[device.id] = device
     return sorted(devices.values(), key=lambda device: device.id)
 
@@ -105,10 +109,12 @@ def find_device(name: str, files: Iterable[Path] = ()) -> Device:
     if len(found) == 1:
         return found[0]
     candidates = [device.id for device in found] or [
-        device.id for device in devices.values() if key(name) and any(part.startswith(key(name)) for part in _keys(device))
+        device.id
+        for device in devices.values()
+        if key(name) and any(part.startswith(key(name)) for part in _keys(device))
     ]
     if candidates:
-        raise UnknownName("one GPU", name, (), f"It could be {', '.join(candidates)}: say which.")
+        raise AmbiguousName("GPU", name, candidates)
     raise UnknownName("GPU", name, devices, "'paleo-lite hardware list' shows all.")
 
 
@@ -128,8 +134,8 @@ def _keys(device: Device) -> set[str]:
     return {key(known) for known in (device.id, device.name, *device.aliases)}
 
 
-def read_links(path: Path | None = None) -> dict[str, Link]:
-    """The links of ``links.toml``, by id.
+def read_links(path: Path | None = None) -> Links:
+    """The links of ``links.toml``.
 
     Raises
     ------
@@ -137,8 +143,8 @@ def read_links(path: Path | None = None) -> dict[str, Link]:
         If the file is malformed.
     """
     path = path or shipped("hardware") / "links.toml"
-    links = _decode(path, Links).link
-    for identity, link in links.items():
+    links = _decode(path, Links)
+    for identity, link in links.link.items():
         try:
             parse_quantity(link.per_direction.value, "B/s")
         except BadQuantity as error:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
+
+import msgspec
 
 from ..counting import Work, count
 from ..errors import MissingExtra, UnknownName
@@ -13,8 +14,7 @@ from ..units import format_si
 from .network import Network
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class LayerCounts:
+class LayerCounts(msgspec.Struct, frozen=True, eq=False):
     """Counts per layer.
 
     Attributes
@@ -113,11 +113,13 @@ class LayerCounts:
             raise MissingExtra("a data frame", "profiles") from None
         return pandas.DataFrame(list(self.rows()))
 
-    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
-        yield "network", self.network.name
-        yield "convention", self.work.convention.name
-        yield "total", format_si(self.total, self.work.convention.unit, 6)
-        yield "layers", len(self.kept)
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [
+            ("network", self.network.name),
+            ("convention", self.work.convention.name),
+            ("total", format_si(self.total, self.work.convention.unit, 6)),
+            ("layers", len(self.kept)),
+        ]
 
     def __repr__(self) -> str:
         return f"LayerCounts({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"

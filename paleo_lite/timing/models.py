@@ -6,15 +6,17 @@ All of them work on arrays of any shape (passes, layers, configurations), so tha
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import BadValue, UnknownName
 
-Seconds = NDArray[np.float64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Seconds = NDArray[np.float64]
 
 
 class TimeModel(Protocol):
@@ -43,13 +45,12 @@ class TimeModel(Protocol):
         """Seconds of each layer from the seconds of its arithmetic and of its memory traffic at peak."""
         ...
 
-    def describe(self) -> str:
-        """The formula, in one line."""
+    def formula(self, compute: str = "FLOPs / peak", memory: str = "bytes / bandwidth") -> str:
+        """The formula in one line, with words or with numbers in the place of its two terms."""
         ...
 
 
-@dataclass(frozen=True)
-class PeakModel:
+class PeakModel(msgspec.Struct, frozen=True):
     """FLOPs / peak: what direct convolution cannot beat. Memory is free."""
 
     name: str = "peak"
@@ -60,13 +61,12 @@ class PeakModel:
         """Compute time alone."""
         return compute_s
 
-    def describe(self) -> str:
-        """The formula."""
-        return "FLOPs / peak"
+    def formula(self, compute: str = "FLOPs / peak", memory: str = "bytes / bandwidth") -> str:
+        """Compute time."""
+        return compute
 
 
-@dataclass(frozen=True)
-class PppModel:
+class PppModel(msgspec.Struct, frozen=True):
     """PALEO (Qi et al. 2017, eq. 2 and section 4.3): (FLOPs / peak + bytes / bandwidth) / PPP.
 
     With `overlap` the layer's memory traffic hides behind its arithmetic, or the other way round.
@@ -86,14 +86,13 @@ class PppModel:
         joined = np.maximum(compute_s, memory_s) if self.overlap else compute_s + memory_s
         return joined / self.ppp
 
-    def describe(self) -> str:
-        """The formula."""
-        joined = "max(FLOPs / peak, bytes / bandwidth)" if self.overlap else "(FLOPs / peak + bytes / bandwidth)"
-        return f"{joined} / PPP, PPP = {self.ppp:g}"
+    def formula(self, compute: str = "FLOPs / peak", memory: str = "bytes / bandwidth") -> str:
+        """Sum or larger of the two, over the PPP."""
+        joined = f"max({compute}, {memory})" if self.overlap else f"({compute} + {memory})"
+        return f"{joined} / {self.ppp:g}"
 
 
-@dataclass(frozen=True)
-class RooflineModel:
+class RooflineModel(msgspec.Struct, frozen=True):
     """Williams et al. 2009, per layer: max(FLOPs / peak, bytes / bandwidth). No free parameter."""
 
     name: str = "roofline"
@@ -104,9 +103,9 @@ class RooflineModel:
         """The larger of the two."""
         return np.maximum(compute_s, memory_s)
 
-    def describe(self) -> str:
-        """The formula."""
-        return "max(FLOPs / peak, bytes / bandwidth) per layer"
+    def formula(self, compute: str = "FLOPs / peak", memory: str = "bytes / bandwidth") -> str:
+        """The larger of the two."""
+        return f"max({compute}, {memory})"
 
 
 TIME_MODELS = ("peak", "ppp", "roofline")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..counting import PHASES, Work, find_convention
+from ..counting import PHASES, Work
 from ..counting.work import check_batch_size
-from ..errors import BadValue, UnknownName, UnknownPrecision
+from ..errors import BadValue, UnknownName
 from ..hardware import Device, PeakRate
 from .models import PeakModel, TimeModel
 from .prediction import Prediction
@@ -65,9 +65,10 @@ def predict_work(
     vector = vector_peak(device, precision, clock)
     counts = work.counts_by_pass(phase, batch_size)
     moved = work.column("bytes", phase, batch_size)
-    rates = np.where(work.matrix, peak.per_s, vector.per_s)
+    multiplies = np.array([[part != "update"] for part in PHASES[phase]]) & work.matrix
+    rates = np.where(multiplies, peak.per_s, vector.per_s)
     compute_s, memory_s = counts / rates, moved / device.bandwidth_bytes_per_s
-    prediction = Prediction(
+    return Prediction(
         network=network,
         device=device,
         precision=precision,
@@ -92,7 +93,6 @@ def predict_work(
         parameters=parameters,
         notes=(*notes, *_notes(device, peak, vector, work)),
     )
-    return prediction
 
 
 def predict_flops(
@@ -167,12 +167,10 @@ def vector_peak(device: Device, precision: str, clock: str | None = None) -> Pea
 
 def _notes(device: Device, peak: PeakRate, vector: PeakRate, work: Work) -> list[str]:
     notes = _device_notes(device, peak)
-    if work.convention.name == "macs":
-        notes.append("MACs against a peak that counts a multiply-accumulate as 2 FLOPs: times come out half as long as they should")
-    if work.convention.name in ("pthflops", "lu2017"):
-        unit = find_convention(work.convention.name).name
+    if work.convention.name != "flops":
         notes.append(
-            f"the {unit} convention counts a multiply-accumulate as 1, the peak as 2: times come out about half as long as they should"
+            f"the {work.convention.name} convention counts a multiply-accumulate as 1, the peak counts it as 2: "
+            "compute times come out about half as long as they should"
         )
     if work.unknown:
         notes.append(f"not counted, no rule for: {', '.join(work.unknown)}")
@@ -188,10 +186,6 @@ def _device_notes(device: Device, peak: PeakRate) -> list[str]:
             f"{device.name} is {device.parts.count} devices on one {device.scope}; a program that uses one of them "
             f"gets {device.parts.device}"
         )
-    for rate in (peak,):
-        if rate.peak.unverified:
-            notes.append(f"the {rate.describe()} could not be checked against a primary source")
+    if peak.peak.unverified:
+        notes.append(f"the {peak.describe()} could not be checked against a primary source")
     return notes
-
-
-__all__ = ["UnknownPrecision", "predict_flops", "predict_work", "vector_peak"]

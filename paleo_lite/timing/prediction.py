@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import MissingExtra, UnknownName
 from ..hardware import Device, PeakRate
 from ..units import format_si
 from .models import TimeModel
 
-Array = NDArray[np.float64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Prediction:
+class Prediction(msgspec.Struct, frozen=True, eq=False):
     """The answer to "how long?", with everything it was made of.
 
     Attributes
@@ -131,6 +132,10 @@ class Prediction:
         ruled = np.where(compute >= memory, self.times_s[:, layer], -self.times_s[:, layer])
         return "compute" if ruled.sum() >= 0 else "memory"
 
+    def peak_of(self, part: str, layer: int) -> PeakRate:
+        """The peak that a layer's arithmetic is held against in a pass."""
+        return self.peak if self.matrix[layer] and part != "update" else self.vector_peak
+
     def rows(self) -> Iterator[dict[str, Any]]:
         """One dict per layer: name, kind, flops, bytes, time_s, bound; flops is None where no rule counts it."""
         flops, moved, seconds = self.counts_by_pass.sum(0), self.bytes_by_pass.sum(0), self.times_s.sum(0)
@@ -211,15 +216,18 @@ class Prediction:
             raise MissingExtra("a data frame", "profiles") from None
         return pandas.DataFrame(list(self.rows()), columns=["name", "kind", "flops", "bytes", "time_s", "bound"])
 
-    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
-        yield "network", self.network
-        yield "gpu", self.device.id
-        yield "precision", self.precision
-        yield "batch_size", self.batch_size
-        yield "phase", self.phase
-        yield "time_model", self.model.name
-        yield "time", format_si(self.time_s, "s")
-        yield "throughput", f"{format_si(self.throughput_per_s)} per s"
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        throughput = self.throughput_per_s
+        return [
+            ("network", self.network),
+            ("gpu", self.device.id),
+            ("precision", self.precision),
+            ("batch_size", self.batch_size),
+            ("phase", self.phase),
+            ("time_model", self.model.name),
+            ("time", format_si(self.time_s, "s")),
+            ("throughput", "-" if throughput is None else f"{throughput:.5g} per s"),
+        ]
 
     def __repr__(self) -> str:
         return f"Prediction({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"

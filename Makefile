@@ -1,0 +1,45 @@
+# make predict: the first answer, from nothing.   make test: everything the tests need, then all of them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+
+.PHONY: predict test lint benchmark descriptors clean
+
+predict: $(STAMPS)/core
+	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
+
+test: $(STAMPS)/test lint
+	$(BIN)/python -m pytest
+
+lint: $(STAMPS)/test
+	$(BIN)/ruff check paleo_lite tests benchmarks
+	$(BIN)/ruff format --check paleo_lite tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/paleo-lite hardware audit
+
+benchmark: $(STAMPS)/test
+	$(BIN)/python benchmarks/cold_start.py
+	$(BIN)/python benchmarks/trace_speed.py
+
+# Every descriptor in models/, traced anew.
+descriptors: $(STAMPS)/test
+	$(BIN)/python -m paleo_lite.networks.export models
+
+clean:
+	rm -rf $(VENV)
+
+$(STAMPS)/venv:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "paleo-lite needs Python 3.10 or later")'
+	$(PYTHON) -m venv $(VENV)
+	mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/core: pyproject.toml | $(STAMPS)/venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --constraint constraints.txt
+	touch $@
+
+# torch first and alone, so that nothing else chooses a build of it.
+$(STAMPS)/test: pyproject.toml constraints.txt | $(STAMPS)/venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	touch $@ $(STAMPS)/core

@@ -1,0 +1,5 @@
+"""``python -m paleo_lite``."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,98 @@
+"""Floor 7: the command line. One module per command; each fetches, calls, shows."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from ..errors import PaleoError, UsageProblem
+
+_COMMANDS = {
+    "predict": "Predict how long a network takes on a device.",
+    "layers": "Count a network layer by layer.",
+    "networks": "List, show and export networks.",
+    "hardware": "List, show and audit devices and links.",
+}
+
+
+class _Commands(click.Group):
+    """Imports a command's module when it is called, and no other; turns errors into one sentence and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f".{name}", __name__), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in _COMMANDS:
+            from ..errors import UnknownName
+
+            raise click.UsageError(str(UnknownName("command", name, _COMMANDS)), ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.ClickException:
+            raise
+        except (click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except PaleoError as error:
+            if _debugging(ctx):
+                raise
+            click.echo(f"paleo-lite: {error}", err=True)
+            ctx.exit(2 if isinstance(error, UsageProblem) else 1)
+        except Exception as error:
+            if _debugging(ctx):
+                raise
+            click.echo(
+                f"paleo-lite: a defect of paleo-lite, {type(error).__name__}: {error} (--debug shows where)", err=True
+            )
+            ctx.exit(1)
+
+
+def _debugging(ctx: click.Context) -> bool:
+    return bool(ctx.find_root().meta.get("paleo_lite.debug"))
+
+
+def set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    """Remember ``--debug``, which every command takes."""
+    if value:
+        ctx.find_root().meta["paleo_lite.debug"] = True
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from .. import __version__
+
+        click.echo(f"paleo-lite {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--debug", is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks.")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version."
+)
+def main() -> None:
+    """Predict how long a neural network takes on a machine, and say why.
+
+    \b
+      paleo-lite predict vgg16 --gpu k80 --precision fp64
+      paleo-lite layers resnet50 --convention macs
+      paleo-lite networks list
+      paleo-lite hardware show k80
+
+    `paleo-lite COMMAND --help` explains each command.
+    """

@@ -1,0 +1,264 @@
+"""The audit of the hardware files: every figure sourced, in its unit, and consistent with the others.
+
+A peak is no independent figure: it follows from lanes or multiprocessors and a clock. Checking that finds the usual
+errors of such tables: a sparse peak stored as dense, a board's figure on a die, base mixed with boost. What does not
+follow needs an ``audit_exception``, a sentence in the file that says why; an exception that explains nothing is an
+error too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from datetime import date
+from itertools import pairwise
+from typing import Literal
+
+import msgspec
+
+from ..errors import BadQuantity
+from ..units import format_si, parse_quantity
+from .device import Device, Figure, Links, Peak
+from .rates import PCIE_LANE_BYTES_PER_S, TOLERANCE, close, peak_from_clock
+from .registry import figures, key
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that the audit noticed; `explained` where the file says why it is so, else `error`."""
+
+    device: str
+    field: str
+    message: str
+    severity: Literal["error", "explained"] = "error"
+
+
+def audit_device(
+    device: Device, resolve: Callable[[str], Device | None] | None = None, links: Links | None = None
+) -> list[Finding]:
+    """Check one device.
+
+    Parameters
+    ----------
+    device : Device
+        What to check.
+    resolve : callable, optional
+        Gives a device by id; without it the sums over the parts of a board are not checked.
+    links : Links, optional
+        The known links; without them `device.links` is not checked.
+
+    Returns
+    -------
+    list of Finding
+        Empty for a device whose figures all agree.
+    """
+    findings = [*_check_units(device), *_check_sources(device.id, device.sources, _figures(device))]
+    if any(finding.severity == "error" for finding in findings):
+        return findings  # figures that do not parse cannot be compared
+    checks = [_check_identity, _check_peaks, _check_ratios, _check_memory, _check_measured]
+    findings += [finding for check in checks for finding in check(device)]
+    if resolve is not None:
+        findings += _check_parts(device, resolve)
+    if links is not None:
+        findings += _check_attachments(device, links)
+    return findings
+
+
+def audit_links(links: Links) -> list[Finding]:
+    """Check ``links.toml``: sources, units, PCIe rates from their encoding, sums of links, names."""
+    listed = [(f"{identity}.per_direction", "B/s", link.per_direction) for identity, link in links.link.items()]
+    listed += [(f"{identity}.latency", "s", link.latency) for identity, link in links.link.items() if link.latency]
+    findings = [Finding("links", field, text) for field, text in _unit_problems(listed)]
+    findings += _check_sources("links", links.sources, listed)
+    if not findings:
+        findings += [Finding("links", identity, text) for identity, text in _link_sums(links)]
+    names = {identity: [link.name, *link.aliases] for identity, link in links.link.items()}
+    return [*findings, *_check_names(names)]
+
+
+def audit_registry(devices: Iterable[Device], links: Links) -> list[Finding]:
+    """Check all devices and links together: each by itself, sums over parts, and that no name means two devices."""
+    devices = list(devices)
+    by_id = {device.id: device for device in devices}
+    findings = [finding for device in devices for finding in audit_device(device, by_id.get, links)]
+    return [*findings, *audit_links(links), *_check_names({d.id: [d.name, *d.aliases] for d in devices})]
+
+
+def _figures(device: Device) -> list[tuple[str, str, Figure]]:
+    measured = [(f"measured.{name}", _measured_unit(name), figure) for name, figure in device.measured.items()]
+    return [*figures(device), *measured]
+
+
+def _place(peak: Peak) -> str:
+    return "peaks." + ".".join(filter(None, (peak.precision, peak.unit, peak.clock, peak.accumulate)))
+
+
+def _peak_unit(peak: Peak) -> str:
+    return "OP/s" if peak.precision == "int8" else "FLOP/s"
+
+
+def _measured_unit(name: str) -> str:
+    return "B/s" if name.endswith("bandwidth") else "OP/s" if name == "gemm_int8" else "FLOP/s"
+
+
+def _unit_problems(listed: Iterable[tuple[str, str, Figure]]) -> Iterator[tuple[str, str]]:
+    for field, unit, figure in listed:
+        if unit == "":
+            if not (figure.value.isdigit() and int(figure.value) > 0):
+                yield field, f"{figure.value!r} is no count"
+            continue
+        try:
+            value = parse_quantity(figure.value, unit)
+        except BadQuantity as error:
+            yield field, str(error)
+            continue
+        if not figure.value.endswith(unit):
+            yield field, f"{figure.value!r} should say its unit, {unit}"
+        elif value <= 0:
+            yield field, f"{figure.value!r} is not above 0"
+
+
+def _check_units(device: Device) -> Iterator[Finding]:
+    for field, text in _unit_problems(_figures(device)):
+        yield Finding(device.id, field, text)
+
+
+def _check_sources(name: str, sources: dict[str, str], listed: Iterable[tuple[str, str, Figure]]) -> Iterator[Finding]:
+    used = set()
+    for field, _, figure in listed:
+        used.add(figure.source)
+        if figure.source not in sources:
+            yield Finding(name, field, f"source {figure.source!r} is not declared")
+    for source in sorted(sources.keys() - used):
+        yield Finding(name, f"sources.{source}", "declared but used by no figure")
+
+
+def _check_identity(device: Device) -> Iterator[Finding]:
+    if not 2006 <= device.year <= date.today().year + 1:
+        yield Finding(device.id, "year", f"{device.year} is no year of a device that networks run on")
+    clocks = device.clocks
+    if device.clock_hz(clocks.default) is None:
+        yield Finding(device.id, "clocks.default", f"the default clock, {clocks.default}, has no value")
+    base, boost = device.clock_hz("base"), device.clock_hz("boost")
+    if base is not None and boost is not None and base > boost:
+        yield Finding(device.id, "clocks.base", f"base {format_si(base, 'Hz')} is above boost {format_si(boost, 'Hz')}")
+    if (device.parts is None) != (device.scope not in ("board", "package")):
+        yield Finding(device.id, "parts", "a board or package says what its parts are, and nothing else does")
+
+
+def _check_peaks(device: Device) -> Iterator[Finding]:
+    if not any(peak.precision == "fp32" and peak.unit == "vector" for peak in device.peaks):
+        yield Finding(device.id, "peaks", "there is no fp32 vector peak")
+    for peak in device.peaks:
+        problem = _peak_problem(device, peak)
+        if problem:
+            yield _explainable(device, _place(peak), problem, peak.audit_exception)
+        elif peak.audit_exception:
+            yield Finding(device.id, _place(peak), "audit_exception explains a deviation that is not there")
+
+
+def _peak_problem(device: Device, peak: Peak) -> str:
+    expected, formula = peak_from_clock(device, peak)
+    if expected is None:
+        return formula
+    if close(peak.per_s, expected):
+        return ""
+    unit = _peak_unit(peak)
+    return f"{format_si(peak.per_s, unit)} is not {formula} = {format_si(expected, unit)}"
+
+
+def _check_ratios(device: Device) -> Iterator[Finding]:
+    tensor = {p.precision: p for p in device.peaks if p.unit == "tensor" and p.accumulate != "fp16"}
+    found = [(tensor[name], share) for name, share in (("tf32", 1), ("fp16", 2), ("fp8", 4)) if name in tensor]
+    for (slow, low), (fast, high) in pairwise(found):
+        if slow.clock == fast.clock and not close(fast.per_s / slow.per_s, high / low):
+            message = f"{fast.precision} is {fast.per_s / slow.per_s:.3g} x {slow.precision}, not {high // low} x"
+            # An exception about a clock is none about a ratio: it has to name the other precision.
+            named = [
+                p.audit_exception for p, other in ((fast, slow), (slow, fast)) if other.precision in p.audit_exception
+            ]
+            yield _explainable(device, _place(fast), message, "".join(named))
+
+
+def _check_memory(device: Device) -> Iterator[Finding]:
+    memory, deviates = device.memory, False
+    if memory.bus is not None and memory.rate is not None:
+        pins, rate = parse_quantity(memory.bus.value, "bit"), parse_quantity(memory.rate.value, "bit/s")
+        expected = pins * rate / 8
+        deviates = not close(device.bandwidth_bytes_per_s, expected)
+        if deviates:
+            message = (
+                f"{memory.bandwidth.value} is not {pins:g} bit x {memory.rate.value} = {format_si(expected, 'B/s')}"
+            )
+            yield _explainable(device, "memory.bandwidth", message, memory.audit_exception)
+    if memory.audit_exception and not deviates:
+        yield Finding(device.id, "memory", "audit_exception explains a deviation that is not there")
+
+
+def _check_measured(device: Device) -> Iterator[Finding]:
+    for name, figure in device.measured.items():
+        unit = _measured_unit(name)
+        precision = name.removeprefix("gemm_")
+        peaks = [peak.per_s for peak in device.peaks if peak.precision == precision]
+        limit = device.bandwidth_bytes_per_s if unit == "B/s" else max(peaks, default=0.0)
+        if parse_quantity(figure.value, unit) > limit * (1 + TOLERANCE):
+            yield Finding(device.id, f"measured.{name}", f"{figure.value} is above the peak, {format_si(limit, unit)}")
+
+
+def _check_parts(device: Device, resolve: Callable[[str], Device | None]) -> Iterator[Finding]:
+    if device.parts is None:
+        return
+    part, count = resolve(device.parts.device), device.parts.count
+    if part is None:
+        yield Finding(device.id, "parts.device", f"there is no device {device.parts.device!r}")
+        return
+    summed = ("cores.multiprocessors", "cores.fp32_lanes", "memory.capacity", "memory.bandwidth", "memory.bus")
+    ours, theirs = (
+        {field: (unit, f.value) for field, unit, f in figures(d) if field in summed} for d in (device, part)
+    )
+    ours |= {_place(peak): (_peak_unit(peak), peak.value) for peak in device.peaks}
+    theirs |= {_place(peak): (_peak_unit(peak), peak.value) for peak in part.peaks}
+    for field in sorted(ours.keys() & theirs.keys()):
+        (unit, whole), (_, one) = ours[field], theirs[field]
+        if not close(parse_quantity(whole, unit), count * parse_quantity(one, unit)):
+            yield Finding(device.id, field, f"{whole} is not {count} x {one} of {part.id}")
+
+
+def _check_attachments(device: Device, links: Links) -> Iterator[Finding]:
+    for attached in device.links:
+        link = links.link.get(attached.link)
+        if link is None:
+            yield Finding(device.id, f"links.{attached.link}", "there is no such link in links.toml")
+        elif not close(parse_quantity(attached.per_direction.value, "B/s"), link.bandwidth_bytes_per_s):
+            message = f"{attached.per_direction.value} is not the {link.per_direction.value} of the link"
+            yield Finding(device.id, f"links.{attached.link}", message)
+
+
+def _link_sums(links: Links) -> Iterator[tuple[str, str]]:
+    for identity, link in links.link.items():
+        family, _, count = identity.rpartition("-x")
+        if not count.isdigit():
+            continue
+        pcie = re.fullmatch(r"pcie(\d)", family)
+        one = links.link.get(family)
+        if pcie and int(pcie[1]) in PCIE_LANE_BYTES_PER_S:
+            expected = PCIE_LANE_BYTES_PER_S[int(pcie[1])] * int(count)
+        elif one is not None:
+            expected = one.bandwidth_bytes_per_s * int(count)
+        else:
+            continue
+        if not close(link.bandwidth_bytes_per_s, expected):
+            yield identity, f"{link.per_direction.value} is not {count} x {family} = {format_si(expected, 'B/s')}"
+
+
+def _check_names(names: dict[str, list[str]]) -> Iterator[Finding]:
+    owners: dict[str, str] = {}
+    for identity, others in names.items():
+        for name in sorted({key(text) for text in (identity, *others)}):
+            if owners.setdefault(name, identity) != identity:
+                yield Finding(identity, "aliases", f"the name {name!r} is also one of {owners[name]}")
+
+
+def _explainable(device: Device, field: str, message: str, exception: str) -> Finding:
+    if exception:
+        return Finding(device.id, field, f"{message}: {exception}", "explained")
+    return Finding(device.id, field, message)

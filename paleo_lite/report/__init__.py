@@ -1,0 +1,1 @@
+"""Floor 6: results turned into something to look at."""

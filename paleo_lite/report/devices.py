@@ -1,0 +1,160 @@
+"""Devices and links to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..errors import UnknownPrecision
+from ..hardware import Device, Figure, Link
+from ..hardware.audit import Finding
+from ..hardware.registry import figures
+from ..units import format_si
+from .sheet import Column, Page, Sheet
+
+
+def device_row(device: Device) -> dict[str, Any]:
+    """The figures of a device that a list shows, in SI units; rates at its default clock."""
+
+    def rate(precision: str, unit: str) -> float | None:
+        try:
+            return device.find_peak(precision, unit).per_s
+        except UnknownPrecision:
+            return None
+
+    return {
+        "id": device.id,
+        "name": device.name,
+        "architecture": device.architecture,
+        "year": device.year,
+        "scope": device.scope,
+        "clock": device.clocks.default,
+        "fp64_flops": rate("fp64", "vector"),
+        "fp32_flops": rate("fp32", "vector"),
+        "fp16_flops": max((r for u in ("vector", "tensor") if (r := rate("fp16", u)) is not None), default=None),
+        "bandwidth_bytes_per_s": device.bandwidth_bytes_per_s,
+        "memory_bytes": device.memory_bytes,
+    }
+
+
+def devices_page(devices: Iterable[Device]) -> Page:
+    """All devices, a line each."""
+    rows = [device_row(device) for device in devices]
+    sheet = Sheet(
+        "",
+        [
+            Column("id", "id", left=True),
+            Column("name", "name", left=True, fold=True, spare=1),
+            Column("year", "year", spare=2),
+            Column("fp64_flops", "fp64\nFLOP/s", format_si),
+            Column("fp32_flops", "fp32\nFLOP/s", format_si),
+            Column("fp16_flops", "fp16\nFLOP/s", format_si),
+            Column("bandwidth_bytes_per_s", "memory\nB/s", format_si),
+            Column("memory_bytes", "memory\nsize", lambda value: format_si(value, "B")),
+        ],
+        rows,
+    )
+    return Page(
+        f"{len(rows)} devices, peaks at the default clock, dense; fp16 is the faster of vector and tensor", (), [sheet]
+    )
+
+
+def device_dict(device: Device) -> dict[str, Any]:
+    """All figures of a device: the fields of its file, and the headline figures in SI units."""
+    import msgspec
+
+    fields: dict[str, Any] = msgspec.to_builtins(device)
+    peaks = [{**peak, "per_s": parsed.per_s} for peak, parsed in zip(fields["peaks"], device.peaks)]
+    return {**device_row(device), "figures": {**fields, "peaks": peaks}}
+
+
+def device_page(device: Device) -> Page:
+    """All figures of a device with their sources."""
+    facts = [
+        ("id", ", ".join([device.id, *device.aliases])),
+        ("chip", f"{device.chip}, {device.vendor} {device.architecture}, {device.year}, one {device.scope}"),
+        ("default clock", device.clocks.default),
+    ]
+    if device.parts is not None:
+        facts.append(("consists of", f"{device.parts.count} x {device.parts.device}, as a program sees it"))
+    rows = [
+        {"figure": field, **_figure(figure)} for field, _, figure in figures(device) if not field.startswith("peaks")
+    ]
+    peaks = []
+    for peak in device.peaks:
+        sums = f", sums in {peak.accumulate}" if peak.accumulate else ""
+        label = f"{peak.precision} {peak.unit} peak, {peak.clock} clock{sums}"
+        peaks.append(
+            {
+                "figure": label,
+                **_figure(Figure(peak.value, peak.source, peak.note or peak.audit_exception, peak.unverified)),
+            }
+        )
+    measured = [{"figure": f"measured {name}", **_figure(figure)} for name, figure in device.measured.items()]
+    columns = [
+        Column("figure", "figure", left=True, fold=True),
+        Column("value", "value", left=True),
+        Column("source", "source", left=True, fold=True),
+        Column("note", "note", left=True, fold=True),
+    ]
+    sources = Sheet(
+        "Sources",
+        [Column("source", "key", left=True, fold=True), Column("text", "what it is", left=True, fold=True)],
+        [{"source": name, "text": text} for name, text in device.sources.items()],
+    )
+    sheet = Sheet("Figures", columns, [*peaks, *rows, *measured])
+    return Page(device.name, facts, [sheet, sources], device.conflicts, sheet)
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    unverified = "unverified" if figure.unverified else ""
+    note = "; ".join(part for part in (unverified, figure.note) if part)
+    return {"value": figure.value, "source": figure.source, "note": note}
+
+
+def links_page(links: dict[str, Link]) -> Page:
+    """All links, a line each."""
+    rows = [
+        {
+            "id": identity,
+            "name": link.name,
+            "kind": link.kind,
+            "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
+            "note": link.per_direction.note,
+        }
+        for identity, link in links.items()
+    ]
+    sheet = Sheet(
+        "",
+        [
+            Column("id", "id", left=True),
+            Column("name", "name", left=True, fold=True),
+            Column("kind", "kind", left=True),
+            Column("bandwidth_bytes_per_s", "one direction", lambda value: format_si(value, "B/s")),
+            Column("note", "note", left=True, fold=True),
+        ],
+        rows,
+    )
+    return Page(f"{len(rows)} links, bandwidth of one direction", (), [sheet])
+
+
+def audit_page(devices: int, findings: list[Finding]) -> Page:
+    """What an audit found: errors first."""
+    ordered = sorted(findings, key=lambda finding: (finding.severity != "error", finding.device))
+    rows = [
+        {"severity": finding.severity, "device": finding.device, "field": finding.field, "message": finding.message}
+        for finding in ordered
+    ]
+    errors = sum(finding.severity == "error" for finding in findings)
+    sheet = Sheet(
+        "",
+        [
+            Column("device", "device", left=True),
+            Column("field", "field", left=True),
+            Column("severity", "severity", left=True, spare=1),
+            Column("message", "message", left=True, fold=True),
+        ],
+        rows,
+    )
+    headline = f"{devices} devices: {errors} errors, {len(findings) - errors} deviations that the files explain"
+    return Page(headline, (), [sheet] if rows else [], data=sheet)

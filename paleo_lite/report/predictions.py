@@ -1,0 +1,164 @@
+"""Predictions to look at: the summary, time by kind, the slowest layers, and the arithmetic of one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..timing import Prediction
+from ..units import format_si
+from .sheet import Column, Page, Sheet
+
+
+def prediction_page(prediction: Prediction, top: int | None = 10) -> Page:
+    """The page of a prediction.
+
+    Parameters
+    ----------
+    prediction : Prediction
+    top : int or None
+        How many of the slowest layers to list; None lists all in the order of execution.
+    """
+    layers = list(prediction.rows())
+    total = _total(prediction)
+    sheets = []
+    if layers:
+        kinds = [{"kind": kind, **entry} for kind, entry in prediction.by_kind().items()]
+        sheets.append(Sheet("Time by kind of layer", _kind_columns(prediction), kinds, [total | {"kind": "total"}]))
+        sheet = layer_sheet(prediction, layers if top is None else _slowest(layers, top))
+        if sheet.rows:
+            sheets.append(sheet)
+    return Page(
+        headline=headline(prediction),
+        facts=_facts(prediction),
+        sheets=sheets,
+        notes=prediction.notes,
+        data=layer_sheet(prediction, layers) if layers else _single(prediction),
+    )
+
+
+def headline(prediction: Prediction) -> str:
+    """The answer in one line."""
+    batch = "" if prediction.batch_size == 1 else f", batch {prediction.batch_size}"
+    answer = f"{prediction.network} on {prediction.device.name}, {prediction.precision} {prediction.phase}{batch}: "
+    answer += format_si(prediction.time_s, "s")
+    if prediction.interval is not None:
+        low, high = prediction.interval
+        answer += f" ({format_si(low, 's')} to {format_si(high, 's')})"
+    if prediction.throughput_per_s is not None:
+        rate = prediction.throughput_per_s
+        answer += f", {rate:,.0f} samples per second" if rate >= 1000 else f", {rate:.4g} samples per second"
+    return answer
+
+
+def _facts(prediction: Prediction) -> list[tuple[str, str]]:
+    model = prediction.model
+    facts = [
+        ("time model", f"{model.name}: each layer takes {model.formula()}"),
+        ("peak", prediction.peak.describe()),
+        (
+            "memory",
+            f"{format_si(prediction.bandwidth_bytes_per_s, 'B/s')} peak bandwidth, {prediction.device.memory.type}",
+        ),
+        ("counted", _counted(prediction)),
+    ]
+    if prediction.bytes:
+        facts.append(
+            (
+                "intensity",
+                f"{prediction.intensity:.3g} {_unit(prediction)} per byte; the ridge point of this peak is "
+                f"{prediction.ridge_point:.3g}",
+            )
+        )
+    if prediction.parameters is not None:
+        facts.append(("parameters", format_si(prediction.parameters)))
+    return facts
+
+
+def _counted(prediction: Prediction) -> str:
+    count = f"{format_si(prediction.flops, _unit(prediction), 5)}"
+    if prediction.convention != "given":
+        count += f" ({prediction.convention} convention)"
+    if prediction.macs is not None and prediction.bytes is not None:
+        count += f", {format_si(prediction.macs, 'MAC', 5)}, {format_si(prediction.bytes, 'B')} moved"
+    return count
+
+
+def _unit(prediction: Prediction) -> str:
+    return {"macs": "MAC", "pthflops": "op", "lu2017": "op"}.get(prediction.convention, "FLOP")
+
+
+def _slowest(layers: list[dict[str, Any]], top: int) -> list[dict[str, Any]]:
+    return sorted(layers, key=lambda row: -row["time_s"])[:top]
+
+
+def _total(prediction: Prediction) -> dict[str, Any]:
+    return {
+        "layers": len(prediction.names),
+        "flops": prediction.flops,
+        "bytes": prediction.bytes,
+        "time_s": prediction.time_s,
+        "share": 1.0,
+    }
+
+
+def _kind_columns(prediction: Prediction) -> list[Column]:
+    return [
+        Column("kind", "kind", left=True),
+        Column("layers", "layers"),
+        Column("flops", "count" if prediction.convention != "flops" else "FLOPs", format_si),
+        Column("bytes", "bytes", lambda value: format_si(value, "B")),
+        Column("time_s", "time", lambda value: format_si(value, "s")),
+        Column("share", "share", lambda value: f"{value:.1%}"),
+    ]
+
+
+def layer_sheet(prediction: Prediction, rows: list[dict[str, Any]]) -> Sheet:
+    """A table of layers."""
+    shown = [{**row, "share": row["time_s"] / prediction.time_s if prediction.time_s else 0.0} for row in rows]
+    columns = [
+        Column("name", "layer", left=True),
+        Column("kind", "kind", left=True, spare=1),
+        Column("flops", "FLOPs" if prediction.convention == "flops" else "count", format_si),
+        Column("bytes", "bytes", lambda value: format_si(value, "B"), spare=2),
+        Column("time_s", "time", lambda value: format_si(value, "s")),
+        Column("share", "share", lambda value: f"{value:.1%}", spare=3),
+        Column("bound", "bound by", left=True),
+    ]
+    title = (
+        "Layers" if len(rows) == len(prediction.names) else f"Slowest layers, {len(rows)} of {len(prediction.names)}"
+    )
+    return Sheet(title, columns, shown)
+
+
+def _single(prediction: Prediction) -> Sheet:
+    row = {key: value for key, value in prediction.to_dict().items() if not isinstance(value, (dict, list))}
+    return Sheet("", [Column(key, key) for key in row], [row])
+
+
+def explain_layer(prediction: Prediction, name: str) -> Page:
+    """The arithmetic of one layer with its numbers, pass by pass.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such layer.
+    """
+    index = prediction.layer_index(name)
+    facts = [("kind", prediction.kinds[index]), ("bound by", prediction.bound(index))]
+    bandwidth = format_si(prediction.bandwidth_bytes_per_s, "B/s")
+    for number, part in enumerate(prediction.passes):
+        peak = prediction.peak_of(part, index)
+        rate = f"{format_si(peak.per_s, 'FLOP/s')} ({peak.peak.precision} {peak.peak.unit})"
+        flops, moved = int(prediction.counts_by_pass[number, index]), int(prediction.bytes_by_pass[number, index])
+        compute, memory, time = (
+            format_si(seconds[number, index], "s")
+            for seconds in (prediction.compute_s, prediction.memory_s, prediction.times_s)
+        )
+        facts += [
+            (f"{part}: compute", f"{flops:,} {_unit(prediction)} / {rate} = {compute}"),
+            (f"{part}: memory", f"{moved:,} B / {bandwidth} = {memory}"),
+            (f"{part}: time", f"{prediction.model.formula(compute, memory)} = {time}"),
+        ]
+    share = prediction.times_s[:, index].sum() / prediction.time_s if prediction.time_s else 0.0
+    facts.append(("share", f"{share:.1%} of {format_si(prediction.time_s, 's')}"))
+    return Page(f"{name} of {prediction.network} on {prediction.device.name}", facts, notes=prediction.notes)
