@@ -82,6 +82,14 @@ class BadDescriptor(BadFile):
     """A network descriptor that is malformed, misspelt or of a newer format."""
 
 
+class BadProfile(BadFile):
+    """A profile that is truncated, corrupted or not what it claims: file, place, and what was expected."""
+
+
+class UnknownFormat(BadFile):
+    """A file that is no profile that any reader knows; the sentence lists what is read."""
+
+
 class CountFailed(PaleoError):
     """A layer whose shapes do not fit its kind, so that no rule can count it."""
 

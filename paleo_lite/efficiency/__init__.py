@@ -1,0 +1,1 @@
+"""Floor 4: kernels and a device to shares of peak."""

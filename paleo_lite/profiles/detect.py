@@ -1,0 +1,64 @@
+"""Recognising a profile by its content: the list of all readers, and the one that fits."""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from pathlib import Path
+
+from ..errors import BadProfile, UnknownFormat
+from .configuration import parse_name
+from .table import Profile, Reader
+
+READERS: tuple[tuple[str, str], ...] = ()
+"""Module of this folder and the class in it, the most telling formats first. Imported when needed."""
+
+HEAD = 64 * 2**10
+
+
+def open_profile(path: Path, name_pattern: str | None = None) -> Profile:
+    """Recognise a profile.
+
+    Parameters
+    ----------
+    path : Path
+    name_pattern : str, optional
+        How the file's name tells the run's configuration; see `configuration.parse_name`.
+
+    Raises
+    ------
+    BadProfile
+        If the file is absent, empty or cannot be decompressed.
+    UnknownFormat
+        If no reader knows the content; the message lists what is read.
+    """
+    head = read_head(path)
+    readers = [load_reader(module, name) for module, name in READERS]
+    for reader in readers:
+        if reader.recognises(path, head):
+            return Profile(path, reader.name, reader, parse_name(path.name, name_pattern))
+    known = "; ".join(reader.what for reader in readers)
+    raise UnknownFormat(f"{path}: no profile that paleo-lite reads. It reads: {known}")
+
+
+def load_reader(module: str, name: str) -> Reader:
+    """An instance of a reader."""
+    reader: Reader = getattr(importlib.import_module(f".{module}", __package__), name)()
+    return reader
+
+
+def read_head(path: Path) -> bytes:
+    """The first bytes of a file, of what is inside where it is gzip."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(HEAD)
+    except OSError as error:
+        raise BadProfile(f"{path}: cannot be read ({error.strerror})") from None
+    if not raw:
+        raise BadProfile(f"{path}: the file is empty")
+    if raw[:2] != b"\x1f\x8b":
+        return raw
+    try:
+        return zlib.decompressobj(wbits=31).decompress(raw, HEAD)
+    except zlib.error as error:
+        raise BadProfile(f"{path}: gzip at byte 0 cannot be decompressed ({error})") from None
