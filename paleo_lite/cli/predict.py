@@ -106,7 +106,7 @@ def predict(
     )
     if explain is not None and style != "json":
         page = explain_layer(prediction, explain)
-        show(style if style == "markdown" else "table", prediction.to_dict, lambda: page)
+        show(style, prediction.to_dict, lambda: page)
         return
     listed = None if top == "all" else _number(top)
     show(style, prediction.to_dict, lambda: prediction_page(prediction, listed))

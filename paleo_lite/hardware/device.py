@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from ..errors import UnknownPrecision
+from ..errors import BadValue, UnknownPrecision
 from ..units import PRECISION_BYTES, format_si, parse_quantity
 
 Clock = Literal["base", "boost", "tensor"]
@@ -167,8 +167,14 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ------
         UnknownPrecision
             If there is no such peak; the message says which there are.
+        BadValue
+            If clock or unit are none of these.
         """
         clock = clock or self.clocks.default
+        if clock not in ("base", "boost"):
+            raise BadValue(f"the clock is base or boost, not {clock!r}")
+        if unit not in (None, "vector", "tensor"):
+            raise BadValue(f"the unit is vector or tensor, not {unit!r}")
         listed = [p for p in self.peaks if p.precision == precision and unit in (None, p.unit)]
         if not listed:
             have = ", ".join(dict.fromkeys(f"{p.precision} ({p.unit})" for p in self.peaks))

@@ -103,6 +103,8 @@ def find_device(name: str, files: Iterable[Path] = ()) -> Device:
     if not files and re.fullmatch(r"[a-z0-9-]+", name) and name != "links" and direct.is_file():
         return read_device(direct)  # the plain id needs no look at all the others
     devices = {device.id: device for device in list_devices(files)}
+    if "/" in name or name.endswith(".toml"):
+        raise UnknownName("GPU", name, devices, "A file is added with --hardware-file and then called by its name.")
     if name in devices:
         return devices[name]
     found = [device for device in devices.values() if key(name) in _keys(device)]
@@ -161,3 +163,5 @@ def _decode(path: Path, kind: type[_T]) -> _T:
         raise BadDevice(f"{path}: cannot be read ({error.strerror})") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadDevice(f"{path}: {error}") from None
+    except RecursionError:
+        raise BadDevice(f"{path}: nested too deeply for a hardware file") from None

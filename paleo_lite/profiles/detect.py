@@ -10,7 +10,23 @@ from ..errors import BadProfile, UnknownFormat
 from .configuration import parse_name
 from .table import Profile, Reader
 
-READERS: tuple[tuple[str, str], ...] = ()
+READERS: tuple[tuple[str, str], ...] = (
+    ("pyprof", "PyprofParquet"),
+    ("tau", "TauParquet"),
+    ("nsys_sqlite", "NsysSqlite"),
+    ("nvprof_sqlite", "NvprofSqlite"),
+    ("chrome", "ChromeTrace"),
+    ("tau", "TauXml"),
+    ("ncu", "NcuCsv"),
+    ("nsys_stats", "NsysStatsCsv"),
+    ("nvprof_csv", "GpuTraceCsv"),
+    ("nvprof_csv", "MetricsCsv"),
+    ("nvprof_text", "SummaryText"),
+    ("pyprof", "PyprofCsv"),
+    ("vtune", "HotspotsCsv"),
+    ("vtune", "ApsSummary"),
+    ("torch_table", "TorchTable"),
+)
 """Module of this folder and the class in it, the most telling formats first. Imported when needed."""
 
 HEAD = 64 * 2**10

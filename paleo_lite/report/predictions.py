@@ -161,4 +161,6 @@ def explain_layer(prediction: Prediction, name: str) -> Page:
         ]
     share = prediction.times_s[:, index].sum() / prediction.time_s if prediction.time_s else 0.0
     facts.append(("share", f"{share:.1%} of {format_si(prediction.time_s, 's')}"))
-    return Page(f"{name} of {prediction.network} on {prediction.device.name}", facts, notes=prediction.notes)
+    rows = [{"term": term, "arithmetic": arithmetic} for term, arithmetic in facts]
+    sheet = Sheet("", [Column("term", "term", left=True), Column("arithmetic", "arithmetic", left=True)], rows)
+    return Page(f"{name} of {prediction.network} on {prediction.device.name}", facts, (), prediction.notes, sheet)

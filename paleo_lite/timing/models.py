@@ -58,8 +58,8 @@ class PeakModel(msgspec.Struct, frozen=True):
     uses_memory: bool = False
 
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
-        """Compute time alone."""
-        return compute_s
+        """Compute time alone, in the shape that both terms make together."""
+        return np.broadcast_to(compute_s, np.broadcast_shapes(np.shape(compute_s), np.shape(memory_s)))
 
     def formula(self, compute: str = "FLOPs / peak", memory: str = "bytes / bandwidth") -> str:
         """Compute time."""

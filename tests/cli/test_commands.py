@@ -1,0 +1,217 @@
+"""The command line as people use it: output in four formats, exit codes, one sentence for every mistake."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from paleo_lite.cli import main
+from paleo_lite.files import shipped
+
+
+def run(*arguments: str, width: int = 80) -> Result:
+    return CliRunner(env={"COLUMNS": str(width)}).invoke(main, list(arguments), prog_name="paleo-lite")
+
+
+COMMANDS = [
+    ["predict", "vgg16", "--gpu", "k80", "--precision", "fp64"],
+    ["predict", "resnet50", "--gpu", "v100-sxm2", "--precision", "fp16", "--batch-size", "64", "--phase", "training"],
+    ["predict", "vgg16", "--gpu", "k40m", "--ppp", "0.62", "--overlap"],
+    ["predict", "--flops", "15503M", "--gpu", "k80"],
+    ["predict", "googlenet", "--gpu", "Tesla K80", "--clock", "base", "--explain", "conv1.conv"],
+    ["predict", "maxvit_t", "--gpu", "h100-sxm", "--precision", "bf16", "--top", "all"],
+    ["layers", "vgg16", "--convention", "pthflops", "--ignore", "classifier.*"],
+    ["layers", "swin_t", "--phase", "backward_weight", "--batch-size", "8"],
+    ["networks", "list"],
+    ["networks", "show", "alexnet"],
+    ["hardware", "list"],
+    ["hardware", "show", "k80"],
+    ["hardware", "links"],
+    ["hardware", "audit"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("style", ["table", "json", "csv", "markdown"])
+def test_every_command_prints_every_format(command: list[str], style: str) -> None:
+    result = run(*command, "--format", style)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    if style == "json":
+        assert isinstance(json.loads(result.stdout), dict)
+    elif style == "csv":
+        rows = list(csv.reader(io.StringIO(result.stdout)))
+        assert len(rows) >= 2 and len({len(row) for row in rows}) == 1
+    elif style == "markdown":
+        assert "|" in result.stdout or result.stdout.startswith("**")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("width", [80, 120])
+def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
+    lines = run(*command, width=width).stdout.splitlines()
+    # Headlines and notes are sentences: they may be wrapped by the terminal.
+    table = [line for line in lines[1:] if not line.startswith("note:")]
+    assert max(len(line.rstrip()) for line in table) <= width
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["predict", "vgg61", "--gpu", "k80"], 2, "did you mean vgg1"),
+        (["predict", "vgg16", "--gpu", "k81"], 2, "k80"),
+        (["predict", "vgg16", "--gpu", "v100"], 2, "say v100-pcie or v100-sxm2"),
+        (["predict", "vgg16", "--gpu", "k80", "--precision", "fp8"], 2, "no fp8 peak: it has fp32 (vector)"),
+        (["predict", "vgg16", "--gpu", "k80", "--batch-size", "0"], 2, "not a whole number of 1 or more"),
+        (["predict", "vgg16", "--gpu", "k80", "--batch-size", "-4"], 2, "not a whole number of 1 or more"),
+        (["predict", "vgg16", "--gpu", "k80", "--batch-size", "eight"], 2, "not a whole number of 1 or more"),
+        (["predict", "vgg16", "--gpu", "k80", "--ppp", "0"], 2, "not a number above 0"),
+        (["predict", "vgg16", "--gpu", "k80", "--ppp", "-1"], 2, "not a number above 0"),
+        (["predict", "vgg16", "--gpu", "k80", "--ppp", "nan"], 2, "not a number above 0"),
+        (["predict", "vgg16", "--gpu", "k80", "--image-size", "0"], 2, "not a whole number of 1 or more"),
+        (["predict", "vgg16", "--gpu", "k80", "--top", "few"], 2, "--top takes a whole number or 'all'"),
+        (["predict", "vgg16", "--gpu", "k80", "--explain", "features.99"], 2, "no layer of vgg16"),
+        (["predict", "vgg16", "--gpu", "k80", "--time-model", "ppp"], 2, "needs a PPP"),
+        (["predict", "vgg16"], 2, "Missing option '--gpu'"),
+        (["predict", "--gpu", "k80"], 2, "a network or a FLOP count"),
+        (["predict", "--flops", "many", "--gpu", "k80"], 2, "'many' is no quantity"),
+        (["predict", "vgg16", "--gpu", "k80", "--hardware-file", "absent.toml"], 1, "cannot be read"),
+        (["predict", "absent.json", "--gpu", "k80"], 1, "cannot be read"),
+        (["predict", "no_such_module:make", "--gpu", "k80", "--input", "3x8x8"], 1, "No module named"),
+        (["predict", "json:dumps", "--gpu", "k80", "--input", "3x8x8"], 1, "TypeError"),
+        (["predict", "builtins:dict", "--gpu", "k80", "--input", "3x8x8"], 1, "returned a dict, not a torch.nn.Module"),
+        (["layers", "torch.nn:ReLU", "--input", "3x0x8"], 2, "no shape"),
+        (["layers", "vgg16", "--ignore", "nothing*"], 2, "no layer of vgg16"),
+        (["layers", "vgg16", "--convention", "lu2017", "--phase", "backward"], 2, "counts a forward pass only"),
+        (["networks", "show", "restnet50"], 2, "did you mean resnet50"),
+        (["networks", "export", "nosuchnet", "-o", "x.json"], 2, "nosuchnet"),
+        (["hardware", "show", "titan x"], 2, "could be more than one GPU"),
+        (["predcit"], 2, "did you mean predict"),
+    ],
+)
+def test_mistakes_get_one_sentence_and_an_exit_code(arguments: list[str], code: int, message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert len([line for line in result.stderr.splitlines() if line and not line.startswith(("Usage", "Try"))]) == 1
+
+
+def test_debug_shows_the_traceback() -> None:
+    result = run("predict", "vgg61", "--gpu", "k80", "--debug")
+    assert type(result.exception).__name__ == "UnknownName"
+
+
+def test_a_factory_that_raises_shows_its_own_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_factory.py").write_text("def make():\n    raise ValueError('the flux is low')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = run("layers", "broken_factory:make", "--input", "3x8x8")
+    assert result.exit_code == 1
+    assert result.stderr == "paleo-lite: broken_factory:make failed: ValueError: the flux is low\n"
+
+
+def test_layers_of_ones_own_network(tmp_path: Path) -> None:
+    """A file in the folder where one stands; nn.Linear(64, 8): 512 multiply-accumulates and 8 biases."""
+    code = "import torch.nn as nn\ndef make():\n    return nn.Sequential(nn.Linear(64, 8), nn.ReLU())\n"
+    (tmp_path / "own_network.py").write_text(code)
+    script = Path(sys.executable).parent / "paleo-lite"
+    arguments = ["layers", "own_network:make", "--input", "64", "--format", "json"]
+    done = subprocess.run([script, *arguments], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["total"] == 2 * 512 + 8 + 8
+    assert [layer["kind"] for layer in answer["layers"]] == ["linear", "relu"]
+    assert answer["layers"][0]["weight_shape"] == [8, 64]
+
+
+def test_the_json_of_layers_is_what_the_documents_say() -> None:
+    answer = json.loads(run("layers", "vgg16", "--convention", "pthflops", "--format", "json").stdout)
+    assert set("network convention total by_kind layers".split()) <= set(answer)
+    assert answer["total"] == 15_516_752_872  # seed 004
+    assert set(answer["by_kind"]["conv2d"]) >= {"count", "share"}
+    fields = "name kind count macs parameters input_shape output_shape weight_shape"
+    assert list(answer["layers"][0]) == fields.split()
+    assert answer["layers"][0]["count"] == 89_915_392  # seed 004
+    assert answer["layers"][0]["input_shape"] == [1, 3, 224, 224]
+
+
+def test_the_seeds_ignore_list_leaves_conv_and_avgpool() -> None:
+    """Seed 004 leaves out all but the convolutions, by pthflops' names, and keeps avgpool: 15,361,407,488."""
+    kept = "0 2 5 7 10 12 14 17 19 21 24 26 28".split()
+    ignored = [f"features_{i}" for i in range(31) if str(i) not in kept] + [f"classifier_{i}" for i in range(7)]
+    options = [part for name in ignored for part in ("--ignore", name)]
+    answer = json.loads(run("layers", "vgg16", "--convention", "pthflops", "--format", "json", *options).stdout)
+    assert answer["total"] == 15_361_407_488
+    assert f"{answer['total'] / 15_516_752_872:.2%}" == "99.00%"
+
+
+def test_hardware_json() -> None:
+    devices = json.loads(run("hardware", "list", "--format", "json").stdout)["devices"]
+    by_id = {device["id"]: device for device in devices}
+    assert by_id["k40m"]["fp32_flops"] == 4.29e12
+    figures = json.loads(run("hardware", "show", "k80", "--format", "json").stdout)
+    assert figures["id"] == "k80"
+    assert figures["figures"]["memory"]["bandwidth"]["value"] == "480 GB/s"
+
+
+def test_the_audit_fails_on_a_wrong_figure(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text((shipped("hardware") / "k40m.toml").read_text().replace("4.29 TFLOP/s", "8.58 TFLOP/s"))
+    result = run("hardware", "audit", "--hardware-file", str(mine))
+    assert result.exit_code == 1
+    assert "8.58 TFLOP/s" in result.stdout.replace("\n", " ")
+
+
+def test_export_writes_a_descriptor_that_predicts(tmp_path: Path) -> None:
+    target = tmp_path / "own.json"
+    result = run("networks", "export", "alexnet", "-o", str(target), "--image-size", "256")
+    assert result.exit_code == 0, result.stderr
+    answer = json.loads(run("predict", str(target), "--gpu", "k80", "--format", "json").stdout)
+    assert answer["parameters"] == 61_100_840  # torchvision's num_params
+    again = run("networks", "export", "alexnet", "-o", str(target))
+    assert again.exit_code == 2 and "is there already" in again.stderr
+
+
+def test_help_of_every_command_reads() -> None:
+    for command in ([], ["predict"], ["layers"], ["networks"], ["networks", "export"], ["hardware"]):
+        result = run(*command, "--help")
+        assert result.exit_code == 0
+        assert "Usage: paleo-lite" in result.stdout
+
+
+def test_completion_knows_networks_and_devices() -> None:
+    def complete(words: str, cword: int) -> str:
+        environment = {
+            **os.environ,
+            "_PALEO_LITE_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(cword),
+        }
+        script = "from paleo_lite.cli import main; main(prog_name='paleo-lite')"
+        return subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+        ).stdout
+
+    assert "vgg16" in complete("paleo-lite predict vg", 2)
+    assert "k80-die" in complete("paleo-lite predict vgg16 --gpu k8", 4)
+    assert "predict" in complete("paleo-lite pre", 1)
+
+
+def test_a_prediction_imports_no_heavy_library() -> None:
+    script = (
+        "import sys; from paleo_lite.cli import main\n"
+        "try: main(['predict', 'vgg16', '--gpu', 'k80'], standalone_mode=False)\n"
+        "finally: print(sorted({'torch', 'torchvision', 'pandas', 'pyarrow', 'scipy', 'altair'} & set(sys.modules)),"
+        " file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"

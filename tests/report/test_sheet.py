@@ -1,0 +1,69 @@
+"""Sheets: what fits a width, what absent looks like, and that names are shown as they are."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paleo_lite.report.sheet import Column, Page, Sheet, show_page
+
+
+def render(page: Page, style: str) -> str:
+    out = io.StringIO()
+    show_page(page, style, out)
+    return out.getvalue()
+
+
+SHEET = Sheet(
+    "Title",
+    [
+        Column("name", "name", left=True),
+        Column("seen", "seen", left=True, spare=1),
+        Column("much", "much", lambda value: f"{value:,}", spare=2),
+    ],
+    [{"name": "[bold]a[/bold]", "seen": "x" * 30, "much": 1234567}, {"name": "b|c", "seen": None, "much": None}],
+    [{"name": "total", "much": 1234567}],
+)
+
+
+def test_the_most_spare_columns_go_first() -> None:
+    assert [column.key for column in SHEET.fitting(100)] == ["name", "seen", "much"]
+    assert [column.key for column in SHEET.fitting(50)] == ["name", "seen"]
+    assert [column.key for column in SHEET.fitting(20)] == ["name"]
+
+
+def test_what_is_dropped_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    assert "not shown at this width: much" in render(Page("", (), [SHEET]), "table")
+
+
+@pytest.mark.parametrize("style", ["table", "markdown"])
+def test_absent_is_a_dash_and_markup_is_text(style: str) -> None:
+    text = render(Page("head [red]", [("fact", "[link]")], [SHEET], ["[dim] note"]), style)
+    assert "[bold]a[/bold]" in text and "[link]" in text and "[dim] note" in text and "head [red]" in text
+    assert "-" in next(line for line in text.splitlines() if "c" in line and "b" in line)
+
+
+def test_csv_has_raw_values_and_empty_for_absent() -> None:
+    rows = list(csv.DictReader(io.StringIO(render(Page("", (), [SHEET]), "csv"))))
+    assert rows[0]["much"] == "1234567"
+    assert rows[1] == {"name": "b|c", "seen": "", "much": ""}
+
+
+def test_markdown_escapes_what_would_end_a_cell() -> None:
+    assert "b\\|c" in render(Page("", (), [SHEET]), "markdown")
+
+
+@given(
+    st.lists(st.tuples(st.text(st.characters(exclude_characters="\r"), max_size=40), st.integers()), max_size=5),
+    st.integers(20, 200),
+)
+def test_any_names_fit_any_width(cells: list[tuple[str, int]], width: int) -> None:
+    rows = [{"name": name, "much": much} for name, much in cells]
+    sheet = Sheet("", SHEET.columns, rows)
+    assert sheet.fitting(width)[0].key == "name"
+    assert len(list(csv.reader(io.StringIO(render(Page("", (), [sheet]), "csv"), newline="")))) == len(rows) + 1

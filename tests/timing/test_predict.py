@@ -1,0 +1,174 @@
+"""Predictions: the seed's numbers, the paper arithmetic on a real network, and what a prediction says of itself."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.errors import BadValue, UnknownName, UnknownPrecision, UnsupportedPhase
+from paleo_lite.hardware import find_device
+from paleo_lite.networks import find_network
+
+# Seed 004's printed table: FLOPs of Lu et al. on the K80's 8.73 and 2.91 TFLOPS.
+SEED = [
+    ("15503M", "fp32", 0.0017758304696449026, 563.1168161001096),
+    ("15503M", "fp64", 0.005327491408934708, 187.7056053667032),
+    ("1606M", "fp32", 0.00018396334478808707, 5435.865504358655),
+    ("1606M", "fp64", 0.0005518900343642612, 1811.9551681195517),
+    ("3922M", "fp32", 0.0004492554410080183, 2225.9051504334525),
+    ("3922M", "fp64", 0.001347766323024055, 741.9683834778174),
+]
+
+
+@pytest.mark.parametrize(("flops", "precision", "time_s", "throughput_per_s"), SEED)
+def test_a_flop_count_gives_the_seeds_table(flops: str, precision: str, time_s: float, throughput_per_s: float) -> None:
+    prediction = pl.predict(flops=flops, gpu="k80", precision=precision)
+    assert prediction.time_s == time_s
+    assert prediction.throughput_per_s == throughput_per_s
+    assert prediction.to_dict()["time_model"] == "peak"
+
+
+def test_conv_layers_by_hand() -> None:
+    """VGG16's features.2 on the K80: 2 * 64*3*3 * 64 * 224*224 + bias, against 2.91 TFLOP/s and 480 GB/s."""
+    prediction = pl.predict("vgg16", gpu="k80", precision="fp64")
+    row = next(row for row in prediction.rows() if row["name"] == "features.2")
+    outputs = 64 * 224 * 224
+    assert row["flops"] == 2 * 64 * 9 * outputs + outputs
+    assert row["bytes"] == 8 * (64 * 224 * 224 + 64 * 64 * 9 + 64 + outputs)
+    assert row["time_s"] == max(row["flops"] / 2.91e12, row["bytes"] / 480e9)
+    assert row["bound"] == "compute"
+
+
+def test_models_order_as_they_must() -> None:
+    """peak <= roofline <= serial PPP at 1; a PPP divides; overlapped PPP at 1 is the roofline."""
+    times = {
+        name: pl.predict("resnet50", gpu="v100-pcie", time_model=name, ppp=1 if name == "ppp" else None).time_s
+        for name in ("peak", "roofline", "ppp")
+    }
+    assert times["peak"] <= times["roofline"] <= times["ppp"]
+    assert pl.predict("resnet50", gpu="v100-pcie", ppp=0.5).time_s == pytest.approx(2 * times["ppp"])
+    assert pl.predict("resnet50", gpu="v100-pcie", ppp=1, overlap=True).time_s == times["roofline"]
+
+
+def test_phases_add_up() -> None:
+    """training = forward + backward + update; an update moves three times the parameters (PALEO)."""
+    parts = {p: pl.predict("vgg16", gpu="k40m", phase=p, batch_size=4) for p in ("forward", "backward", "training")}
+    update_bytes = 3 * 4 * 138_357_544
+    assert parts["training"].bytes == (parts["forward"].bytes or 0) + (parts["backward"].bytes or 0) + update_bytes
+    assert parts["training"].flops == parts["forward"].flops + parts["backward"].flops + 2 * 138_357_544
+    update_s = parts["training"].time_s - parts["forward"].time_s - parts["backward"].time_s
+    assert update_s == pytest.approx(update_bytes / 288e9)
+
+
+def test_tensor_cores_do_the_matrix_layers_only() -> None:
+    prediction = pl.predict("resnet50", gpu="v100-sxm2", precision="fp16", time_model="peak")
+    for row, matrix in zip(prediction.rows(), prediction.matrix, strict=True):
+        assert row["time_s"] == pytest.approx(row["flops"] / (125e12 if matrix else 15.7e12))
+    assert any("fp32 vector peak" in note for note in prediction.notes)
+
+
+def test_a_two_die_board_says_so() -> None:
+    board, die = pl.predict("alexnet", gpu="k80"), pl.predict("alexnet", gpu="k80-die")
+    assert any("k80-die" in note and "2 devices on one board" in note for note in board.notes)
+    assert not any("devices on one" in note for note in die.notes)
+    assert die.time_s > 1.9 * board.time_s
+
+
+def test_macs_against_a_peak_of_flops_is_noted() -> None:
+    prediction = pl.predict("vgg19", gpu="k80", convention="macs")
+    assert any("counts a multiply-accumulate as 1, the peak counts it as 2" in note for note in prediction.notes)
+
+
+def test_lu2017_on_vgg16_rounds_to_the_seeds_time() -> None:
+    """The seed divides the paper's rounded 15503M by the peak; the rules give 15,503,498,216."""
+    prediction = pl.predict("vgg16", gpu="k80", convention="lu2017", time_model="peak")
+    assert prediction.time_s == pytest.approx(0.0017758304696449026, rel=1e-4)
+
+
+def test_a_forward_only_convention_refuses_training() -> None:
+    with pytest.raises(UnsupportedPhase, match="pthflops convention counts a forward pass only"):
+        pl.predict("vgg16", gpu="k80", convention="pthflops", phase="training")
+
+
+def test_the_json_is_what_the_documents_say() -> None:
+    answer = pl.predict("vgg16", gpu="k80", precision="fp64", batch_size=2).to_dict()
+    documented = (
+        "network gpu precision batch_size phase time_model convention flops macs bytes parameters peak_flops ppp time_s "
+        "throughput_per_s interval notes by_kind layers"
+    )
+    assert set(documented.split()) <= set(answer)
+    assert set(answer["layers"][0]) == {"name", "kind", "flops", "bytes", "time_s", "bound"}
+    assert answer["macs"] == 2 * 15_470_264_320  # torchvision's own 15.47 GMAC
+    assert answer["peak_flops"] == 2.91e12
+    assert answer["parameters"] == 138_357_544
+    assert answer["interval"] is None
+    assert sum(row["time_s"] for row in answer["layers"]) == pytest.approx(answer["time_s"])
+    assert sum(entry["share"] for entry in answer["by_kind"].values()) == pytest.approx(1)
+    assert json.loads(json.dumps(answer, allow_nan=False)) == answer
+
+
+def test_throughput_is_batch_over_time() -> None:
+    prediction = pl.predict("resnet18", gpu="k40m", batch_size=32)
+    assert prediction.throughput_per_s == 32 / prediction.time_s
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 1.5, "8", True, None])
+def test_an_impossible_batch_is_refused(batch_size: object) -> None:
+    with pytest.raises(BadValue, match="batch size must be a whole number of 1 or more"):
+        pl.predict("alexnet", gpu="k80", batch_size=batch_size)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"network": "vgg61"}, UnknownName, "did you mean vgg1"),
+        ({"precision": "fp8"}, UnknownPrecision, "Tesla K80 has no fp8 peak"),
+        ({"precision": "fp12"}, BadValue, "no precision is called 'fp12'"),
+        ({"phase": "sideways"}, UnknownName, "phase"),
+        ({"convention": "flop"}, UnknownName, "did you mean flops"),
+        ({"time_model": "peek"}, UnknownName, "did you mean peak"),
+        ({"clock": "turbo"}, BadValue, "clock"),
+        ({"unit": "matrix"}, BadValue, "unit"),
+        ({"image_size": 0}, BadValue, "image size must be a whole number of 1 or more"),
+        ({"flops": "15503M"}, BadValue, "one of the two"),
+        ({"network": None}, BadValue, "one of the two"),
+        ({"network": None, "flops": "0"}, BadValue, "FLOP count must be a number of 1 or more"),
+        ({"network": None, "flops": "-3M"}, BadValue, "FLOP count must be"),
+        ({"network": None, "flops": "15503M", "time_model": "roofline"}, BadValue, "needs the bytes of a network"),
+        ({"network": None, "flops": "15503M", "phase": "training"}, BadValue, "stands for inference"),
+        ({"inputs": [(3, 224, 224)]}, BadValue, "--image-size"),
+        ({"network": "torchvision.models:vgg16"}, BadValue, "--input 3x224x224"),
+    ],
+)
+def test_impossible_questions_get_one_clear_sentence(options: dict[str, object], error: type, message: str) -> None:
+    asked: dict[str, object] = {"network": "vgg16", "gpu": "k80", **options}
+    with pytest.raises(error, match=message) as caught:
+        pl.predict(**asked)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_a_huge_batch_overflows_with_a_sentence() -> None:
+    with pytest.raises(BadValue, match="overflows"):
+        pl.predict("vgg16", gpu="k80", batch_size=10**12)
+
+
+def test_a_traced_network_and_a_device_are_taken_as_they_are() -> None:
+    by_name = pl.predict("resnet18", gpu="k40m")
+    by_object = pl.predict(find_network("resnet18"), gpu=find_device("k40m"))
+    assert np.array_equal(by_name.times_s, by_object.times_s)
+
+
+def test_representations_are_short() -> None:
+    text = repr(pl.predict("vgg16", gpu="k80", precision="fp64"))
+    assert text.startswith("Prediction(network='vgg16', gpu='k80', precision='fp64'")
+    assert len(text) < 250
+
+
+def test_to_frame_has_a_row_per_layer() -> None:
+    prediction = pl.predict("vgg16", gpu="k80")
+    frame = prediction.to_frame()
+    assert list(frame.columns) == ["name", "kind", "flops", "bytes", "time_s", "bound"]
+    assert frame["time_s"].sum() == pytest.approx(prediction.time_s)
