@@ -24,7 +24,7 @@ def imported(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             full = base + (node.module.split(".") if node.module else [])
-            names = [full + [alias.name] for alias in node.names] if len(full) < 2 else [full]
+            names = [[*full, alias.name] for alias in node.names] if len(full) < 2 else [full]
             found |= {name[1] for name in names if name[0] == "paleo_lite" and len(name) > 1}
         elif isinstance(node, ast.Import):
             parts = [alias.name.split(".") for alias in node.names]

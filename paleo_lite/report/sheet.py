@@ -127,8 +127,7 @@ class Sheet(msgspec.Struct, frozen=True):
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow([column.key for column in self.columns])
         for row in self.rows:
-            values = (row.get(column.key) for column in self.columns)
-            writer.writerow(["x".join(map(str, value)) if isinstance(value, list) else value for value in values])
+            writer.writerow([_raw(row.get(column.key)) for column in self.columns])
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -191,6 +190,13 @@ def _plain(text: str) -> Any:
     from rich.text import Text
 
     return Text(text)
+
+
+def _raw(value: Any) -> Any:
+    """A value for CSV; before Python 3.11 the csv module refuses NUL, which a foreign name may hold."""
+    if isinstance(value, (list, tuple)):
+        return "x".join(map(str, value))
+    return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value
 
 
 def _escaped(text: str) -> str:

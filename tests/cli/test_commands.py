@@ -135,7 +135,7 @@ def test_layers_of_ones_own_network(tmp_path: Path) -> None:
 
 def test_the_json_of_layers_is_what_the_documents_say() -> None:
     answer = json.loads(run("layers", "vgg16", "--convention", "pthflops", "--format", "json").stdout)
-    assert set("network convention total by_kind layers".split()) <= set(answer)
+    assert {"network", "convention", "total", "by_kind", "layers"} <= set(answer)
     assert answer["total"] == 15_516_752_872  # seed 004
     assert set(answer["by_kind"]["conv2d"]) >= {"count", "share"}
     fields = "name kind count macs parameters input_shape output_shape weight_shape"
@@ -146,7 +146,7 @@ def test_the_json_of_layers_is_what_the_documents_say() -> None:
 
 def test_the_seeds_ignore_list_leaves_conv_and_avgpool() -> None:
     """Seed 004 leaves out all but the convolutions, by pthflops' names, and keeps avgpool: 15,361,407,488."""
-    kept = "0 2 5 7 10 12 14 17 19 21 24 26 28".split()
+    kept = ["0", "2", "5", "7", "10", "12", "14", "17", "19", "21", "24", "26", "28"]
     ignored = [f"features_{i}" for i in range(31) if str(i) not in kept] + [f"classifier_{i}" for i in range(7)]
     options = [part for name in ignored for part in ("--ignore", name)]
     answer = json.loads(run("layers", "vgg16", "--convention", "pthflops", "--format", "json", *options).stdout)

@@ -96,8 +96,8 @@ def test_a_forward_only_convention_refuses_training() -> None:
 def test_the_json_is_what_the_documents_say() -> None:
     answer = pl.predict("vgg16", gpu="k80", precision="fp64", batch_size=2).to_dict()
     documented = (
-        "network gpu precision batch_size phase time_model convention flops macs bytes parameters peak_flops ppp time_s "
-        "throughput_per_s interval notes by_kind layers"
+        "network gpu precision batch_size phase time_model convention flops macs bytes parameters peak_flops ppp "
+        "time_s throughput_per_s interval notes by_kind layers"
     )
     assert set(documented.split()) <= set(answer)
     assert set(answer["layers"][0]) == {"name", "kind", "flops", "bytes", "time_s", "bound"}
