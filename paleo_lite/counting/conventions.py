@@ -32,7 +32,7 @@ class Convention(NamedTuple):
     name: str
     unit: str
     meaning: str
-    count: Callable[[Op], int | None]
+    count: Callable[[Op], int | None]  # type: ignore[assignment]
     backward: bool = False
 
 
@@ -50,6 +50,10 @@ def _is_convolution(op: Op) -> bool:
     return op.layer.kind.startswith("conv")
 
 
+def _kernel(op: Op) -> int:
+    return prod(int(size) for size in op.attribute("kernel"))
+
+
 def _pthflops(op: Op) -> int | None:
     """pthflops 0.4 (fx tracing), read from its source: counts by module class, and three functions by name.
 
@@ -63,7 +67,7 @@ def _pthflops(op: Op) -> int | None:
             return op.y * 2  # elements * arguments: both operands
         if layer.attributes.get("function", kind) == "matmul":
             left = op.inputs[0] if layer.parents else op.weights[0]
-            return left * layer.outputs[0][-1]
+            return int(left * layer.outputs[0][-1])
         return 0
     if not layer.origin.startswith("module:"):
         return 0
@@ -71,16 +75,16 @@ def _pthflops(op: Op) -> int | None:
         rank = len(layer.weights[0]) - 2
         channels_in, channels_out = layer.inputs[0][-rank - 1], layer.outputs[0][-rank - 1]
         positions = op.y // channels_out
-        per_position = prod(layer.weights[0][2:]) * channels_in * (channels_out // op.attribute("groups", 1))
-        return positions * (per_position + (channels_out if op.has_bias else 0))
+        per_position = prod(layer.weights[0][2:]) * channels_in * (channels_out // int(op.attribute("groups", 1)))
+        return int(positions) * (per_position + (channels_out if op.has_bias else 0))
     if layer.origin == "module:Linear":
         return op.inputs[0] * layer.outputs[0][-1] + (layer.outputs[0][-1] if op.has_bias else 0)
     if layer.origin == "module:ReLU" or kind == "batch_norm":
         return 2 * op.y
     if kind == "max_pool":
-        return op.y * (prod(op.attribute("kernel")) - 1)
+        return op.y * (_kernel(op) - 1)
     if kind == "avg_pool":
-        return op.y * prod(op.attribute("kernel"))
+        return op.y * _kernel(op)
     if kind == "adaptive_avg_pool":
         return op.y * prod(layer.inputs[0][-2:])
     return 0
@@ -106,7 +110,7 @@ def _lu2017(op: Op) -> int | None:
             return 0
         return cost.inference.flops + (op.y if kind.endswith("max_pool") else 0)
     if kind == "local_response_norm":
-        return op.attribute("size", 5) * op.y
+        return int(op.attribute("size", 5)) * op.y
     if kind in ("batch_norm", "scale", "add"):
         return 2 * op.y
     if kind in ("concat", "dropout", "softmax", "view", "slice", "copy"):
@@ -118,7 +122,9 @@ CONVENTIONS: dict[str, Convention] = {
     convention.name: convention
     for convention in (
         Convention("flops", "FLOP", "a multiply-accumulate is 2, biases and elementwise work included", _flops, True),
-        Convention("macs", "MAC", "multiply-accumulates of convolution, linear, matmul and attention only", _macs, True),
+        Convention(
+            "macs", "MAC", "multiply-accumulates of convolution, linear, matmul and attention only", _macs, True
+        ),
         Convention("pthflops", "op", "what the pthflops package counts, rule for rule (forward only)", _pthflops),
         Convention("lu2017", "op", "what Lu et al. 2017 print, as far as it can be read (forward only)", _lu2017),
     )

@@ -23,6 +23,8 @@ ACTIVATIONS: dict[str, PerElement] = {
     "leaky_relu": PerElement(2, 2),
     "prelu": PerElement(2, 2),
     "threshold": PerElement(1, 1),
+    "hard_shrink": PerElement(2, 1),
+    "soft_shrink": PerElement(3, 1),
     "elu": PerElement(4, 3),  # compare, exp, -1, *alpha
     "selu": PerElement(5, 4),
     "celu": PerElement(5, 4),

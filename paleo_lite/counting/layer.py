@@ -1,6 +1,6 @@
 """`Layer`, the operation that gets counted, and `Op`, the view of it that counting rules see.
 
-A layer is described by shapes alone, so that layers of a network and kernels of a profile are counted by the same rules.
+A layer is described by shapes alone, so that layers of a network and kernels of a profile are counted alike.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Layer(NamedTuple):
     attributes : dict
         What the shapes do not say: ``stride``, ``padding``, ``groups``, ``kernel``, ``function``, ...
     origin : str
-        Who called: ``module:Conv2d`` (the outermost layer class of ``torch.nn``), ``function``, ``operator``, ``method``,
-        or ``opaque:NAME`` inside a function that torch.fx does not look into.
+        Who called: ``module:Conv2d`` (the outermost layer class of ``torch.nn``), ``function``, ``operator``,
+        ``method``, or ``opaque:NAME`` inside a function that torch.fx does not look into.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Layer(NamedTuple):
     weights: tuple[Shape, ...] = ()
     parents: tuple[int, ...] = ()
     parameters: int = 0
-    attributes: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}  # noqa: RUF012  the default of a NamedTuple, never written to
     origin: str = "function"
 
 
@@ -104,7 +104,7 @@ class Op:
     @property
     def spatial_rank(self) -> int:
         """Dimensions that a pooling or interpolation works over: all but batch and channels."""
-        return self.layer.attributes.get("dims", len(self.layer.inputs[0]) - 2)
+        return int(self.layer.attributes.get("dims", len(self.layer.inputs[0]) - 2))
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """An attribute of the layer."""
@@ -121,7 +121,7 @@ class Flow(NamedTuple):
     output_wants_gradient : list of bool
         Whether a backward pass reaches the layer's outputs on its way to a parameter.
     consumers : list of int
-        How many gradients arrive at the layer's outputs: all beyond the first of each are added up.
+        How many gradients arrive at the layer's outputs: all beyond the first of each output are added up.
     """
 
     output_scales: list[bool]
@@ -143,7 +143,7 @@ def trace_flow(layers: Sequence[Layer]) -> Flow:
         passes = not layer.attributes.get("no_gradient", False)
         gradient.append(passes and (trainable or any(p >= 0 and gradient[p] for p in layer.parents)))
         if passes:
-            for parent in set(layer.parents):
+            for parent in layer.parents:
                 if parent >= 0 and gradient[parent]:
                     consumers[parent] += 1
     return Flow(scales, gradient, consumers)

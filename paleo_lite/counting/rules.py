@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..errors import CountFailed
 from .elementwise import ACTIVATIONS, ELEMENTWISE
@@ -55,9 +55,12 @@ class Cost(NamedTuple):
 
 
 Rule = Callable[[Op], Cost]
+Counted = TypeVar("Counted")
 
 
-def _cost(op: Op, forward: Phase, data: Phase = NOTHING, weight: Phase = NOTHING, inference: Phase | None = None) -> Cost:
+def _cost(
+    op: Op, forward: Phase, data: Phase = NOTHING, weight: Phase = NOTHING, inference: Phase | None = None
+) -> Cost:
     """Drop the gradients that nobody asks for."""
     return Cost(
         forward if inference is None else inference,
@@ -113,8 +116,8 @@ def matmul(op: Op) -> Cost:
 def attention(op: Op) -> Cost:
     """Scaled dot-product attention of queries ``(..., L, E)``, keys ``(..., S, E)`` and values ``(..., S, V)``.
 
-    MACs = scores * (E + V) with scores = ... * L * S, whether or not a mask hides half of them. Scaling 1, softmax 5 per
-    score. Bytes are those of a fused kernel, which keeps the scores on chip; backward has twice the MACs (a fused
+    MACs = scores * (E + V) with scores = ... * L * S, whether or not a mask hides half of them. Scaling 1, softmax 5
+    per score. Bytes are those of a fused kernel, which keeps the scores on chip; backward has twice the MACs (a fused
     kernel's recomputation of the scores comes on top and is not counted).
     """
     q, k, v = op.layer.inputs[:3]
@@ -131,20 +134,23 @@ def batch_norm(op: Op) -> Cost:
     """Inference: one scale and one shift per element, 2 FLOPs, from four vectors per channel.
 
     Training: mean (1), variance (3), normalise (1), scale and shift (2); backward the two sums (5 with the normalised
-    input recomputed, they are also the parameters' gradients), then the data gradient (6).
+    input recomputed, they are also the parameters' gradients), then the data gradient (6). Without trainable parameters
+    the sums are part of the data gradient.
     """
     y, channels = op.y, op.layer.inputs[0][1]
+    sums = Phase(5 * y, 0, 2 * y + 2 * channels, op.w)
+    data = Phase(6 * y, 0, 2 * y + 3 * channels, op.inputs[0])
     return _cost(
         op,
         forward=Phase(7 * y, 0, 2 * op.inputs[0] + op.w, y),
-        data=Phase(6 * y, 0, 2 * y + 3 * channels, op.inputs[0]),
-        weight=Phase(5 * y, 0, 2 * y + 2 * channels, op.w),
+        data=data if op.trainable else _together([sums._replace(writes=2 * channels), data]),
+        weight=sums,
         inference=Phase(2 * y, 0, op.inputs[0] + 2 * channels + op.w, y),
     )
 
 
 def row_norm(op: Op) -> Cost:
-    """Layer, group and instance norm: statistics over what fits on chip, 5 FLOPs per element, 7 with scale and shift."""
+    """Layer, group and instance norm: statistics of what fits on chip, 5 FLOPs per element, 7 with scale and shift."""
     y = op.y
     affine = 2 if op.w else 0
     return _cost(
@@ -183,7 +189,10 @@ def elementwise(op: Op) -> Cost:
     if op.layer.kind in ACTIVATIONS:
         weight = Phase(2 * op.y, 0, op.x + op.y, op.w)  # prelu
         return _cost(
-            op, Phase(per.forward * op.y, 0, op.x + op.w, op.y), Phase(per.backward * op.y, 0, 2 * op.y, op.x), weight
+            op,
+            Phase(per.forward * op.y, 0, op.x + op.w, op.y),
+            Phase(per.backward * op.y, 0, op.x + op.y + op.w, op.x),
+            weight,
         )
     operands = len(op.inputs) + len(op.weights)
     data = [
@@ -226,7 +235,7 @@ def window_elements(op: Op) -> int:
     """Elements that all windows of a pooling cover together, padding included."""
     kernel = op.attribute("kernel")
     if kernel is not None:
-        return op.y * prod(kernel)
+        return op.y * prod(int(size) for size in kernel)
     rank = op.spatial_rank
     inside, outside = op.layer.inputs[0][-rank:], op.layer.outputs[0][-rank:]
     covered = 1
@@ -260,7 +269,7 @@ def embedding(op: Op) -> Cost:
 def gather(op: Op) -> Cost:
     """Elements by index: read, written, with an index each; backward adds them into zeros."""
     size = op.inputs[0] if op.inputs else op.w
-    back = Phase(op.y, 0, 2 * op.y, size + op.y, _INDEX)
+    back = Phase(op.y, 0, 2 * op.y, size + op.y, _INDEX * op.y)
     return _cost(op, Phase(0, 0, op.y, op.y, _INDEX * op.y), back, back)
 
 
@@ -286,6 +295,21 @@ def concat(op: Op) -> Cost:
 def fill(op: Op) -> Cost:
     """A constant written."""
     return _cost(op, Phase(0, 0, 0, op.y))
+
+
+def assign(op: Op) -> Cost:
+    """``target[index] = value``: the values read and the part written; the first input is the target, whose rest stays.
+
+    Backward the value's gradient is a part of the target's (a view), where zeros take its place.
+    """
+    return _cost(op, Phase(0, 0, op.x + op.w - op.inputs[0], op.y), Phase(0, 0, 0, op.y))
+
+
+def weight_norm(op: Op) -> Cost:
+    """``g v / |v|``: square, sum and scale, 3 per element; backward a scalar product more, 6."""
+    v = op.y
+    back = Phase(6 * v, 0, 2 * v, op.x + op.w)
+    return _cost(op, Phase(3 * v, 0, op.x + op.w, v), back, back)
 
 
 def view(op: Op) -> Cost:
@@ -316,6 +340,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(["layer_norm", "group_norm", "instance_norm"], row_norm),
     "rms_norm": rms_norm,
     "local_response_norm": local_response_norm,
+    "weight_norm": weight_norm,
     "softmax": softmax,
     "log_softmax": softmax,
     **dict.fromkeys(ELEMENTWISE, elementwise),
@@ -327,6 +352,7 @@ RULES: dict[str, Rule] = {
     "reduce": reduction,
     "concat": concat,
     **dict.fromkeys(["copy", "pad", "roll"], copy),
+    "assign": assign,
     "fill": fill,
     "view": view,
     "slice": slicing,
@@ -346,11 +372,14 @@ def count_layer(op: Op) -> Cost | None:
         If the layer's shapes do not fit its kind.
     """
     rule = RULES.get(op.layer.kind)
-    if rule is None:
-        return None
+    return None if rule is None else guarded(rule, op)
+
+
+def guarded(rule: Callable[[Op], Counted], op: Op) -> Counted:
+    """What a rule says of a layer; where the layer's shapes do not fit its kind, that in words."""
     try:
         return rule(op)
-    except (IndexError, KeyError, TypeError, ZeroDivisionError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise CountFailed(
             f"layer {op.layer.name!r} cannot be counted as {op.layer.kind}: inputs {op.layer.inputs}, "
             f"weights {op.layer.weights}, attributes {op.layer.attributes} ({type(error).__name__}: {error})"

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ..errors import BadValue, UnknownName, UnsupportedPhase
+from ..errors import BadValue, CountFailed, UnknownName, UnsupportedPhase
 from ..units import element_bytes
 from .conventions import CONVENTIONS, Convention, find_convention
 from .layer import Layer, Op, see, trace_flow
-from .rules import MATRIX_KINDS, NOTHING, Cost, Phase, count_layer
+from .rules import MATRIX_KINDS, NOTHING, Cost, Phase, count_layer, guarded
 
 PASSES = ("inference", "forward", "backward_data", "backward_weight", "update")
 """The passes that work is counted for; ``forward`` is the forward pass of a training step."""
@@ -25,6 +25,7 @@ PHASES: dict[str, tuple[str, ...]] = {
     "inference": ("inference",),
     "forward": ("forward",),
     "backward": ("backward_data", "backward_weight"),
+    "forward+backward": ("forward", "backward_data", "backward_weight"),
     "training": ("forward", "backward_data", "backward_weight", "update"),
 }
 """What can be asked for, and the passes that it consists of."""
@@ -102,7 +103,9 @@ class Work(msgspec.Struct, frozen=True, eq=False):
         if name == "bytes":
             return self.column("bytes_read", phase, batch_size) + self.column("bytes_written", phase, batch_size)
         which = COLUMNS.index(name)
-        return _at(self.per_sample[which][passes], self.fixed[which][passes], batch_size)
+        per_sample: Array = self.per_sample[which][passes]
+        fixed: Array = self.fixed[which][passes]
+        return _at(per_sample, fixed, batch_size)
 
     def counts(self, phase: str = "inference", batch_size: int = 1) -> Array:
         """The count in the convention, summed over the passes of a phase, shape (layers,).
@@ -115,7 +118,8 @@ class Work(msgspec.Struct, frozen=True, eq=False):
         check_batch_size(batch_size)
         name = self.convention.name
         if name in ("flops", "macs"):
-            return self.column(name, phase, batch_size).sum(axis=0)
+            total: Array = self.column(name, phase, batch_size).sum(axis=0)
+            return total
         if _passes(phase) not in (("inference",), ("forward",)):
             raise UnsupportedPhase(
                 f"the {name} convention counts a forward pass only: ask for inference or forward, "
@@ -147,7 +151,8 @@ def _passes(phase: str) -> tuple[str, ...]:
 def _at(per_sample: Array, fixed: Array, batch_size: int) -> Array:
     if float(per_sample.sum()) * batch_size > 2.0**62:
         raise BadValue(f"a batch of {batch_size} overflows the counts of this network")
-    return per_sample * np.int64(batch_size) + fixed
+    result: Array = per_sample * np.int64(batch_size) + fixed
+    return result
 
 
 def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "flops") -> Work:
@@ -171,7 +176,7 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
     UnknownName
         If there is no such convention.
     CountFailed
-        If a layer's shapes do not fit its kind.
+        If a layer's shapes do not fit its kind, or its counts fit into no 64 bits.
     """
     chosen = find_convention(convention)
     size = element_bytes(precision)
@@ -180,8 +185,11 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
         [_rows(op, chosen, size, flow.consumers[i]) for i, op in enumerate(see(layers, flow, n))] for n in (1, 2)
     )
     shape = (len(layers), len(PASSES), len(COLUMNS))
-    one, two = (np.array([row[0] for row in rows], dtype=np.int64).reshape(shape).T for rows in (at_one, at_two))
-    count_one, count_two = (np.array([row[1] or 0 for row in rows], dtype=np.int64) for rows in (at_one, at_two))
+    try:
+        one, two = (np.array([row[0] for row in rows], dtype=np.int64).reshape(shape).T for rows in (at_one, at_two))
+        count_one, count_two = (np.array([row[1] or 0 for row in rows], dtype=np.int64) for rows in (at_one, at_two))
+    except OverflowError:
+        raise CountFailed("the counts of a layer do not fit into 64 bits: are its shapes right?") from None
     counted = np.array([row[1] is not None for row in at_one], dtype=bool)
     missing: dict[str, int] = {}
     for layer, known in zip(layers, counted):
@@ -212,23 +220,27 @@ def _rows(op: Op, convention: Convention, size: int, consumers: int) -> tuple[li
     passes = (
         cost.inference,
         cost.forward,
-        _with_sums(cost.backward_data, op.y, consumers),
+        _with_sums(cost.backward_data, op, consumers),
         cost.backward_weight,
         # Plain gradient descent, w -= rate * gradient: 2 FLOPs and three transfers per parameter, as in PALEO.
         Phase(2 * trainable, 0, 2 * trainable, trainable, 0, len(op.weights) if trainable else 0),
     )
-    rows = [
+    rows: list[tuple[int, ...]] = [
         (phase.flops, phase.macs, phase.reads * size + phase.index_bytes, phase.writes * size, phase.kernels)
         for phase in passes
     ]
-    return rows, convention.count(op), op.y if cost.forward.kernels else 0
+    return rows, guarded(convention.count, op), op.y if cost.forward.kernels else 0
 
 
-def _with_sums(phase: Phase, elements: int, consumers: int) -> Phase:
-    """Where an output has several consumers their gradients are added: one addition for each beyond the first."""
-    extra = max(0, consumers - 1)
+def _with_sums(phase: Phase, op: Op, consumers: int) -> Phase:
+    """Where an output has several consumers their gradients are added: one addition for each beyond the first.
+
+    Of several outputs each is taken to have its share of the consumers.
+    """
+    extra = max(0, consumers - len(op.outputs))
     if not extra:
         return phase
+    elements = op.y // len(op.outputs)
     return Phase(
         phase.flops + extra * elements,
         phase.macs,
@@ -239,4 +251,4 @@ def _with_sums(phase: Phase, elements: int, consumers: int) -> Phase:
     )
 
 
-__all__ = ["CONVENTIONS", "COLUMNS", "PASSES", "PHASES", "Work", "check_batch_size", "count"]
+__all__ = ["COLUMNS", "CONVENTIONS", "PASSES", "PHASES", "Work", "check_batch_size", "count"]

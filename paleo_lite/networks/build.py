@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from ..errors import FactoryFailed, UnknownName
+from ..errors import FactoryFailed, TraceFailed, UnknownName
 from .torch_import import import_torchvision
 
-_STORAGE = frozenset("empty zeros ones full rand randn empty_strided".split())
+_STORAGE = frozenset(("empty", "zeros", "ones", "full", "rand", "randn", "empty_strided"))
 
 
 class MetaParameters(TorchFunctionMode):
@@ -53,8 +52,8 @@ def torchvision_names() -> list[str]:
     return list(models.list_models(module=models))
 
 
-def torchvision_model(name: str) -> tuple[nn.Module, int]:
-    """A torchvision classification model on the meta device, and the crop size of its first weights.
+def torchvision_model(name: str, image_size: int | None = None) -> tuple[nn.Module, int]:
+    """A torchvision classification model on the meta device, and its image size: by default its first weights'.
 
     Auxiliary heads are off: GoogLeNet is built without, Inception v3 does not call its own in evaluation mode (its
     parameters belong to the model as torchvision publishes it).
@@ -63,6 +62,8 @@ def torchvision_model(name: str) -> tuple[nn.Module, int]:
     ------
     UnknownName
         If torchvision has no classification model of that name.
+    TraceFailed
+        If the model does not come in that size.
     """
     models = import_torchvision().models
     if name not in torchvision_names():
@@ -71,10 +72,15 @@ def torchvision_model(name: str) -> tuple[nn.Module, int]:
     options: dict[str, Any] = {"googlenet": {"aux_logits": False}}.get(name, {})
     if name in ("googlenet", "inception_v3"):
         options["init_weights"] = False
-    size = int(weights.transforms().crop_size[0])
+    size = image_size or int(weights.transforms().crop_size[0])
     if name.startswith("vit_"):
         options["image_size"] = size  # the position embedding is as long as the image has patches
-    return build(lambda: models.get_model(name, weights=None, **options)), size
+    if name.startswith("maxvit_"):
+        options["input_size"] = (size, size)  # the windows are cut to the image
+    try:
+        return build(lambda: models.get_model(name, weights=None, **options)), size
+    except Exception as error:
+        raise TraceFailed(f"{name} cannot be built for images of {size} x {size}: {error}") from error
 
 
 def load_factory(reference: str) -> nn.Module:
@@ -105,4 +111,4 @@ def load_factory(reference: str) -> nn.Module:
     return made
 
 
-__all__ = ["MetaParameters", "build", "load_factory", "torch", "torchvision_model", "torchvision_names"]
+__all__ = ["MetaParameters", "build", "load_factory", "torchvision_model", "torchvision_names"]

@@ -51,10 +51,7 @@ def find_network(name: str, image_size: int | None = None) -> Network:
     """
     if image_size is not None and (isinstance(image_size, bool) or not isinstance(image_size, int) or image_size < 1):
         raise BadValue(f"the image size must be a whole number of 1 or more, not {image_size!r}")
-    if name.endswith(".json"):
-        network = read_descriptor(Path(name))
-    else:
-        network = read_descriptor(_path_of(name))
+    network = read_descriptor(Path(name) if name.endswith(".json") else _path_of(name))
     if image_size is None or network.inputs[0][-2:] == (image_size, image_size):
         return network
     if name.endswith(".json"):
@@ -118,7 +115,7 @@ def trace_named(name: str, image_size: int | None = None) -> Network:
     if name in caffe.NETWORKS:
         module, size, source = build(caffe.NETWORKS[name]), 224, "paleo_lite.networks.caffe"
     else:
-        module, size = torchvision_model(name)
+        module, size = torchvision_model(name, image_size)
         source = f"torchvision {torchvision.__version__.partition('+')[0]}"
     side = image_size or size
     return trace(module, (1, 3, side, side), name=name, source=source)

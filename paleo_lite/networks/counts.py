@@ -72,7 +72,7 @@ class LayerCounts(msgspec.Struct, frozen=True, eq=False):
             }
 
     def by_kind(self) -> dict[str, dict[str, Any]]:
-        """Per kind its layers, count and share of the total; largest first. The count is None where no rule counts it."""
+        """Per kind its layers, count and share of the total, largest first; the count is None where no rule has it."""
         kinds: dict[str, dict[str, Any]] = {}
         for row in self.rows():
             entry = kinds.setdefault(row["kind"], {"layers": 0, "count": 0})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -21,6 +21,10 @@ FORMAT = 1
 _BYTES_AT_MOST = 64 * 2**20
 
 
+Size = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+From0 = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
 class Columns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The layers, one list per field of `Layer`; inputs, outputs and weights point into ``shapes``."""
 
@@ -30,7 +34,7 @@ class Columns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outputs: list[list[int]]
     weights: list[list[int]]
     parents: list[list[int]]
-    parameters: list[int]
+    parameters: list[From0]
     attributes: list[int]
     origin: list[str]
 
@@ -41,9 +45,9 @@ class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
     name: str
     source: str
-    inputs: list[list[int]]
-    parameters: int
-    shapes: list[list[int]]
+    inputs: Annotated[list[list[Size]], msgspec.Meta(min_length=1)]
+    parameters: From0
+    shapes: list[list[Size]]
     attributes: list[dict[str, Any]]
     layers: Columns
     notes: list[str] = []
@@ -114,8 +118,8 @@ def _layers(found: Descriptor, path: Path) -> tuple[Layer, ...]:
             raise BadDescriptor(
                 f"{path}: $.layers.{field} has {len(getattr(columns, field))} entries, $.layers.name has {length}"
             )
-    if any(size < 0 for shape in found.shapes for size in shape):
-        raise BadDescriptor(f"{path}: $.shapes has a negative size")
+    if len(set(columns.name)) < length:
+        raise BadDescriptor(f"{path}: $.layers.name has the same name twice")
     shapes = [tuple(shape) for shape in found.shapes]
     layers = []
     for index in range(length):
@@ -126,7 +130,9 @@ def _layers(found: Descriptor, path: Path) -> tuple[Layer, ...]:
         if not 0 <= columns.attributes[index] < len(found.attributes):
             raise BadDescriptor(f"{path}: layer {columns.name[index]!r} points outside $.attributes")
         if len(inputs) != len(parents) or any(not CONSTANT <= parent < index for parent in parents):
-            raise BadDescriptor(f"{path}: layer {columns.name[index]!r}: $.layers.parents must name one earlier layer per input")
+            raise BadDescriptor(
+                f"{path}: layer {columns.name[index]!r}: $.layers.parents must name one earlier layer per input"
+            )
         layers.append(
             Layer(
                 columns.name[index],

@@ -5,10 +5,16 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch.nn import functional
 
 from . import readings
 from .readings import Reader
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text, as a set."""
+    return frozenset(text.split())
 
 
 @lru_cache(4096)
@@ -28,7 +34,7 @@ def operation_name(function: Any) -> str:
 
 
 # Functions that share a method's name and do something else.
-_NAMESAKES = {functional.unfold: "im2col", functional.fold: "col2im"}
+_NAMESAKES = {functional.unfold: "im2col", functional.fold: "col2im", torch.autograd.grad: "autograd_grad"}
 
 _DUNDERS = {
     **{prefix + name: name for name in ("add", "sub", "mul", "matmul", "pow") for prefix in ("", "i", "r")},
@@ -47,7 +53,7 @@ def is_in_place(function: Any) -> bool:
     """Whether a call writes into its first argument: ``add_``, ``__iadd__``, ``__setitem__``."""
     name: str = getattr(getattr(function, "overloadpacket", function), "__name__", "")
     if name.startswith("__"):
-        return name[2:3] == "i" and name not in ("__invert__", "__index__", "__int__") or name == "__setitem__"
+        return name == "__setitem__" or (name[2:3] == "i" and name not in ("__invert__", "__index__", "__int__"))
     return name.endswith("_")
 
 
@@ -58,8 +64,8 @@ def _same(names: str, value: Any) -> dict[str, Any]:
 _ACTIVATIONS = {
     "relu": "relu", "relu6": "relu6", "hardtanh": "hardtanh", "leaky_relu": "leaky_relu", "rrelu": "leaky_relu",
     "threshold": "threshold", "elu": "elu", "selu": "selu", "celu": "celu", "sigmoid": "sigmoid",
-    "logsigmoid": "log_sigmoid", "hardsigmoid": "hard_sigmoid", "hardswish": "hard_swish", "silu": "silu", "tanh": "tanh",
-    "softplus": "softplus", "softsign": "softsign", "mish": "mish", "log_sigmoid": "log_sigmoid",
+    "logsigmoid": "log_sigmoid", "hardsigmoid": "hard_sigmoid", "hardswish": "hard_swish", "silu": "silu",
+    "tanh": "tanh", "softplus": "softplus", "softsign": "softsign", "mish": "mish", "log_sigmoid": "log_sigmoid",
     "hardshrink": "hard_shrink", "softshrink": "soft_shrink",
 }  # fmt: skip
 
@@ -74,7 +80,7 @@ _ARITHMETIC = {
 
 OPERATIONS: dict[str, Reader] = {
     **{name: readings.convolution(name) for name in ("conv1d", "conv2d", "conv3d")},
-    **{name: readings.transposed_convolution(name) for name in ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")},
+    **{f"conv_transpose{rank}d": readings.transposed_convolution(str(rank)) for rank in (1, 2, 3)},
     "convolution": readings.aten_convolution,
     "linear": readings.linear,
     **_same("matmul mm bmm mv dot inner vdot", readings.matmul),
@@ -91,7 +97,8 @@ OPERATIONS: dict[str, Reader] = {
     "local_response_norm": readings.response_norm,
     **{f"{kind}_pool{rank}d": readings.pool(f"{kind}_pool{rank}d") for kind in ("max", "avg") for rank in (1, 2, 3)},
     **{f"max_pool{rank}d_with_indices": readings.pool(f"max_pool{rank}d") for rank in (2, 3)},
-    **{f"adaptive_{kind}_pool{rank}d": readings.adaptive_pool(f"{kind}{rank}") for kind in ("max", "avg") for rank in (1, 2, 3)},
+    **{f"adaptive_max_pool{rank}d": readings.adaptive_pool(f"max{rank}") for rank in (1, 2, 3)},
+    **{f"adaptive_avg_pool{rank}d": readings.adaptive_pool(f"avg{rank}") for rank in (1, 2, 3)},
     "interpolate": readings.interpolate,
     "embedding": readings.embedding,
     "gelu": readings.gelu,
@@ -123,50 +130,49 @@ OPERATIONS: dict[str, Reader] = {
     **_same("weight_norm_interface", readings.weight_norm),
     **_same("index_select gather take index take_along_dim", readings.plain("gather")),
     **_same("zeros ones full arange linspace zeros_like ones_like full_like new_zeros new_ones new_full "
-            "tensor scalar_tensor as_tensor new_tensor eye rand randn randint rand_like randn_like randint_like bernoulli",
+            "tensor scalar_tensor as_tensor new_tensor eye rand randn randint rand_like randn_like randint_like",
             readings.plain("fill")),
-    **_same("fill zero uniform normal random exponential geometric cauchy log_normal fill_diagonal", readings.filled),
+    **_same("fill zero bernoulli uniform normal random exponential log_normal fill_diagonal", readings.filled),
 }  # fmt: skip
 """Calls that are one layer, by plain name."""
 
-VIEWS_OR_COPIES = frozenset(
+VIEWS_OR_COPIES = words(
     "view reshape flatten permute transpose t T mT H unsqueeze squeeze expand expand_as broadcast_to swapaxes swapdims "
     "movedim moveaxis unflatten ravel detach contiguous view_as reshape_as to float half double bfloat16 type type_as "
-    "unsafe_view alias data requires_grad numpy_T to_copy lift_fresh refine_names rename real imag".split()
+    "unsafe_view alias data requires_grad numpy_T to_copy lift_fresh refine_names rename real imag"
 )
 """Calls whose result is a view of their operand or, where memory does not allow it, a copy."""
 
-SLICES_OR_GATHERS = frozenset(
+SLICES_OR_GATHERS = words(
     "getitem narrow select chunk split unbind tensor_split split_with_sizes slice diagonal unsafe_chunk unsafe_split "
-    "as_strided unfold".split()
+    "as_strided unfold"
 )
 """Calls whose result is part of their operand: a view, or a copy where an index says so."""
 
-NOT_AN_OPERATION = frozenset("empty empty_like new_empty empty_strided new_empty_strided empty_permuted".split())
+NOT_AN_OPERATION = words("empty empty_like new_empty empty_strided new_empty_strided empty_permuted")
 """Memory without a value: nothing is computed or moved."""
 
-CONDITIONS = frozenset("__bool__ is_nonzero equal allclose __contains__".split())
+CONDITIONS = words("__bool__ is_nonzero equal allclose __contains__")
 """Questions whose answer is yes or no."""
 
-VALUES = CONDITIONS | frozenset("item tolist __int__ __float__ __index__ __complex__ __format__ numpy __array__".split())
+VALUES = CONDITIONS | words("item tolist __int__ __float__ __index__ __complex__ __format__ numpy __array__")
 """Calls that want the numbers in a tensor, which the meta device does not have."""
 
-SHAPES_FROM_VALUES = frozenset(
-    "nonzero argwhere masked_select unique unique_consecutive unique2 unique_dim bincount one_hot".split()
-)
+SHAPES_FROM_VALUES = words("nonzero argwhere masked_select unique unique_consecutive unique2 unique_dim bincount")
 """Calls whose result has a shape that depends on the numbers."""
 
-WANTS_VALUES = frozenset("pack_padded_sequence repeat_interleave split tensor_split".split())
+WANTS_VALUES = words("pack_padded_sequence repeat_interleave split tensor_split")
 """Calls that need the numbers in some of their arguments: those that are known stay as they are."""
 
-DETACHED = frozenset("detach data".split())
+DETACHED = words("detach data")
 """Views that no gradient goes through."""
 
-FACTS = frozenset(
-    "shape size dim ndim ndimension numel nelement stride storage_offset dtype device layout element_size itemsize nbytes "
-    "is_cuda is_cpu is_meta is_floating_point is_complex is_contiguous is_leaf is_sparse is_quantized is_nested is_signed "
-    "is_conj is_neg is_inference is_same_size is_pinned is_shared is_mkldnn get_device get_default_dtype grad_fn grad names "
-    "output_nr version base retains_grad data_ptr untyped_storage dim_order promote_types result_type can_cast __len__ "
-    "__hash__ __repr__ is_tensor is_storage broadcast_shapes finfo iinfo get_default_device is_grad_enabled".split()
+FACTS = words(
+    "shape size dim ndim ndimension numel nelement stride storage_offset dtype device layout element_size itemsize "
+    "nbytes is_cuda is_cpu is_meta is_floating_point is_complex is_contiguous is_leaf is_sparse is_quantized is_nested "
+    "is_signed is_conj is_neg is_inference is_same_size is_pinned is_shared is_mkldnn get_device grad "
+    "get_default_dtype get_default_device grad_fn names version base retains_grad data_ptr "
+    "untyped_storage dim_order promote_types result_type can_cast __len__ __hash__ __repr__ is_tensor is_storage "
+    "broadcast_shapes finfo iinfo is_grad_enabled"
 )
 """Questions about a tensor that its shape and type answer."""

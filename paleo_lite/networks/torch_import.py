@@ -1,9 +1,9 @@
 """Importing torch and torchvision, with one clear sentence where they are absent.
 
-torchvision's wheel is linked against CUDA. Beside a CPU build of torch its C extension cannot be loaded, the operators it
-would define are missing, and ``import torchvision`` dies with "operator torchvision::nms does not exist". None of those
-operators runs in a classification model, so declaring their schemas is enough to import it. They may only be declared
-after that very failure: where the extension does load, a second declaration aborts the whole process.
+torchvision's wheel is linked against CUDA. Beside a CPU build of torch its C extension cannot be loaded, the operators
+it would define are missing, and ``import torchvision`` dies with "operator torchvision::nms does not exist". None of
+those operators runs in a classification model, so declaring their schemas is enough to import it. They may only be
+declared after that very failure: where the extension does load, a second declaration aborts the whole process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tracing any ``nn.Module`` without running it: every tensor operation, in order, with its shapes.
 
-The module's forward runs on meta tensors, which have a shape and no memory, watched by `calls.Calls`; `recorder.Recorder`
-keeps what it sees. The module is left as it was found.
+The module's forward runs on meta tensors, which have a shape and no memory, watched by `calls.Calls`;
+`recorder.Recorder` keeps what it sees. The module is left as it was found.
 """
 
 from __future__ import annotations
@@ -71,17 +71,18 @@ def trace(module: nn.Module, *inputs: Any, name: str = "", source: str = "", **n
 @contextmanager
 def _one_sentence(name: str, recorder: Recorder) -> Iterator[None]:
     """Whatever goes wrong is a `TraceFailed` that says what and where."""
+    failure: TraceFailed | None = None
+    cause: BaseException | None = None
     try:
         yield
-    except TraceFailed:
-        raise
+    except TraceFailed as error:
+        failure = error
     except (Exception, SystemExit) as error:
         path = f" in {recorder.path_of_failure}" if recorder.path_of_failure else ""
         place = place_in_user_code(error.__traceback__)
-        text = f"{name} cannot be traced{path}: {type(error).__name__} at {place}: {_first_line(error)}"
+        where = f" at {place}" if place else ""
+        text = f"{name} cannot be traced{path}: {type(error).__name__}{where}: {_first_line(error)}"
         failure, cause = TraceFailed(text), error
-    else:
-        failure, cause = None, None
     if recorder.elsewhere:
         failure = TraceFailed(f"{recorder.elsewhere} is called in another thread, and tracing follows one thread only")
     if failure is not None:
@@ -102,6 +103,7 @@ def _to_meta(value: Any, recorder: Recorder) -> Any:
         value = torch.empty_like(value, device="meta", requires_grad=False)
         recorder.add_input(value)
         return value
+    replaced: Any
     if isinstance(value, dict):
         replaced = copy.copy(value)
         replaced.update({key: _to_meta(item, recorder) for key, item in value.items()})

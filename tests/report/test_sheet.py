@@ -59,7 +59,9 @@ def test_markdown_escapes_what_would_end_a_cell() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=40), st.integers()), max_size=5),
+    st.lists(
+        st.tuples(st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=40), st.integers()), max_size=5
+    ),
     st.integers(20, 200),
 )
 def test_any_names_fit_any_width(cells: list[tuple[str, int]], width: int) -> None:

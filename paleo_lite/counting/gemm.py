@@ -1,0 +1,83 @@
+"""Convolutions and matrix products as the matrix products that libraries compute: rows, columns, inner size, groups.
+
+How well a library fills a device depends on these four numbers. A convolution is an implicit matrix product (Chetlur et
+al. 2014, cuDNN): forward ``positions x Cout/groups`` over ``Cin/groups * taps``, the data gradient ``input positions x
+Cin/groups`` over ``Cout/groups * taps``, the weight gradient ``Cout/groups x Cin/groups * taps`` over ``positions``.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from .layer import Layer
+
+
+class Gemm(NamedTuple):
+    """`groups` products of ``rows x inner`` by ``inner x columns``, for one sample.
+
+    Exactly one of rows, columns, inner and groups grows with the batch: `grows` names it, or is empty where none does.
+    """
+
+    rows: int
+    columns: int
+    inner: int
+    groups: int
+    grows: str
+
+
+def gemm_of(layer: Layer, part: str) -> Gemm | None:
+    """The matrix product of a layer in a pass, or None for layers that are none.
+
+    Parameters
+    ----------
+    layer : Layer
+        A convolution, linear layer, matmul or attention.
+    part : str
+        ``inference``, ``forward``, ``backward_data`` or ``backward_weight``.
+    """
+    if layer.kind.startswith("conv"):
+        return _of_convolution(layer, part)
+    if layer.kind == "linear":
+        outputs, inputs = layer.weights[0][0], layer.weights[0][-1]
+        rows = prod(layer.outputs[0]) // max(outputs, 1)
+        return _turned(Gemm(rows, outputs, inputs, 1, "rows"), part)
+    if layer.kind == "matmul" and layer.outputs:
+        shape = layer.outputs[0]
+        left = layer.inputs[0] if layer.inputs else layer.weights[0]
+        inner = layer.attributes.get("inner", left[-1])
+        rows = shape[-2] if len(shape) > 1 else 1
+        columns = shape[-1] if shape else 1
+        groups = prod(shape) // max(rows * columns, 1)
+        return _turned(Gemm(rows, columns, inner, groups, "groups" if groups > 1 else "rows"), part)
+    if layer.kind == "attention":
+        query, key = layer.inputs[0], layer.inputs[1]
+        return _turned(Gemm(query[-2], key[-2], query[-1], prod(query[:-2]), "groups"), part)
+    return None
+
+
+def _of_convolution(layer: Layer, part: str) -> Gemm:
+    weight = layer.weights[0]
+    rank = len(weight) - 2
+    groups = layer.attributes.get("groups", 1)
+    taps = prod(weight[2:])
+    positions = prod(layer.outputs[0][-rank:])
+    input_positions = prod(layer.inputs[0][-rank:])
+    channels_in, channels_out = weight[1], weight[0] // groups
+    if layer.attributes.get("transposed"):
+        positions, input_positions = input_positions, positions
+        channels_in, channels_out = channels_out, channels_in
+    if part == "backward_data":
+        return Gemm(input_positions, channels_in, channels_out * taps, groups, "rows")
+    forward = Gemm(positions, channels_out, channels_in * taps, groups, "rows")
+    return _turned(forward, part) if part == "backward_weight" else forward
+
+
+def _turned(forward: Gemm, part: str) -> Gemm:
+    """The gradients of a product are products with the same three sizes in other roles."""
+    rows, columns, inner, groups, grows = forward
+    if part == "backward_data":
+        return Gemm(rows, inner, columns, groups, grows)
+    if part == "backward_weight":
+        return Gemm(columns, inner, rows, groups, "inner" if grows == "rows" else grows)
+    return forward

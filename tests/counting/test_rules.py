@@ -1,0 +1,279 @@
+"""The rules against arithmetic done by hand, and laws that hold for every rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from paleo_lite.counting import CONSTANT, INPUT, MATRIX_KINDS, PASSES, Layer, count, known_kinds
+from paleo_lite.counting.work import COLUMNS
+from paleo_lite.errors import CountFailed
+
+
+def layer(kind, inputs, output, weights=(), **attributes):
+    """A layer behind a trainable one, so that its data gradient is wanted."""
+    first = Layer("first", "linear", ((1, 2),), inputs[:1], ((2, 2),), (INPUT,), 4)
+    sizes = sum(int(np.prod(shape)) for shape in weights)
+    parents = (0, *[CONSTANT] * (len(inputs) - 1)) if inputs else ()
+    return [first, Layer("it", kind, tuple(inputs), (output,), tuple(weights), parents, sizes, attributes)]
+
+
+def figures(layers, phase, batch_size=1, precision="fp32"):
+    work = count(layers, precision)
+    return {name: int(work.column(name, phase, batch_size)[0][-1]) for name in COLUMNS}
+
+
+# kind, inputs, output, weights, attributes -> for a pass: (FLOPs, bytes read, bytes written) in fp32, by hand.
+BY_HAND = {
+    # 8 x 8 x 8 outputs of 4 x 3 x 3 taps and a bias
+    "convolution": (
+        layer("conv2d", [(1, 4, 10, 10)], (1, 8, 8, 8), [(8, 4, 3, 3), (8,)]),
+        {
+            "forward": (2 * 18_432 + 512, 4 * (400 + 288 + 8), 4 * 512),
+            "backward_data": (2 * 18_432, 4 * (512 + 288), 4 * 400),
+            "backward_weight": (2 * 18_432 + 512, 4 * (400 + 512), 4 * 296),
+            "update": (2 * 296, 4 * 2 * 296, 4 * 296),
+        },
+    ),
+    "grouped convolution": (
+        layer("conv2d", [(1, 8, 10, 10)], (1, 8, 8, 8), [(8, 1, 3, 3)], groups=8),
+        {"forward": (2 * 4_608, 4 * (800 + 72), 4 * 512), "backward_weight": (2 * 4_608, 4 * (800 + 512), 4 * 72)},
+    ),
+    # every one of 4 x 10 x 10 inputs meets 8 x 2 x 2 taps
+    "transposed convolution": (
+        layer("conv_transpose2d", [(1, 4, 10, 10)], (1, 8, 20, 20), [(4, 8, 2, 2)], transposed=True),
+        {"forward": (2 * 12_800, 4 * (400 + 128), 4 * 3200), "backward_data": (2 * 12_800, 4 * (3200 + 128), 4 * 400)},
+    ),
+    "linear": (
+        layer("linear", [(1, 5, 100)], (1, 5, 10), [(10, 100), (10,)]),
+        {"forward": (2 * 5000 + 50, 4 * (500 + 1010), 4 * 50), "backward_weight": (2 * 5000 + 50, 4 * 550, 4 * 1010)},
+    ),
+    "product with a weight": (
+        layer("matmul", [(1, 5, 16)], (1, 5, 8), [(16, 8)], inner=16),
+        {"forward": (2 * 640, 4 * (80 + 128), 4 * 40), "backward_data": (2 * 640, 4 * (40 + 128), 4 * 80)},
+    ),
+    # 2 heads of 10 x 10 scores, 16 wide both times
+    "attention": (
+        layer("attention", [(2, 10, 16), (2, 10, 16), (2, 10, 16)], (2, 10, 16)),
+        {"forward": (2 * 6400 + 6 * 200, 4 * 960, 4 * 320), "backward_data": (4 * 6400 + 5 * 200, 4 * 1600, 4 * 960)},
+    ),
+    "batch norm": (
+        layer("batch_norm", [(1, 3, 4, 4)], (1, 3, 4, 4), [(3,), (3,)]),
+        {
+            "inference": (2 * 48, 4 * (48 + 4 * 3), 4 * 48),
+            "forward": (7 * 48, 4 * (2 * 48 + 6), 4 * 48),
+            "backward_data": (6 * 48, 4 * (2 * 48 + 9), 4 * 48),
+            "backward_weight": (5 * 48, 4 * (2 * 48 + 6), 4 * 6),
+        },
+    ),
+    # without parameters the two sums are still needed for the data gradient
+    "batch norm without parameters": (
+        layer("batch_norm", [(1, 3, 4, 4)], (1, 3, 4, 4)),
+        {"backward_data": (11 * 48, 4 * (4 * 48 + 15), 4 * (48 + 6)), "backward_weight": (0, 0, 0)},
+    ),
+    "relu": (layer("relu", [(1, 6)], (1, 6)), {"forward": (6, 24, 24), "backward_data": (6, 48, 24)}),
+    "softmax": (layer("softmax", [(1, 6)], (1, 6)), {"forward": (30, 24, 24), "backward_data": (24, 48, 24)}),
+    # a sum of the gradient over the three rows that the operand was spread to
+    "broadcast sum": (
+        layer("add", [(1, 4), (3, 4)], (3, 4)),
+        {"forward": (12, 4 * 16, 4 * 12), "backward_data": (12, 4 * 12, 4 * 4)},
+    ),
+    "max pool": (
+        layer("max_pool", [(1, 2, 4, 4)], (1, 2, 2, 2), kernel=[2, 2]),
+        {"inference": (3 * 8, 4 * 32, 4 * 8), "forward": (3 * 8, 4 * 32 + 8 * 8, 4 * 8)},
+    ),
+    "average pool": (
+        layer("avg_pool", [(1, 2, 4, 4)], (1, 2, 2, 2), kernel=[2, 2]),
+        {"forward": (4 * 8, 4 * 32, 4 * 8), "backward_data": (4 * 8, 4 * 8, 4 * 32)},
+    ),
+    # PyTorch's windows of 7 into 3: 3, 3 and 3 elements wide, overlapping
+    "adaptive average pool": (
+        layer("adaptive_avg_pool", [(1, 1, 7, 7)], (1, 1, 3, 3)),
+        {"forward": (81, 4 * 49, 4 * 9)},
+    ),
+    "adaptive average pool to the same size": (
+        layer("adaptive_avg_pool", [(1, 1, 7, 7)], (1, 1, 7, 7)),
+        {"forward": (0, 4 * 49, 4 * 49)},
+    ),
+    "view": (layer("view", [(1, 6)], (6, 1)), {"forward": (0, 0, 0), "backward_data": (0, 0, 0)}),
+    "expanded view": (layer("view", [(1, 6)], (5, 6)), {"forward": (0, 0, 0), "backward_data": (30, 120, 24)}),
+    "slice": (layer("slice", [(1, 6)], (1, 2)), {"forward": (0, 0, 0), "backward_data": (0, 8, 24)}),
+    "assignment": (
+        layer("assign", [(1, 6), (1, 2)], (1, 2)),
+        {"forward": (0, 8, 8), "backward_data": (0, 0, 8)},
+    ),
+    "dropout": (
+        layer("dropout", [(1, 6)], (1, 6)),
+        {"inference": (0, 0, 0), "forward": (12, 24 + 6, 24), "backward_data": (6, 24 + 6, 24)},
+    ),
+    "embedding": (
+        layer("embedding", [(1, 4)], (1, 4, 3), [(10, 3)]),
+        {"forward": (0, 4 * 12 + 8 * 4, 4 * 12), "backward_weight": (12, 4 * 24 + 8 * 4, 4 * (30 + 12))},
+    ),
+    # 4 neighbours weighted: 4 products and 3 sums
+    "bilinear": (layer("interpolate", [(1, 1, 2, 2)], (1, 1, 4, 4), mode="linear"), {"forward": (7 * 16, 16, 64)}),
+    "concat": (layer("concat", [(1, 4), (1, 2)], (1, 6)), {"forward": (0, 24, 24), "backward_data": (0, 0, 0)}),
+    "mean": (layer("reduce", [(1, 6)], (1,)), {"forward": (6, 24, 4), "backward_data": (6, 4, 24)}),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_counts_by_hand(name):
+    layers, expected = BY_HAND[name]
+    for phase, (flops, read, written) in expected.items():
+        found = figures(layers, phase)
+        assert (found["flops"], found["bytes_read"], found["bytes_written"]) == (flops, read, written), phase
+
+
+def test_indices_and_masks_keep_their_size_in_any_precision():
+    layers, _ = BY_HAND["max pool"]
+    assert figures(layers, "forward", precision="fp16")["bytes_read"] == 2 * 32 + 8 * 8
+
+
+def test_no_gradient_flows_into_the_networks_input():
+    layers = [Layer("a", "linear", ((1, 3),), ((1, 4),), ((4, 3),), (INPUT,), 12)]
+    assert figures(layers, "backward_data") == dict.fromkeys(COLUMNS, 0)
+    assert figures(layers, "backward_weight")["macs"] == 12
+
+
+def test_gradients_of_several_consumers_are_added():
+    first = Layer("a", "linear", ((1, 4),), ((1, 4),), ((4, 4),), (INPUT,), 16)
+    once = [first, Layer("b", "relu", ((1, 4),), ((1, 4),), (), (0,)), first._replace(name="c", parents=(1,))]
+    twice = [*once, Layer("d", "relu", ((1, 4),), ((1, 4),), (), (0,))]
+    work_once, work_twice = count(once), count(twice)
+    assert work_twice.column("flops", "backward_data")[0][0] - work_once.column("flops", "backward_data")[0][0] == 4
+    parts = [first._replace(outputs=((1, 2), (1, 2))), *once[1:], twice[-1]]  # two outputs, one consumer each
+    assert count(parts).column("flops", "backward_data")[0][0] == 0
+
+
+def test_a_frozen_weight_has_no_gradient_and_no_update():
+    layers, _ = BY_HAND["linear"]
+    frozen = [layers[0], layers[1]._replace(attributes={"frozen": True})]
+    for phase in ("backward_weight", "update"):
+        assert figures(frozen, phase)["flops"] == 0 < figures(layers, phase)["flops"]
+    assert figures(frozen, "backward_data") == figures(layers, "backward_data")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        layer("conv2d", [(1, 4, 10, 10)], (1, 8, 8, 8)),
+        layer("attention", [(1, 4)], (1, 4)),
+        layer("max_pool", [(1, 4)], (1, 4), kernel=["a"]),
+        layer("interpolate", [(1, 1, 2, 2)], (1, 1, 4, 4), mode="magic"),
+        layer("batch_norm", [(4,)], (4,)),
+        layer("softmax", [(2**40, 2**40)], (2**40, 2**40)),
+    ],
+)
+def test_shapes_that_do_not_fit_their_kind(wrong):
+    with pytest.raises(CountFailed):
+        count(wrong)
+
+
+size = st.integers(1, 6)
+
+
+@st.composite
+def any_layer(draw, channels=None):
+    """A layer of a random kind with shapes that fit it."""
+    kind = draw(st.sampled_from(known_kinds()))
+    c, n = channels or draw(size), draw(size)
+    if kind.startswith("conv"):
+        rank = int(kind[-2])
+        shape, weight = (1, c, *[n + 2] * rank), (draw(size), c, *[3] * rank)
+        if "transpose" in kind:
+            return layer(kind, [shape], (1, weight[0], *[n + 4] * rank), [(c, weight[0], *[3] * rank)], transposed=True)
+        return layer(kind, [shape], (1, weight[0], *[n] * rank), [weight, (weight[0],)])
+    if kind == "linear":
+        return layer(kind, [(1, n, c)], (1, n, 4), [(4, c), (4,)])
+    if kind == "matmul":
+        return layer(kind, [(1, n, c), (1, c, 4)], (1, n, 4), inner=c)
+    if kind == "attention":
+        return layer(kind, [(1, n, c)] * 3, (1, n, c))
+    if kind == "embedding":
+        return layer(kind, [(1, n)], (1, n, c), [(10, c)])
+    if kind.endswith("pool"):
+        attributes = {} if "adaptive" in kind else {"kernel": [2, 2]}
+        return layer(kind, [(1, c, 2 * n, 2 * n)], (1, c, n, n), **attributes)
+    if kind == "interpolate":
+        mode = draw(st.sampled_from(["nearest", "linear", "cubic"]))
+        return layer(kind, [(1, c, n, n)], (1, c, 2 * n, 2 * n), mode=mode)
+    if kind == "glu":
+        return layer(kind, [(1, 2 * c)], (1, c))
+    if kind == "concat":
+        return layer(kind, [(1, c, n), (1, c, n)], (1, c, 2 * n))
+    if kind == "reduce":
+        return layer(kind, [(1, c, n)], (1, c))
+    if kind in ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "prelu") and draw(st.booleans()):
+        return layer(kind, [(1, c, n)], (1, c, n), [(c,)])
+    return layer(kind, [(1, c, n)], (1, c, n))
+
+
+@settings(max_examples=300, deadline=None)
+@given(layers=any_layer(), batch_size=st.integers(1, 2**20))
+def test_every_count_is_affine_in_the_batch_and_never_negative(layers, batch_size):
+    """Asked directly at a batch size, a rule says what the two stored parts add up to."""
+    from paleo_lite.counting.conventions import find_convention
+    from paleo_lite.counting.layer import see, trace_flow
+    from paleo_lite.counting.work import _rows
+
+    work = count(layers)
+    flow = trace_flow(layers)
+    for index, op in enumerate(see(layers, flow, batch_size)):
+        rows, forward, _ = _rows(op, find_convention("flops"), 4, flow.consumers[index])
+        for name, direct in zip(COLUMNS, zip(*rows)):
+            stored = [int(work.column(name, phase, batch_size)[0][index]) for phase in PASSES]
+            assert stored == list(direct)
+            assert min(stored) >= 0
+        assert work.counts("inference", batch_size)[index] == forward
+
+
+@settings(max_examples=100, deadline=None)
+@given(layers=any_layer(), name=st.text(max_size=8))
+def test_counts_do_not_depend_on_names(layers, name):
+    renamed = [entry._replace(name=f"{name}{index}", origin="opaque:x") for index, entry in enumerate(layers)]
+    for phase in PASSES:
+        assert figures(layers, phase) == figures(renamed, phase)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), channels=st.integers(1, 6))
+def test_more_channels_never_cost_less(data, channels):
+    layers = data.draw(any_layer(channels=channels))
+    wider = _widened(layers, channels)
+    for phase in PASSES:
+        narrow, wide = figures(layers, phase), figures(wider, phase)
+        assert all(wide[column] >= narrow[column] for column in ("flops", "macs", "bytes_read", "bytes_written"))
+
+
+def _widened(layers, channels):
+    """The same layers with twice as many of the channels that every shape shares (dimension 1, or the last)."""
+
+    def wide(shape):
+        return tuple(2 * extent if index == 1 or len(shape) == 1 else extent for index, extent in enumerate(shape))
+
+    first, it = layers
+    if it.kind in ("matmul", "attention", "linear", "embedding", "concat") or it.kind.startswith("conv"):
+        return layers if it.kind != "conv2d" else [first, it._replace(
+            inputs=(wide(it.inputs[0]),), weights=(wide(it.weights[0]), it.weights[1]))]  # fmt: skip
+    return [
+        first._replace(outputs=(wide(first.outputs[0]),)),
+        it._replace(
+            inputs=tuple(map(wide, it.inputs)),
+            outputs=tuple(map(wide, it.outputs)),
+            weights=tuple(map(wide, it.weights)),
+        ),
+    ]
+
+
+def test_every_kind_is_in_the_docs():
+    text = (Path(__file__).parents[2] / "docs" / "counting.md").read_text(encoding="utf-8")
+    assert [kind for kind in known_kinds() if f"`{kind}`" not in text] == []
+
+
+def test_the_kinds_of_matrix_work():
+    assert {"conv2d", "linear", "matmul", "attention"} < MATRIX_KINDS < set(known_kinds())

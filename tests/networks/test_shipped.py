@@ -1,0 +1,129 @@
+"""The shipped networks against independent counters: torch's, torchvision's, pthflops' and fvcore's own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import traceback
+
+import pytest
+
+from paleo_lite.counting import count
+from paleo_lite.networks import count_network, find_network, network_names, trace_named
+from paleo_lite.networks.caffe import NETWORKS
+from paleo_lite.networks.descriptor import write_descriptor
+
+TORCHVISION = [name for name in network_names() if name not in NETWORKS]
+
+
+def _sum(network, column, phase):
+    return int(count(network.layers).column(column, phase).sum())
+
+
+@pytest.mark.parametrize("name", network_names())
+def test_a_descriptor_is_what_a_trace_gives(name, traced):
+    shipped, fresh = find_network(name), traced(name)
+    assert [layer for layer in zip(shipped.layers, fresh.layers) if layer[0] != layer[1]] == []
+    assert shipped == fresh
+
+
+def test_every_torchvision_classification_model_is_shipped():
+    from paleo_lite.networks.build import torchvision_names
+
+    assert sorted(TORCHVISION) == sorted(torchvision_names())
+
+
+def test_traces_are_deterministic(tmp_path):
+    for number in (1, 2):
+        write_descriptor(trace_named("mobilenet_v3_small"), tmp_path / f"{number}.json")
+    assert (tmp_path / "1.json").read_bytes() == (tmp_path / "2.json").read_bytes()
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_flop_counter_mode_agrees(name, traced, built):
+    """torch counts the weight gradient of a grouped convolution once for every group; nothing else differs."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    module, size = built(name)
+    with FlopCounterMode(display=False) as forward:
+        result = module(torch.empty(1, 3, size, size, device="meta"))
+    with FlopCounterMode(display=False) as backward:
+        result.sum().backward()
+    network = traced(name)
+    work = count(network.layers)
+    groups = [layer.attributes.get("groups", 1) for layer in network.layers]
+    weight = work.column("macs", "backward_weight")[0]
+    assert 2 * _sum(network, "macs", "forward") == forward.get_total_flops()
+    assert 2 * int(work.column("macs", "backward_data").sum() + (weight * groups).sum()) == backward.get_total_flops()
+
+
+def _weights():
+    """Every weights entry, by name: evaluated where the test runs, for importing torchvision takes seconds."""
+    from paleo_lite.networks.torch_import import import_torchvision
+
+    models = import_torchvision().models
+    for name in TORCHVISION:
+        for weights in models.get_model_weights(name):
+            yield name, weights
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_torchvisions_published_figures(name, traced):
+    """``_ops`` are GMACs, printed to the third decimal; ``num_params`` counts shared parameters once."""
+    entries = [weights for model, weights in _weights() if model == name]
+    assert entries
+    for weights in entries:
+        size = int(weights.transforms().crop_size[0])
+        network = traced(name) if find_network(name).inputs[0][-1] == size else traced(name, size)
+        printed = weights.meta["_ops"]
+        assert _sum(network, "macs", "inference") / 1e9 == pytest.approx(printed, rel=0.005, abs=0.0005), weights
+        assert network.parameters == weights.meta["num_params"], weights
+
+
+def test_torchvision_has_the_weights_that_were_compared():
+    assert len(list(_weights())) >= 115
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_pthflops_agrees_with_the_package(name, traced, built):
+    import torch
+    from pthflops import count_ops
+
+    module, size = built(name)
+    for batch_size in (1, 2):
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                total, rows = count_ops(module, torch.empty(batch_size, 3, size, size, device="meta"))
+        except Exception as error:
+            # It counts a product of two sizes as one of tensors, and takes a torch.Size for one of its own triples.
+            assert name.startswith(("vit_", "maxvit_", "shufflenet_"))
+            assert "pthflops" in traceback.extract_tb(error.__traceback__)[-1].filename
+            pytest.skip(f"pthflops itself fails on {name}: {str(error).splitlines()[0]}")
+        counts = count_network(traced(name), "pthflops", batch_size=batch_size)
+        assert counts.total == total
+        # torch.fx's spelling of a module's path
+        ours = {row["name"].lower().replace(".", "_").replace("-", "_"): row["count"] for row in counts.rows()}
+        theirs = dict(rows)
+        shared = ours.keys() & theirs.keys()
+        assert len(shared) >= len(theirs) / 2
+        assert {key: ours[key] for key in shared} == {key: theirs[key] for key in shared}
+
+
+@pytest.mark.parametrize("name", ["alexnet", "resnet18", "mobilenet_v3_small", "squeezenet1_1"])
+def test_fvcore_agrees_on_convolutions_and_linear_layers(name, traced):
+    """fvcore also counts batch norm and pooling as FLOPs beside those MACs, which is its convention and not ours."""
+    import torch
+    from fvcore.nn import FlopCountAnalysis
+
+    from paleo_lite.networks.build import torchvision_model
+
+    module, size = torchvision_model(name)
+    analysis = FlopCountAnalysis(module.to_empty(device="cpu").eval(), torch.zeros(1, 3, size, size))
+    analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False)
+    by_operator = analysis.by_operator()
+    work = count(traced(name).layers)
+    macs = work.column("macs", "inference")[0]
+    for kind, operator in (("conv2d", "conv"), ("linear", "linear")):
+        ours = sum(int(number) for number, layer in zip(macs, work.kinds) if layer == kind)
+        assert ours == by_operator.get(operator, 0)

@@ -1,0 +1,512 @@
+"""Tracing: probes whose answers are known by hand, what cannot be traced, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import random
+import threading
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.nn.modules import module as nn_module  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+from paleo_lite.counting import CONSTANT, INPUT, count  # noqa: E402
+from paleo_lite.errors import TraceFailed  # noqa: E402
+from paleo_lite.networks.trace import trace  # noqa: E402
+
+
+class Net(nn.Module):
+    """A module from a function and whatever it holds."""
+
+    def __init__(self, function, **members):
+        super().__init__()
+        self.function = function
+        for name, member in members.items():
+            setattr(self, name, member)
+
+    def forward(self, *args, **kwargs):
+        return self.function(self, *args, **kwargs)
+
+
+@dataclasses.dataclass
+class Pair:
+    left: object
+    right: object = None
+
+
+def macs(network, phase="inference"):
+    return int(count(network.layers).column("macs", phase).sum())
+
+
+def names(network):
+    return [(layer.name, layer.kind) for layer in network.layers]
+
+
+def linear(size=3):
+    return nn.Linear(size, size)
+
+
+def parameter(*shape):
+    return nn.Parameter(torch.zeros(*shape))
+
+
+def two_parents():
+    shared = linear(100)
+    inner = {key: Net(lambda self, x: self.shared(x), shared=shared) for key in ("a", "b")}
+    return Net(lambda self, x: self.b(self.a(x)), **inner)
+
+
+def with_gradient(self, x):
+    with torch.enable_grad():
+        return F.scaled_dot_product_attention(x * self.scale, x, x)
+
+
+# The answers of the first block are those that counters disagree about; each follows from the shapes by hand.
+PROBES = {
+    "linear on three dimensions": (100_000, lambda: nn.Sequential(linear(100)), [(2, 5, 100)]),
+    "a bare linear": (10_000, lambda: linear(100), [(1, 100)]),
+    "convolution": (18_432, lambda: nn.Conv2d(4, 8, 3), [(1, 4, 10, 10)]),
+    "depthwise": (4_608, lambda: nn.Conv2d(8, 8, 3, groups=8), [(1, 8, 10, 10)]),
+    "transposed": (12_800, lambda: nn.ConvTranspose2d(4, 8, 2, stride=2), [(1, 4, 10, 10)]),
+    "called twice": (20_000, lambda: Net(lambda self, x: self.a(self.a(x)), a=linear(100)), [(1, 100)]),
+    "two parents": (20_000, two_parents, [(1, 100)]),
+    "F.conv2d": (18_432, lambda: Net(lambda self, x: F.conv2d(x, self.w), w=parameter(8, 4, 3, 3)), [(1, 4, 10, 10)]),
+    "F.linear": (2_048, lambda: Net(lambda self, x: F.linear(x, self.w), w=parameter(16, 16)), [(8, 16)]),
+    "@": (2_048, lambda: Net(lambda self, x: x @ self.w, w=parameter(16, 16)), [(8, 16)]),
+    "bmm": (6_400, lambda: Net(lambda self, x, y: torch.bmm(x, y)), [(4, 10, 16), (4, 16, 10)]),
+    "einsum": (6_400, lambda: Net(lambda self, x, y: torch.einsum("bik,bkj->bij", x, y)), [(4, 10, 16), (4, 16, 10)]),
+    "attention": (25_600, lambda: Net(lambda self, x: F.scaled_dot_product_attention(x, x, x)), [(2, 4, 10, 16)]),
+    "attention with gradients": (25_600, lambda: Net(with_gradient, scale=parameter(1)), [(2, 4, 10, 16)]),
+    "MultiheadAttention": (
+        176_640,
+        lambda: Net(lambda self, x: self.a(x, x, x)[0], a=nn.MultiheadAttention(64, 4)),
+        [(10, 1, 64)],
+    ),
+    "TransformerEncoderLayer": (340_480, lambda: nn.TransformerEncoderLayer(64, 4, 128), [(10, 1, 64)]),
+    "its batch-first fast path": (
+        340_480,
+        lambda: nn.TransformerEncoderLayer(64, 4, 128, batch_first=True),
+        [(1, 10, 64)],
+    ),
+    "LSTM": (30_720, lambda: nn.LSTM(16, 32), [(5, 1, 16)]),
+    # 5 steps of 3 gates: (16 + 32) * 3 * 32
+    "GRU": (23_040, lambda: nn.GRU(16, 32), [(5, 1, 16)]),
+    "TransformerEncoder": (
+        680_960,
+        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2),
+        [(1, 10, 64)],
+    ),
+    "a ModuleDict": (
+        18,
+        lambda: Net(lambda self, x: self.d["b"](self.d["a"](x)), d=nn.ModuleDict({"a": linear(), "b": linear()})),
+        [(1, 3)],
+    ),
+    "a ParameterList": (
+        9,
+        lambda: Net(lambda self, x: x @ self.p[0], p=nn.ParameterList([torch.ones(3, 3)])),
+        [(1, 3)],
+    ),
+    "DataParallel": (9, lambda: nn.DataParallel(linear()), [(1, 3)]),
+    "a checkpoint": (
+        9,
+        lambda: Net(lambda self, x: checkpoint(self.a, x, use_reentrant=False), a=linear()),
+        [(1, 3)],
+    ),
+    "a reentrant checkpoint": (
+        9,
+        lambda: Net(lambda self, x: checkpoint(self.a, x, use_reentrant=True), a=linear()),
+        [(1, 3)],
+    ),
+    "weight norm": (9, lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(linear())), [(1, 3)]),
+    "a graph module": (9, lambda: torch.fx.symbolic_trace(nn.Sequential(linear(), nn.ReLU())), [(1, 3)]),
+    "on the meta device already": (9, lambda: linear().to("meta"), [(1, 3)]),
+    "double precision": (9, lambda: linear().double(), [torch.zeros(1, 3, dtype=torch.float64)]),
+    "unbatched": (3 * 4 * 9 * 16, lambda: nn.Conv2d(3, 4, 3, padding=1), [(3, 4, 4)]),
+    "embedding": (
+        9,
+        lambda: Net(lambda self, i: self.a(self.e(i)), e=nn.Embedding(10, 3), a=linear()),
+        [torch.zeros(1, 1, dtype=torch.long)],
+    ),
+    "an autograd.grad within": (18, lambda: Net(force, a=linear()), [(1, 3)]),
+    "a write to its own weight": (
+        9,
+        lambda: Net(lambda self, x: (self.a.weight.data.mul_(2), self.a(x))[1], a=linear()),
+        [(1, 3)],
+    ),
+    "recursion": (27, lambda: Net(lambda self, x, d=3: x if d == 0 else self(self.a(x), d - 1), a=linear()), [(1, 3)]),
+    "an exception that it catches": (9, lambda: Net(second_choice, a=nn.Linear(4, 3), b=linear()), [(1, 3)]),
+}
+
+
+def force(self, x):
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(self.a(x).sum(), x)
+    return gradient
+
+
+def second_choice(self, x):
+    try:
+        return self.a(x)
+    except RuntimeError:
+        return self.b(x)
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_probes(name):
+    expected, make, inputs = PROBES[name]
+    assert macs(trace(make(), *inputs)) == expected
+
+
+def test_a_module_that_was_compiled_runs_as_written():
+    assert names(trace(torch.compile(nn.Sequential(linear(), nn.ReLU())), (1, 3)))[0][1] == "linear"
+
+
+def test_names_follow_the_module_paths():
+    module = nn.Sequential(linear(), nn.ReLU(), Net(lambda self, x: self.a(x) + self.a(x), a=linear()))
+    assert names(trace(module, (1, 3))) == [
+        ("0", "linear"), ("1", "relu"), ("2.a", "linear"), ("2.a#2", "linear"), ("2.add", "add"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(linear(), "linear"), (nn.ReLU(), "relu"), (nn.Conv1d(3, 3, 1), "conv1d")]
+)
+def test_a_root_that_is_one_operation_has_its_name(module, name):
+    assert [layer.name for layer in trace(module, (1, 3, 3)).layers] == [name]
+
+
+def test_a_shared_parameter_counts_once():
+    network = trace(PROBES["two parents"][1](), (1, 100))
+    assert [layer.parameters for layer in network.layers] == [10_100, 0]
+    assert network.parameters == 10_100
+
+
+def test_parents_say_where_each_operand_comes_from():
+    network = trace(Net(lambda self, x, y: self.a(x) + y + torch.ones(3), a=linear()), (1, 3), (1, 3))
+    assert [(layer.kind, layer.parents) for layer in network.layers] == [
+        ("linear", (INPUT,)), ("add", (0, INPUT)), ("fill", ()), ("add", (1, 2)),
+    ]  # fmt: skip
+    assert trace(Net(lambda self, x: x + self.b, b=nn.Buffer(torch.ones(3))), (1, 3)).layers[0].parents == (
+        INPUT,
+        CONSTANT,
+    )
+
+
+def test_nested_inputs_and_outputs():
+    def forward(self, pair, *, table):
+        return {"a": Pair(self.a(pair.left)), "b": (None, [self.a(table["x"][0])])}
+
+    network = trace(Net(forward, a=linear()), Pair(torch.zeros(1, 3)), table={"x": [(2, 3)]})
+    assert network.inputs == ((1, 3), (2, 3))
+    assert [layer.parents for layer in network.layers] == [(INPUT,), (INPUT,)]
+
+
+def write(index, value):
+    def forward(self, x):
+        y = self.a(x)
+        y[index(y)] = value(x)
+        return self.b(y)
+
+    return Net(forward, a=linear(), b=linear())
+
+
+WRITES = {
+    "a part": write(lambda y: (slice(None), 0), lambda x: 1.0),
+    "a part from a tensor": write(lambda y: (slice(None), 0), lambda x: x[:, 0]),
+    "where a mask says": write(lambda y: y > 0, lambda x: 0.0),
+    "a view": Net(lambda self, x: (y := self.a(x), y[:, 0].zero_(), self.b(y))[2], a=linear(), b=linear()),
+    "a copy into a view": Net(
+        lambda self, x: (y := self.a(x), y[:, 0].copy_(x[:, 1]), self.b(y))[2], a=linear(), b=linear()
+    ),
+    "a sum into a part": Net(lambda self, x: (y := self.a(x), y[:, 1].add_(1), self.b(y))[2], a=linear(), b=linear()),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_is_written_into_keeps_its_history(name):
+    """Both layers see the batch, and the gradient reaches the first through the part that stays."""
+    work = count(trace(WRITES[name], (1, 3)).layers)
+    assert int(work.column("macs", "inference", 7).sum()) == 7 * 18
+    assert [int(number) for number in work.column("macs", "backward", 7).sum(axis=1)] == [7 * 9, 7 * 18]
+
+
+def test_constants_keep_their_values():
+    def forward(self, x):
+        steps = int(torch.arange(4).sum() // 3)
+        return self.a(x) if steps == 2 and self.flag.sum().item() == 3 else x
+
+    assert macs(trace(Net(forward, a=linear(), flag=nn.Buffer(torch.ones(3))), (1, 3))) == 9
+
+
+def test_moves_between_devices_are_no_layers():
+    def forward(self, x):
+        x = x.to(self.a.weight.device).cpu().to("cpu", torch.float32) + torch.zeros(3, device=self.a.weight.device)
+        return self.a(x.type(torch.FloatTensor).type_as(self.a.weight) + torch.tensor([1.0, 2, 3], device=x.device))
+
+    assert [kind for _, kind in names(trace(Net(forward, a=linear()), (1, 3)))] == [
+        "fill",
+        "add",
+        "fill",
+        "add",
+        "linear",
+    ]
+
+
+def test_gradients_stop_where_forward_switches_them_off():
+    def forward(self, x):
+        with torch.no_grad():
+            x = self.a(x)
+        return self.b(x)
+
+    network = trace(Net(forward, a=linear(), b=linear()), (1, 3))
+    assert macs(network, "backward_weight") == 9
+    assert macs(network, "backward_data") == 0
+
+
+def test_unknown_operations_keep_their_name():
+    network = trace(Net(lambda self, x: torch.sort(x)[0] + torch.cumsum(x, 1)), (1, 3))
+    assert count(network.layers).unknown == ("aten.cumsum (1)", "aten.sort (1)")
+
+
+def test_a_condition_on_data_is_taken_to_hold_and_said():
+    network = trace(Net(lambda self, x: self.a(x) if x.sum() > 0 else x, a=linear()), (1, 3))
+    assert macs(network) == 9
+    assert "a condition that depends on data was taken to be true at test_trace.py:" in network.notes[0]
+
+
+def loop(self, x):
+    while x.sum() > 0:
+        x = self.a(x)
+    return x
+
+
+def threads(self, x):
+    runs = [threading.Thread(target=lambda module=module: swallow(module, x)) for module in (self.a, self.a)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    return x
+
+
+def swallow(module, x):
+    with contextlib.suppress(TraceFailed):
+        module(x)
+
+
+def raise_(error):
+    raise error
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+FAILURES = {
+    "an item": (lambda self, x: x * x.sum().item(), r"the value of a tensor is needed at test_trace\.py:\d+"),
+    "a list": (lambda self, x: x.tolist(), r"at test_trace\.py:\d+, and tracing knows shapes only"),
+    "an index": (lambda self, x: x[: int(x.sum())], "the value of a tensor"),
+    "numpy": (lambda self, x: x.numpy(), "the value of a tensor"),
+    "nonzero": (lambda self, x: x.nonzero(), "shape of what nonzero gives depends on the values"),
+    "a mask": (lambda self, x: x[x > 0], "shape of what getitem gives depends"),
+    "masked_select": (lambda self, x: torch.masked_select(x, x > 0), "masked_select"),
+    "unique": (lambda self, x: torch.unique(x), "depends on the values"),
+    "a loop": (loop, r"a loop at test_trace\.py:\d+ goes on for as long as the data says"),
+    "threads": (threads, "a is called in another thread"),
+    "its own error": (lambda self, x: raise_(KeyError("lost\nin space")), r"KeyError at test_trace\.py:\d+: "),
+    "an error that cannot be printed": (lambda self, x: raise_(Unprintable()), "Unprintable at .*: no message"),
+    "exit": (lambda self, x: raise_(SystemExit(3)), "SystemExit"),
+    "endless recursion": (lambda self, x: self.function(self, x), "RecursionError"),
+    "shapes that do not fit": (lambda self, x: self.a(x @ x.t()), r"cannot be traced in a: RuntimeError"),
+    "sparse": (lambda self, x: torch.sparse.mm(torch.eye(3).to_sparse(), x.t()), "sparse"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_what_cannot_be_traced_fails_in_one_sentence(name):
+    function, message = FAILURES[name]
+    with pytest.raises(TraceFailed, match=message) as caught:
+        trace(Net(function, a=linear()), (1, 3))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "message"),
+    [
+        (lambda: 3, [(1, 3)], "a int cannot be traced"),
+        (linear, [], "missing 1 required positional argument"),
+        (linear, [(1, -3)], "negative dimension"),
+        (lambda: nn.LazyLinear(3), [(1, 3)], "parameter weight has no shape yet"),
+        (lambda: torch.jit.script(linear()), [(1, 3)], "is TorchScript"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_wrong_modules_and_inputs(make, inputs, message):
+    with pytest.raises(TraceFailed, match=message):
+        trace(make(), *inputs)
+
+
+class Meddler(nn.Module):
+    """Changes everything it can reach."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+        self.frozen = linear().eval()
+        self.scale = nn.Buffer(torch.ones(3))
+        self.history = [1]
+        self.cache = {"deep": {"er": []}}
+        self.norm.register_forward_hook(lambda module, args, result: result + 1)
+
+    def forward(self, x, fail=False):
+        self.norm.train()
+        self.train()
+        y = self.norm(x) * self.scale + torch.rand(3) + random.random() + self.frozen(x)
+        self.scale += 1
+        self.scale = self.scale * 2
+        self.scale.data.fill_(7)
+        self.norm.running_mean[0] = 3
+        self.norm.num_batches_tracked.add_(5)
+        self.frozen.weight.data.clamp_(-0.1, 0.1)
+        self.frozen.weight.data = self.frozen.weight.data * 2
+        self.frozen.weight.requires_grad_(False)
+        self.frozen.bias.requires_grad = False
+        self.history.append(x)
+        self.cache["deep"]["er"].append(x)
+        self.extra = x
+        self.register_buffer("more", x)
+        self.added = linear()
+        self.norm.register_forward_pre_hook(lambda module, args: None)
+        torch.manual_seed(3)
+        if fail:
+            raise RuntimeError("on purpose")
+        return y
+
+
+def state(module):
+    """All that can be seen of a module: objects by identity, tensors by value."""
+    seen = {}
+    for path, submodule in module.named_modules():
+        for key, value in submodule.__dict__.items():
+            held = list(value.items()) if isinstance(value, dict) else list(value) if isinstance(value, list) else value
+            seen[path, key] = (id(value), copy.copy(held) if not isinstance(held, torch.Tensor) else None)
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    values = {key: (id(t), t.tolist(), t.requires_grad, t._version, t.device) for key, t in tensors.items()}
+    return seen, values, repr(module.cache)
+
+
+@pytest.mark.parametrize("fail", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_the_module_comes_back_as_it_went_in(fail, training):
+    module = Meddler().train(training)
+    module.frozen.eval()
+    before, seed, python_seed = state(module), torch.get_rng_state(), random.getstate()
+    hooks = len(nn_module._global_forward_hooks), len(nn_module._global_forward_pre_hooks)
+    try:
+        trace(module, (4, 3), fail=fail)
+    except TraceFailed:
+        assert fail
+    assert state(module) == before
+    assert torch.equal(torch.get_rng_state(), seed)
+    assert random.getstate() == python_seed
+    assert torch.is_grad_enabled()
+    assert (len(nn_module._global_forward_hooks), len(nn_module._global_forward_pre_hooks)) == hooks
+
+
+SHARED_CONSTANT = torch.ones(3)
+
+
+def test_a_tensor_of_somebody_elses_is_not_written():
+    trace(Net(lambda self, x: x + SHARED_CONSTANT.add_(1) + SHARED_CONSTANT[0].fill_(7)), (1, 3))
+    assert SHARED_CONSTANT.tolist() == [1, 1, 1]
+
+
+def test_nothing_large_is_allocated():
+    """A weight of 4 GB on paper, a mask and a table of 40 GB: none of them is ever made."""
+    import tracemalloc
+
+    with torch.device("meta"):
+        module = nn.Linear(2**15, 2**15)
+
+    def forward(self, x):
+        mask = torch.triu(torch.full((100_000, 100_000), float("-inf")), 1)
+        steps = torch.arange(100_000)
+        return self.a(x) + mask[0, 0] + (steps[:, None] - steps[None])[0, 0]
+
+    tracemalloc.start()
+    network = trace(Net(forward, a=module), (64, 2**15))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert macs(network) == 64 * 2**30
+    assert peak < 20e6
+
+
+@st.composite
+def small_nets(draw):
+    """Up to five layers of convolution (grouped or not), norm, activation, pooling; then linear layers."""
+    channels = draw(st.sampled_from([2, 4]))
+    shape = (channels, *[draw(st.integers(6, 12))] * 2)
+    layers: list[nn.Module] = []
+    for _ in range(draw(st.integers(1, 5))):
+        out = draw(st.sampled_from([2, 4, 6]))
+        kind = draw(st.sampled_from(["conv", "transposed", "norm", "relu", "pool"]))
+        bias = draw(st.booleans())
+        if kind == "conv":
+            kernel, stride = draw(st.sampled_from([1, 3])), draw(st.integers(1, 2))
+            layers.append(nn.Conv2d(channels, out, kernel, stride, 1, bias=bias))
+            channels = out
+        elif kind == "transposed":
+            layers.append(nn.ConvTranspose2d(channels, out, 2, 2, bias=bias))
+            channels = out
+        elif kind == "norm":
+            layers.append(nn.BatchNorm2d(channels))
+        else:
+            layers.append(nn.ReLU() if kind == "relu" else nn.AvgPool2d(2, 1, 1))
+    layers += [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * channels, 5, bias=draw(st.booleans()))]
+    return nn.Sequential(*layers).eval(), (draw(st.integers(1, 3)), *shape)
+
+
+@settings(max_examples=40, deadline=None)
+@given(small_nets())
+def test_random_networks_agree_with_flop_counter_mode(case):
+    module, shape = case
+    network = trace(module, shape)
+    module.to("meta")
+    with FlopCounterMode(display=False) as forward:
+        result = module(torch.empty(shape, device="meta"))
+    with FlopCounterMode(display=False) as backward:
+        result.sum().backward()
+    assert 2 * macs(network, "forward") == forward.get_total_flops()
+    assert 2 * macs(network, "backward") == backward.get_total_flops()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    batch=st.lists(st.integers(1, 3), max_size=2),
+    rows=st.integers(1, 5),
+    inner=st.integers(1, 5),
+    columns=st.integers(1, 5),
+    weight=st.booleans(),
+)
+def test_random_products_agree_with_flop_counter_mode(batch, rows, inner, columns, weight):
+    left = parameter(*batch, rows, inner)
+    module = Net(lambda self, x: self.left @ x if weight else torch.matmul(self.left * 2, x), left=left)
+    network = trace(module, (*batch, inner, columns))
+    module.to("meta")
+    with FlopCounterMode(display=False) as forward:
+        result = module(torch.empty(*batch, inner, columns, device="meta"))
+    with FlopCounterMode(display=False) as backward:
+        result.sum().backward()
+    assert 2 * macs(network, "forward") == forward.get_total_flops()
+    assert 2 * macs(network, "backward") == backward.get_total_flops()

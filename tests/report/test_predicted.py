@@ -1,0 +1,64 @@
+"""A prediction beside measured passes: which layers meet which operations."""
+
+from __future__ import annotations
+
+import pytest
+
+from paleo_lite.api import predict
+from paleo_lite.efficiency.by_kind import PassTimes
+from paleo_lite.report.predicted import kind_of_layer, lay_beside
+
+
+def measured(seconds, layers=None, has_ops=True):
+    return PassTimes("training", 10, 12, seconds, layers or {}, has_ops)
+
+
+@pytest.fixture(scope="module")
+def alexnet():
+    return predict("alexnet", gpu="k40m", batch_size=8, phase="training")
+
+
+def test_layers_are_matched_in_order_and_backwards_in_reverse(alexnet):
+    convolutions = [name for name, kind in zip(alexnet.names, alexnet.kinds) if kind == "conv2d"]
+    times = tuple(float(place) for place in range(1, len(convolutions) + 1))
+    layers = {("convolution", "forward"): times, ("convolution", "backward"): times, ("linear", "forward"): (1.0,)}
+    beside = lay_beside("run", measured({("convolution", "forward"): 15.0}, layers), alexnet)
+    rows = {(row.name, row.part): row for row in beside.layers}
+    assert {row.name for row in beside.layers} == set(convolutions)  # one linear operation cannot be three layers
+    assert rows[convolutions[0], "forward"].measured_s == 1 and rows[convolutions[-1], "backward"].measured_s == 1
+    first = alexnet.names.index(convolutions[0])
+    assert rows[convolutions[0], "forward"].predicted_s == pytest.approx(alexnet.times_s[0, first])
+
+
+def test_kinds_meet_and_totals_hold(alexnet):
+    beside = lay_beside("run", measured({("convolution", "forward"): 0.5, ("input", "forward"): 0.1}), alexnet)
+    rows = {(row.name, row.part): row for row in beside.kinds}
+    assert rows["input", "forward"].predicted_s is None and rows["input", "forward"].ratio is None
+    assert rows["linear", "forward"].measured_s is None
+    assert sum(row.predicted_s or 0 for row in beside.kinds) == pytest.approx(alexnet.time_s)
+    assert beside.kinds[0].name == "convolution"  # they part most there
+
+
+def test_without_operations_matrix_products_are_one(alexnet):
+    seconds = {("convolution", "forward"): 0.5, ("gemm", "forward"): 0.25}
+    beside = lay_beside("run", measured(seconds, has_ops=False), alexnet)
+    (row,) = [row for row in beside.kinds if row.name == "convolution and linear" and row.part == "forward"]
+    assert row.measured_s == pytest.approx(0.75) and row.predicted_s is not None
+    assert any("names no operations" in note for note in beside.notes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("conv2d", "convolution"),
+        ("conv_transpose2d", "convolution"),
+        ("max_pool", "pooling"),
+        ("batch_norm", "batch_norm"),
+        ("layer_norm", "normalization"),
+        ("linear", "linear"),
+        ("relu", "elementwise"),
+        ("attention", "attention"),
+    ],
+)
+def test_kinds_of_layers(kind, expected):
+    assert kind_of_layer(kind) == expected

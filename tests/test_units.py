@@ -1,0 +1,89 @@
+"""Quantities read and written."""
+
+from __future__ import annotations
+
+import math
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from paleo_lite.errors import BadQuantity, BadValue
+from paleo_lite.units import (
+    PRECISION_BYTES,
+    element_bytes,
+    format_shape,
+    format_si,
+    parse_quantity,
+    parse_shape,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "value"),
+    [
+        ("8.73 TFLOP/s", "FLOP/s", 8.73e12),
+        ("8.73T", "FLOP/s", 8.73e12),
+        ("15503M", "FLOP", 15503e6),
+        ("15.503 GFLOPs", "FLOP", 15.503e9),
+        ("480 GB/s", "B/s", 480e9),
+        ("24 GiB", "B", 24 * 2**30),
+        ("1.5e3 MHz", "Hz", 1.5e9),
+        ("56 Gb/s", "bit/s", 56e9),
+        ("1e9", "B", 1e9),
+        (1.5, "W", 1.5),
+        ("5 ms", "s", 0.005),
+        ("3 µs", "s", 3e-6),
+        ("-2 G", "B", -2e9),
+    ],
+)
+def test_reading(text, unit, value):
+    assert parse_quantity(text, unit) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "fast", "8.73 TB/s", "8.73 XFLOP/s", "8,73T", "1.5 G W", "GFLOP/s", "0x10", "nan", None, True, "1 TFLOP"],
+)
+def test_what_is_no_quantity(text):
+    with pytest.raises(BadQuantity):
+        parse_quantity(text, "FLOP/s")
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (2.91e12, "FLOP/s", "2.91 TFLOP/s"),
+        (0, "B", "0 B"),
+        (None, "B", "-"),
+        (999.96, "B", "1 kB"),
+        (999_999_999, "", "1 G"),
+        (0.00532749, "s", "5.327 ms"),
+        (-1500, "B", "-1.5 kB"),
+        (1, "", "1"),
+    ],
+)
+def test_writing(value, unit, text):
+    assert format_si(value, unit) == text
+
+
+@given(st.floats(1e-9, 1e20))
+def test_what_is_written_is_read(value):
+    assert math.isclose(parse_quantity(format_si(value, "B", 12), "B"), value, rel_tol=1e-9)
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=5))
+def test_shapes(sizes):
+    assert parse_shape(format_shape(tuple(sizes))) == tuple(sizes)
+
+
+@pytest.mark.parametrize("text", ["", "x", "3x", "3x0", "3x-1", "3x2.5", "axb", "3,224,224"])
+def test_what_is_no_shape(text):
+    with pytest.raises(BadValue, match="3x224x224"):
+        parse_shape(text)
+
+
+def test_elements():
+    assert [element_bytes(name) for name in ("fp64", "fp32", "tf32", "bf16", "int8")] == [8, 4, 4, 2, 1]
+    with pytest.raises(BadValue, match=", ".join(PRECISION_BYTES)):
+        element_bytes("fp23")
