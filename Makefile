@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
-.PHONY: predict test lint benchmark descriptors clean
+.PHONY: predict test lint benchmark descriptors calibrations clean
 
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
@@ -25,6 +25,11 @@ benchmark: $(STAMPS)/test
 # Every descriptor in models/, traced anew.
 descriptors: $(STAMPS)/test
 	$(BIN)/python -m paleo_lite.networks.export models
+
+# Every calibration, fitted anew from the published measurements in DATA.
+DATA ?= ../shared/data
+calibrations: $(STAMPS)/test
+	$(BIN)/python -m paleo_lite.calibration.ship $(DATA) calibrations
 
 clean:
 	rm -rf $(VENV)

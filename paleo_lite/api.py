@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .counting import count, find_convention
-from .errors import BadValue
+from .errors import BadValue, CalibrationFailed
+from .files import shipped
 from .hardware import Device, find_device, list_devices
 from .networks import LayerCounts, Network, count_network, find_network, network_names, trace_factory
-from .timing import Prediction, find_model, predict_flops, predict_work
+from .timing import Prediction, TimeModel, find_model, predict_flops, predict_work
 from .units import element_bytes, parse_quantity
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from .calibration.store import Calibration
 
 
 def predict(
@@ -34,6 +37,7 @@ def predict(
     inputs: Sequence[Sequence[int]] = (),
     flops: float | str | None = None,
     hardware_files: Sequence[str | Path] = (),
+    calibration: str | Calibration | None = None,
 ) -> Prediction:
     """Predict how long a network takes on a device.
 
@@ -47,8 +51,9 @@ def predict(
     batch_size : int
         Samples per pass.
     phase : {"inference", "forward", "backward", "training"}
-    time_model : {"peak", "ppp", "roofline"}, optional
-        Without it ``ppp`` where `ppp` is given, ``peak`` for a FLOP count and ``roofline`` for a network.
+    time_model : {"peak", "ppp", "roofline", "calibrated"}, optional
+        Without it ``ppp`` where `ppp` is given, ``peak`` for a FLOP count, and for a network ``calibrated`` where there
+        is a calibration of the device in this precision, else ``roofline``.
     ppp : float, optional
         The share of peak that the platform reaches; may exceed 1.
     overlap : bool
@@ -65,6 +70,8 @@ def predict(
         A FLOP count per sample (``"15503M"``) in place of a network.
     hardware_files : sequence of paths
         Further hardware TOMLs.
+    calibration : str or Calibration, optional
+        A calibration's path or shipped name; without it the shipped one of the device and precision, if there is one.
 
     Returns
     -------
@@ -86,16 +93,18 @@ def predict(
     if (network is None) == (flops is None):
         raise BadValue("a prediction takes a network or a FLOP count: one of the two")
     if flops is not None:
+        if calibration is not None:
+            raise BadValue("a calibration needs the layers of a network, which a bare FLOP count does not have")
         if phase != "inference" or image_size is not None or convention != "flops":
             raise BadValue("a bare FLOP count stands for inference: it has no phase, image size or convention")
         model = find_model(time_model or (None if ppp is not None or overlap else "peak"), ppp, overlap)
         count_given = parse_quantity(flops, "FLOP")
         return predict_flops(count_given, device, precision, model, batch_size=batch_size, clock=clock, unit=unit)
     assert network is not None
-    model = find_model(time_model, ppp, overlap)
+    model = _model(device, precision, time_model, ppp, overlap, calibration)
     found = resolve(network, image_size, inputs)
     return predict_work(
-        found.name,
+        found,
         count(found.layers, precision, convention),
         device,
         precision,
@@ -104,9 +113,33 @@ def predict(
         phase=phase,
         clock=clock,
         unit=unit,
-        parameters=found.parameters,
-        notes=found.notes,
     )
+
+
+def _model(
+    device: Device,
+    precision: str,
+    time_model: str | None,
+    ppp: float | None,
+    overlap: bool,
+    calibration: str | Calibration | None,
+) -> TimeModel:
+    """The time model that was asked for, or the best that there is."""
+    plain = ppp is not None or overlap or time_model not in (None, "calibrated")
+    if calibration is None and (plain or not (shipped("calibrations") / f"{device.id}-{precision}.toml").is_file()):
+        return find_model(time_model, ppp, overlap)
+    from .calibration.store import find_calibration
+
+    if calibration is None:
+        return find_calibration(f"{device.id}-{precision}").model()
+    if plain:
+        raise BadValue("a calibration is a time model of its own: leave --time-model, --ppp and --overlap out")
+    found = find_calibration(calibration) if isinstance(calibration, str) else calibration
+    if (found.device, found.precision) != (device.id, precision):
+        raise CalibrationFailed(
+            f"the calibration is of {found.device} in {found.precision}, it says nothing of {device.id} in {precision}"
+        )
+    return found.model()
 
 
 def layers(

@@ -94,6 +94,10 @@ class CountFailed(PaleoError):
     """A layer whose shapes do not fit its kind, so that no rule can count it."""
 
 
+class CalibrationFailed(PaleoError):
+    """Measurements that cannot be fitted as they are, or a calibration that does not fit what it is used for."""
+
+
 class TraceFailed(PaleoError):
     """The module could not be run on the meta device; the sentence carries the module's own error."""
 

@@ -36,7 +36,7 @@ def shipped(folder: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where derived files are kept: ``PALEO_LITE_CACHE``, else ``paleo-lite`` under ``XDG_CACHE_HOME`` or ``~/.cache``."""
+    """Where derived files are kept: ``PALEO_LITE_CACHE``, else ``paleo-lite`` in ``XDG_CACHE_HOME`` or ``~/.cache``."""
     named = os.environ.get("PALEO_LITE_CACHE")
     if named:
         return Path(named)

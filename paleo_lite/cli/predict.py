@@ -36,9 +36,13 @@ from .common import (
 @click.option("--batch-size", type=WHOLE, default=1, show_default=True, help="Samples per pass.")
 @click.option(
     "--phase", type=click.Choice(list(PHASES)), default="inference", show_default=True,
-    help="training is forward + backward + update.",
+    help="training is forward + backward + update; forward alone is that of a training step.",
 )  # fmt: skip
-@click.option("--time-model", type=click.Choice(TIME_MODELS), help="Default: ppp with --ppp, else roofline.")
+@click.option(
+    "--time-model",
+    type=click.Choice(TIME_MODELS),
+    help="Default: ppp with --ppp, calibrated where there is a calibration, else roofline.",
+)
 @click.option("--ppp", type=SHARE, help="Share of peak that the platform reaches, for the ppp model; may exceed 1.")
 @click.option("--overlap", is_flag=True, help="For the ppp model: arithmetic and memory traffic overlap.")
 @click.option(
@@ -51,6 +55,9 @@ from .common import (
 @click.option("--clock", type=click.Choice(["base", "boost"]), help="Default: the device's own.")
 @click.option("--unit", type=click.Choice(["vector", "tensor"]), help="Default: the faster one.")
 @click.option("--flops", metavar="COUNT", help="A FLOP count for one sample, such as 15503M, in place of a network.")
+@click.option(
+    "--calibration", metavar="FILE|NAME", help="A calibration; default: the shipped one of device and precision."
+)
 @network_options
 @hardware_files
 @click.option("--explain", metavar="LAYER", help="Show the arithmetic of one layer.")
@@ -72,6 +79,7 @@ def predict(
     image_size: int | None,
     inputs: tuple[str, ...],
     hardware_files: tuple[Path, ...],
+    calibration: str | None,
     explain: str | None,
     top: str,
     style: str,
@@ -103,6 +111,7 @@ def predict(
         inputs=parse_inputs(inputs),
         flops=flops,
         hardware_files=hardware_files,
+        calibration=calibration,
     )
     if explain is not None and style != "json":
         page = explain_layer(prediction, explain)

@@ -43,7 +43,7 @@ def headline(prediction: Prediction) -> str:
     answer += format_si(prediction.time_s, "s")
     if prediction.interval is not None:
         low, high = prediction.interval
-        answer += f" ({format_si(low, 's')} to {format_si(high, 's')})"
+        answer += f" ({format_si(low, 's', 3)} to {format_si(high, 's', 3)} at 90 %)"
     if prediction.throughput_per_s is not None:
         rate = prediction.throughput_per_s
         answer += f", {rate:,.0f} samples per second" if rate >= 1000 else f", {rate:.4g} samples per second"
@@ -52,8 +52,10 @@ def headline(prediction: Prediction) -> str:
 
 def _facts(prediction: Prediction) -> list[tuple[str, str]]:
     model = prediction.model
+    label = getattr(model, "label", "")  # of a calibration
+    named = f"{model.name} ({label})" if label else model.name
     facts = [
-        ("time model", f"{model.name}: each layer takes {model.formula()}"),
+        ("time model", f"{named}: each layer takes {model.formula()}"),
         ("peak", prediction.peak.describe()),
         (
             "memory",
@@ -69,6 +71,8 @@ def _facts(prediction: Prediction) -> list[tuple[str, str]]:
                 f"{prediction.ridge_point:.3g}",
             )
         )
+    if prediction.constant_s:
+        facts.append(("step", f"{format_si(prediction.constant_s, 's')} besides the layers"))
     if prediction.parameters is not None:
         facts.append(("parameters", format_si(prediction.parameters)))
     return facts

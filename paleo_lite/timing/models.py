@@ -108,7 +108,7 @@ class RooflineModel(msgspec.Struct, frozen=True):
         return f"max({compute}, {memory})"
 
 
-TIME_MODELS = ("peak", "ppp", "roofline")
+TIME_MODELS = ("peak", "ppp", "roofline", "calibrated")
 """Models that can be asked for by name."""
 
 
@@ -131,4 +131,6 @@ def find_model(name: str | None, ppp: float | None = None, overlap: bool = False
         return PppModel(ppp, overlap)
     if ppp is not None or overlap:
         raise BadValue(f"{'a PPP' if ppp is not None else 'overlap'} belongs to the ppp model, not to {name}")
+    if name == "calibrated":
+        raise BadValue("the calibrated model needs a calibration: --calibration FILE or the name of a shipped one")
     return PeakModel() if name == "peak" else RooflineModel()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 import numpy as np
 
 from ..counting import PHASES, Work
 from ..counting.work import check_batch_size
 from ..errors import BadValue, UnknownName
 from ..hardware import Device, PeakRate
+from ..networks import Network
 from .models import PeakModel, TimeModel
 from .prediction import Prediction
 
+if TYPE_CHECKING:
+    from .fitted import CalibratedModel
+
 
 def predict_work(
-    network: str,
+    network: Network,
     work: Work,
     device: Device,
     precision: str,
@@ -23,8 +29,6 @@ def predict_work(
     phase: str = "inference",
     clock: str | None = None,
     unit: str | None = None,
-    parameters: int | None = None,
-    notes: tuple[str, ...] = (),
 ) -> Prediction:
     """Time a network's work on a device.
 
@@ -33,10 +37,9 @@ def predict_work(
 
     Parameters
     ----------
-    network : str
-        The name to report.
+    network : Network
     work : Work
-        Counted for this precision.
+        Counted from its layers for this precision.
     device : Device
     precision : str
     model : TimeModel
@@ -46,9 +49,6 @@ def predict_work(
         Without it the device's default.
     unit : {"vector", "tensor"}, optional
         Without it the fastest.
-    parameters : int, optional
-    notes : tuple of str
-        What is already known to be worth saying.
 
     Raises
     ------
@@ -68,8 +68,24 @@ def predict_work(
     multiplies = np.array([[part != "update"] for part in PHASES[phase]]) & work.matrix
     rates = np.where(multiplies, peak.per_s, vector.per_s)
     compute_s, memory_s = counts / rates, moved / device.bandwidth_bytes_per_s
+    notes = [*network.notes, *_notes(device, peak, vector, work)]
+    constant_s, interval = 0.0, None
+    if model.name == "calibrated":
+        from .fitted import step_of  # with what it needs, and only then
+
+        step, seconds = step_of(
+            cast("CalibratedModel", model), network.layers, work, device, precision, phase, batch_size, clock, unit
+        )
+        compute_s, memory_s, times_s = seconds["compute"], seconds["memory"], seconds["time"]
+        constant_s, interval = step.constant_s, step.interval()
+        if step.waiting > 1.05:
+            notes.append(
+                f"the host launches kernels more slowly than the device runs them: {step.waiting:.2g} times as long"
+            )
+    else:
+        times_s = model.time_s(compute_s, memory_s)
     return Prediction(
-        network=network,
+        network=network.name,
         device=device,
         precision=precision,
         phase=phase,
@@ -87,11 +103,13 @@ def predict_work(
         bytes_by_pass=moved,
         compute_s=compute_s,
         memory_s=memory_s,
-        times_s=model.time_s(compute_s, memory_s),
+        times_s=times_s,
         matrix=work.matrix,
         counted=work.counted,
-        parameters=parameters,
-        notes=(*notes, *_notes(device, peak, vector, work)),
+        parameters=network.parameters,
+        constant_s=constant_s,
+        interval=interval,
+        notes=tuple(notes),
     )
 
 

@@ -52,6 +52,8 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
     parameters : int or None
     has_bytes : bool
         False where only a FLOP count was given.
+    constant_s : float
+        Seconds that a step takes besides its layers; 0 for models that know of none.
     interval : tuple of float or None
         Seconds between which the time lies; None for models that do not say.
     notes : tuple of str
@@ -81,13 +83,14 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
     counted: NDArray[np.bool_]
     parameters: int | None
     has_bytes: bool = True
+    constant_s: float = 0.0
     interval: tuple[float, float] | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def time_s(self) -> float:
         """Seconds for one batch."""
-        return float(self.times_s.sum())
+        return float(self.times_s.sum()) + self.constant_s
 
     @property
     def throughput_per_s(self) -> float | None:
@@ -196,6 +199,7 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
             "ridge_point": self.ridge_point,
             "time_s": self.time_s,
             "throughput_per_s": self.throughput_per_s,
+            "constant_s": self.constant_s,
             "interval": None if self.interval is None else list(self.interval),
             "notes": list(self.notes),
             "by_kind": self.by_kind(),

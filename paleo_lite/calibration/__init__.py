@@ -1,0 +1,1 @@
+"""Floor 5: measured to parameters, and predicted beside measured."""

@@ -1,0 +1,121 @@
+"""From measurements to a calibration of a device in a precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..counting import count
+from ..errors import CalibrationFailed
+from ..hardware import Device
+from ..networks import find_network
+from ..timing.calibrated import sensitivities
+from ..timing.features import Features, features_of
+from ..timing.fitted import rates_of
+from .fit import Fit, Prior, Runs, fit, stack
+from .measurements import Measurement
+from .prior import base_prior
+
+_features: dict[tuple[str, int, str, str, int], Features] = {}  # the same step is asked for in every fold
+
+
+def features_for(measurement: Measurement) -> Features:
+    """Features of the step that was measured.
+
+    Raises
+    ------
+    PaleoError
+        If the network is unknown or not to be had at that image size.
+    """
+    m = measurement
+    key = (m.network, m.image_size, m.precision, m.phase, m.batch_size)
+    if key not in _features:
+        network = find_network(m.network, m.image_size or None)
+        _features[key] = features_of(network.layers, count(network.layers, m.precision), m.phase, m.batch_size)
+    return _features[key]
+
+
+def order(measurements: Sequence[Measurement]) -> list[Measurement]:
+    """Measurements in an order of their own, so that no result depends on the order of rows."""
+    return sorted(measurements)
+
+
+def runs_of(measurements: Sequence[Measurement], device: Device, precision: str) -> Runs:
+    """Measured steps as the fit takes them, in the order given (see `order`)."""
+    return stack([features_for(m) for m in measurements], rates_of(device, precision), [m.time_s for m in measurements])
+
+
+def on_tensor_cores(device: Device, precision: str) -> bool:
+    """Whether multiply-accumulates in this precision run on tensor cores."""
+    return device.find_peak(precision).peak.unit == "tensor"
+
+
+def calibrate(
+    measurements: Sequence[Measurement], device: Device, precision: str, prior: Prior | None = None
+) -> tuple[list[Measurement], Fit]:
+    """Fit a device in a precision to measurements of it.
+
+    Parameters
+    ----------
+    measurements : sequence of Measurement
+        All of this device and precision.
+    device : Device
+    precision : str
+    prior : Prior, optional
+        Without it the weak one of `prior.BASE`.
+
+    Returns
+    -------
+    list of Measurement
+        In the order of the fit's residuals.
+    Fit
+
+    Raises
+    ------
+    CalibrationFailed
+        If there is no measurement, or one of another precision.
+    """
+    if not measurements:
+        raise CalibrationFailed(f"no measurement of {device.name} in {precision} to fit")
+    others = sorted({m.precision for m in measurements} - {precision})
+    if others:
+        raise CalibrationFailed(f"measurements in {', '.join(others)} cannot calibrate {precision}")
+    ordered = order(measurements)
+    prior = prior or base_prior(on_tensor_cores(device, precision))
+    return ordered, fit(runs_of(ordered, device, precision), prior)
+
+
+def held_out(runs: Runs, prior: Prior, folds: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Predict each fold from all the others.
+
+    Returns
+    -------
+    predicted_s : ndarray
+        Of every step; NaN where no fold holds it.
+    deviation : ndarray
+        Standard deviation of the logarithm of each prediction.
+    """
+    predicted, deviation = np.full(len(runs), np.nan), np.full(len(runs), np.nan)
+    everything = np.arange(len(runs))
+    for fold in folds:
+        learnt = fit(runs.choose(np.setdiff1d(everything, fold)), prior)
+        left_out = runs.choose(fold)
+        times, gradient = sensitivities(
+            left_out.features, left_out.rates, np.exp(learnt.theta), left_out.run, len(left_out)
+        )
+        relative = gradient / times[:, None]
+        predicted[fold] = times
+        deviation[fold] = np.sqrt(np.einsum("ij,jk,ik->i", relative, learnt.covariance, relative) + learnt.scatter**2)
+    return predicted, deviation
+
+
+def held_out_error(measurements: Sequence[Measurement], device: Device, precision: str) -> float | None:
+    """Mean absolute relative error with each network predicted from all others; None with fewer than three networks."""
+    networks = [m.network for m in measurements]
+    if len(set(networks)) < 3:
+        return None
+    runs = runs_of(measurements, device, precision)
+    folds = [np.array([i for i, name in enumerate(networks) if name == one]) for one in sorted(set(networks))]
+    predicted, _ = held_out(runs, base_prior(on_tensor_cores(device, precision)), folds)
+    return float(np.mean(np.abs(predicted / runs.measured_s - 1)))

@@ -1,0 +1,123 @@
+"""`Measurement`: one timed step, and the CSV that users write them down in."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from ..counting import PHASES
+from ..errors import BadFile
+from ..units import PRECISION_BYTES
+
+COLUMNS = ("gpu", "network", "batch_size", "phase", "precision", "time_s")
+OPTIONAL = ("image_size", "framework", "source")
+
+TEMPLATE = (
+    ",".join((*COLUMNS, *OPTIONAL))
+    + "\nk40m,resnet50,32,inference,fp32,0.235,224,pytorch 1.4,my own run"
+    + "\nk40m,resnet50,32,training,fp32,0.757,224,pytorch 1.4,my own run\n"
+)
+"""What ``calibrate --template`` prints. time_s: seconds of one step, synchronised, the median of several."""
+
+_ROWS_AT_MOST = 1_000_000
+
+
+class Measurement(msgspec.Struct, frozen=True, order=True):
+    """One timed step of one network.
+
+    Attributes
+    ----------
+    gpu, network : str
+        Names that `find_device` and `find_network` know.
+    batch_size : int
+    phase : str
+        One of `PHASES`.
+    precision : str
+    time_s : float
+        Seconds of one step.
+    image_size : int
+        0 for the network's own.
+    framework, source : str
+        The software, and who measured.
+    """
+
+    gpu: str
+    network: str
+    batch_size: int
+    phase: str
+    precision: str
+    time_s: float
+    image_size: int = 0
+    framework: str = ""
+    source: str = ""
+
+
+def read_measurements(path: Path) -> list[Measurement]:
+    """Read a measurements CSV; lines that start with # are comments.
+
+    Raises
+    ------
+    BadFile
+        If a column is missing or a value impossible; the message names file, line and column.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = (line for line in file if not line.startswith("#"))
+            reader = csv.DictReader(lines)
+            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                raise BadFile(
+                    f"{path}: line 1: no column {', '.join(missing)}: a measurements CSV has {', '.join(COLUMNS)}"
+                )
+            found: list[Measurement] = []
+            for row in reader:
+                if len(found) >= _ROWS_AT_MOST:
+                    raise BadFile(f"{path}: more than {_ROWS_AT_MOST} rows")
+                found.append(_measurement(row, f"{path}: line {reader.line_num}"))
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise BadFile(f"{path}: no CSV: {error}") from None
+    if not found:
+        raise BadFile(f"{path}: no measurement in it")
+    return found
+
+
+def _measurement(row: dict[str, str | None], place: str) -> Measurement:
+    def text(name: str) -> str:
+        value = (row.get(name) or "").strip()
+        if not value:
+            raise BadFile(f"{place}: {name} is empty")
+        return value
+
+    phase, precision = text("phase"), text("precision")
+    if phase not in PHASES:
+        raise BadFile(f"{place}: phase is {phase!r}: expected one of {', '.join(PHASES)}")
+    if precision not in PRECISION_BYTES:
+        raise BadFile(f"{place}: precision is {precision!r}: expected one of {', '.join(PRECISION_BYTES)}")
+    if not text("batch_size").isdecimal() or int(text("batch_size")) < 1:
+        raise BadFile(f"{place}: batch_size is {row['batch_size']!r}: expected a whole number of 1 or more")
+    try:
+        time_s = float(text("time_s"))
+    except ValueError:
+        time_s = math.nan
+    if not (math.isfinite(time_s) and time_s > 0):
+        raise BadFile(f"{place}: time_s is {row['time_s']!r}: expected seconds, a number above 0")
+    size = (row.get("image_size") or "0").strip()
+    if not size.isdecimal():
+        raise BadFile(f"{place}: image_size is {size!r}: expected a whole number")
+    return Measurement(
+        text("gpu"), text("network"), int(text("batch_size")), phase, precision, time_s, int(size),
+        (row.get("framework") or "").strip(), (row.get("source") or "").strip(),
+    )  # fmt: skip
+
+
+def write_csv(measurements: Iterable[Measurement]) -> str:
+    """The CSV of measurements."""
+    lines = [",".join((*COLUMNS, *OPTIONAL))]
+    lines += [",".join(str(getattr(m, name)) for name in (*COLUMNS, *OPTIONAL)) for m in measurements]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,224 @@
+"""Calibrations on disk: readable TOML with what was fitted, from what, and how well it holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from ..errors import BadFile, CalibrationFailed, MissingExtra, UnknownName
+from ..files import shipped, write_aside
+from ..timing.calibrated import NAMES, PARAMETERS
+from ..timing.fitted import QUANTILES, CalibratedModel
+from .fit import Fit
+from .measurements import Measurement
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+FORMAT = 1
+_BYTES_AT_MOST = 2**22
+
+
+class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One fitted parameter.
+
+    Attributes
+    ----------
+    value : float
+        The median.
+    low, high : float
+        Its 90 % interval.
+    unit : str
+    moved : float
+        How far the measurements narrowed the prior: 0 not at all, 1 fully.
+    """
+
+    value: float
+    low: float
+    high: float
+    unit: str
+    moved: float
+
+
+class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a calibration was learnt from."""
+
+    points: int
+    networks: list[str]
+    phases: list[str]
+    sources: list[str]
+    date: str = ""
+    version: str = ""
+
+
+class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file.
+
+    Attributes
+    ----------
+    device, precision : str
+        What it holds for.
+    scatter : float
+        Relative scatter of single measurements around the model.
+    held_out_error : float or None
+        Mean absolute relative error with each network predicted from the others; None with fewer than three networks.
+    worst : list of str
+        The measurements furthest from the fit, in words.
+    parameters : dict of str to Parameter
+    covariance : list of str
+        Of the logarithms of the parameters, a row of numbers per parameter, in the order of `PARAMETERS`.
+    """
+
+    format: int
+    device: str
+    precision: str
+    scatter: float
+    parameters: dict[str, Parameter]
+    covariance: list[str]
+    provenance: Provenance
+    held_out_error: float | None = None
+    worst: list[str] = []
+
+    @property
+    def label(self) -> str:
+        """How a prediction names it."""
+        made = f" of {self.provenance.date}" if self.provenance.date else ""
+        return f"{self.device} {self.precision}{made}, {self.provenance.points} measurements"
+
+    def model(self) -> CalibratedModel:
+        """The time model with these parameters."""
+        theta = np.log([self.parameters[name].value for name in NAMES])
+        return CalibratedModel(self.label, theta, _matrix(self.covariance), self.scatter)
+
+
+def make_calibration(
+    device: str,
+    precision: str,
+    measurements: Sequence[Measurement],
+    fit: Fit,
+    *,
+    held_out_error: float | None = None,
+    date: str = "",
+    version: str = "",
+) -> Calibration:
+    """A calibration from a fit; `measurements` in the order of the fit's residuals."""
+    deviations = np.sqrt(np.diag(fit.covariance))
+    reach = QUANTILES[0.9]
+    parameters = {
+        name: Parameter(
+            _rounded(math.exp(theta)),
+            _rounded(math.exp(theta - reach * deviation)),
+            _rounded(math.exp(theta + reach * deviation)),
+            PARAMETERS[name],
+            round(float(moved), 3),
+        )
+        for name, theta, deviation, moved in zip(NAMES, fit.theta, deviations, fit.moved)
+    }
+    furthest = np.argsort(-np.abs(fit.residuals), kind="stable")[:5]
+    worst = [
+        f"{m.network}, batch {m.batch_size}, {m.phase}: measured {m.time_s * 1e3:.4g} ms, fitted {math.exp(r) - 1:+.1%}"
+        for m, r in ((measurements[i], float(fit.residuals[i])) for i in furthest)
+    ]
+    provenance = Provenance(
+        points=len(measurements),
+        networks=sorted({m.network for m in measurements}),
+        phases=sorted({m.phase for m in measurements}),
+        sources=sorted({m.source for m in measurements if m.source}),
+        date=date,
+        version=version,
+    )
+    covariance = [" ".join(f"{value:.4g}" for value in row) for row in fit.covariance.tolist()]
+    error = None if held_out_error is None else round(held_out_error, 4)
+    return Calibration(
+        FORMAT, device, precision, round(fit.scatter, 4), parameters, covariance, provenance, error, worst
+    )
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def write_calibration(calibration: Calibration, path: Path, force: bool = False) -> None:
+    """Write a calibration; the file appears whole or not at all.
+
+    Raises
+    ------
+    CalibrationFailed
+        If the file is there already and `force` is not given.
+    """
+    if path.exists() and not force:
+        raise CalibrationFailed(f"{path} is there already: give another name, or --force to replace it")
+    try:
+        text = msgspec.toml.encode(calibration)
+    except ImportError:
+        raise MissingExtra("writing a calibration", "calibrate") from None
+    write_aside(path, b"# Fitted by paleo-lite calibrate; every parameter is explained in docs/model.md.\n" + text)
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Read a calibration.
+
+    Raises
+    ------
+    BadFile
+        If it is malformed, incomplete or of a newer format; the message names file and field.
+    """
+    try:
+        if path.stat().st_size > _BYTES_AT_MOST:
+            raise BadFile(f"{path}: larger than {_BYTES_AT_MOST} bytes, which no calibration is")
+        found = msgspec.toml.decode(path.read_bytes(), type=Calibration)
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadFile(f"{path}: {error}") from None
+    except RecursionError:
+        raise BadFile(f"{path}: nested too deeply for a calibration") from None
+    if found.format != FORMAT:
+        raise BadFile(f"{path}: format is {found.format}, this version of paleo-lite reads {FORMAT}")
+    missing = [name for name in NAMES if name not in found.parameters]
+    if missing:
+        raise BadFile(f"{path}: parameters: {', '.join(missing)} missing")
+    bad = [name for name, parameter in found.parameters.items() if not (0 < parameter.value < math.inf)]
+    if bad:
+        raise BadFile(f"{path}: parameters: {', '.join(bad)} must be above 0")
+    try:
+        covariance = _matrix(found.covariance)
+    except ValueError:
+        covariance = np.zeros(0)
+    if covariance.shape != (len(NAMES), len(NAMES)) or not np.isfinite(covariance).all():
+        raise BadFile(f"{path}: covariance must have {len(NAMES)} rows of {len(NAMES)} numbers")
+    return found
+
+
+def _matrix(rows: Sequence[str]) -> Floats:
+    return np.array([[float(value) for value in row.split()] for row in rows])
+
+
+def shipped_calibrations() -> dict[str, Path]:
+    """The shipped calibrations by name, ``DEVICE-PRECISION``."""
+    return {path.stem: path for path in sorted(shipped("calibrations").glob("*.toml"))}
+
+
+def find_calibration(name: str) -> Calibration:
+    """A calibration by its path or shipped name.
+
+    Raises
+    ------
+    UnknownName
+        If neither exists.
+    BadFile
+        If it is malformed.
+    """
+    if name.endswith(".toml"):
+        return read_calibration(Path(name))
+    known = shipped_calibrations()
+    if name not in known:
+        raise UnknownName("calibration", name, known, "'paleo-lite calibrations list' shows all.")
+    return read_calibration(known[name])

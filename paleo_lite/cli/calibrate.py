@@ -1,0 +1,73 @@
+"""``paleo-lite calibrate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from .. import __version__
+from ..calibration.calibrate import calibrate as fit_device
+from ..calibration.calibrate import held_out_error
+from ..calibration.measurements import TEMPLATE, read_measurements
+from ..calibration.store import make_calibration, write_calibration
+from ..errors import CalibrationFailed
+from ..hardware import find_device
+from ..report.calibrations import calibration_page
+from ..units import PRECISION_BYTES
+from .common import complete_devices, hardware_files, output_options, show
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--gpu", metavar="DEVICE", shell_complete=complete_devices, help="The device that was measured.")
+@click.option("--precision", type=click.Choice(list(PRECISION_BYTES)), default="fp32", show_default=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The TOML to write.")
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--date", default="", help="When it was measured, for the record.")
+@click.option("--template", is_flag=True, help="Print a measurements CSV to fill in.")
+@hardware_files
+@output_options
+def calibrate(
+    paths: tuple[Path, ...],
+    gpu: str | None,
+    precision: str,
+    output: Path | None,
+    force: bool,
+    date: str,
+    template: bool,
+    hardware_files: tuple[Path, ...],
+    style: str,
+) -> None:
+    """Learn a device's parameters from measured steps in PATHS, measurements CSVs.
+
+    \b
+      paleo-lite calibrate --template > measured.csv
+      paleo-lite calibrate measured.csv --gpu k40m --precision fp32 -o k40m.toml
+      paleo-lite predict vgg16 --gpu k40m --calibration k40m.toml
+    """
+    if template:
+        click.echo(TEMPLATE, nl=False)
+        return
+    if not paths or gpu is None:
+        raise click.UsageError("a calibration takes measurements CSVs and --gpu; --template prints a CSV to fill in")
+    if output is not None and output.exists() and not force:
+        raise click.UsageError(f"{output} is there already: give another name, or --force to replace it")
+    device = find_device(gpu, hardware_files)
+    everything = [each for path in paths for each in read_measurements(path)]
+    chosen = [each for each in everything if find_device(each.gpu, hardware_files).id == device.id]
+    chosen = [each for each in chosen if each.precision == precision]
+    if not chosen:
+        have = ", ".join(sorted({f"{each.gpu} {each.precision}" for each in everything}))
+        raise CalibrationFailed(
+            f"no measurement of {device.id} in {precision} among {len(everything)}: there are {have}"
+        )
+    measurements, fit = fit_device(chosen, device, precision)
+    error = held_out_error(measurements, device, precision)
+    made = make_calibration(
+        device.id, precision, measurements, fit, held_out_error=error, date=date, version=__version__
+    )
+    if output is not None:
+        write_calibration(made, output, force)
+    show(style, lambda: msgspec.to_builtins(made), lambda: calibration_page(made))

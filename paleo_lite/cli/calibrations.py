@@ -1,0 +1,32 @@
+"""``paleo-lite calibrations list|show``."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from ..calibration.store import find_calibration, read_calibration, shipped_calibrations
+from ..report.calibrations import calibration_page, calibrations_page
+from .common import output_options, show
+
+
+@click.group()
+def calibrations() -> None:
+    """List the shipped calibrations, or show what one learnt."""
+
+
+@calibrations.command("list")
+@output_options
+def list_calibrations(style: str) -> None:
+    """List the shipped calibrations with their held-out error."""
+    page = calibrations_page({name: read_calibration(path) for name, path in shipped_calibrations().items()})
+    show(style, lambda: {"calibrations": list(page.sheets[0].rows)}, lambda: page)
+
+
+@calibrations.command("show")
+@click.argument("calibration")
+@output_options
+def show_calibration(calibration: str, style: str) -> None:
+    """Show every parameter of CALIBRATION (a name or a file), its interval and what would narrow it."""
+    found = find_calibration(calibration)
+    show(style, lambda: msgspec.to_builtins(found), lambda: calibration_page(found))

@@ -1,0 +1,146 @@
+"""Calibrations and their validation to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..calibration.store import Calibration
+from ..calibration.validate import Point, Row
+from ..units import format_si
+from .sheet import Column, Page, Sheet
+
+
+def calibration_page(calibration: Calibration) -> Page:
+    """Every parameter with its unit, interval, and how far the measurements moved it."""
+    rows = [
+        {"name": name, **msgspec.to_builtins(parameter), "would_help": "" if parameter.moved > 0.3 else _help(name)}
+        for name, parameter in calibration.parameters.items()
+    ]
+    sheet = Sheet(
+        "Parameters",
+        [
+            Column("name", "parameter", left=True),
+            Column("value", "value", lambda value: f"{value:.4g}"),
+            Column("low", "from", lambda value: f"{value:.3g}"),
+            Column("high", "to (90 %)", lambda value: f"{value:.3g}"),
+            Column("unit", "unit", left=True, fold=True, spare=1),
+            Column("moved", "learnt", lambda value: f"{value:.0%}"),
+            Column("would_help", "held at its prior; would help", left=True, fold=True, spare=2),
+        ],
+        rows,
+    )
+    source = calibration.provenance
+    facts = [
+        ("learnt from", f"{source.points} measurements of {len(source.networks)} networks: {', '.join(source.phases)}"),
+        ("sources", ", ".join(source.sources) or "-"),
+        ("scatter", f"{calibration.scatter:.1%} of single measurements around the model"),
+    ]
+    if calibration.held_out_error is not None:
+        facts.append(
+            ("held out", f"{calibration.held_out_error:.1%} mean absolute error, each network from the others")
+        )
+    notes = [f"furthest from the fit: {text}" for text in calibration.worst]
+    return Page(f"{calibration.device} in {calibration.precision}", facts, [sheet], notes, sheet)
+
+
+_HELP = {
+    "efficiency_conv_grouped": "networks with grouped convolutions, such as resnext50_32x4d",
+    "efficiency_conv_depthwise": "networks with depthwise convolutions, such as mobilenet_v2",
+    "efficiency_attention": "transformers, such as vit_b_16",
+    "efficiency_gemm": "networks with large linear layers, such as vgg16, at large batch",
+    "factor_data_gradient": "backward passes",
+    "factor_weight_gradient": "backward passes",
+    "overhead_backward_s": "backward passes of small networks",
+    "overhead_s": "small networks at batch 1",
+    "floor_s": "small networks",
+    "half": "networks at batch 1 and at large batch",
+    "step_s": "small networks at several batch sizes",
+}
+
+
+def _help(name: str) -> str:
+    return _HELP.get(name, "more networks that spend their time there")
+
+
+def calibrations_page(calibrations: dict[str, Calibration]) -> Page:
+    """All shipped calibrations, a line each."""
+    rows = [
+        {
+            "name": name,
+            "points": found.provenance.points,
+            "phases": ", ".join(found.provenance.phases),
+            "held_out_error": found.held_out_error,
+            "sources": ", ".join(found.provenance.sources),
+        }
+        for name, found in calibrations.items()
+    ]
+    sheet = Sheet(
+        "",
+        [
+            Column("name", "name", left=True),
+            Column("points", "points"),
+            Column("held_out_error", "held-out error", lambda value: f"{value:.1%}"),
+            Column("phases", "phases", left=True, fold=True, spare=1),
+            Column("sources", "sources", left=True, fold=True, spare=2),
+        ],
+        rows,
+    )
+    return Page(f"{len(rows)} calibrations", (), [sheet])
+
+
+def validation_page(rows: Sequence[Row], points: Sequence[Point]) -> Page:
+    """The table of truth, and the points it is worst at."""
+    shown = [{**msgspec.to_builtins(row), **row.baselines} for row in rows]
+
+    def share(value: float) -> str:
+        return f"{value:.1%}"
+
+    sheet = Sheet(
+        "Held-out error",
+        [
+            Column("gpu", "gpu", left=True),
+            Column("precision", "precision", left=True),
+            Column("phase", "phase", left=True),
+            Column("points", "points"),
+            Column("mape", "MAPE", share),
+            Column("median", "median", share, spare=3),
+            Column("p90", "90th\npercentile", share, spare=4),
+            Column("bias", "bias", lambda value: f"{value:+.1%}", spare=5),
+            Column("rank_correlation", "rank\ncorrelation", lambda value: f"{value:.3f}", spare=7),
+            Column("coverage_80", "within\n80 %", lambda value: f"{value:.0%}", spare=6),
+            Column("coverage_90", "within\n90 %", lambda value: f"{value:.0%}"),
+            Column("width_90", "width", share, spare=8),
+            Column("one_ppp", "one PPP", share, spare=2),
+            Column("roofline", "roofline", share, spare=2),
+            Column("per_class_ppp", "PPP per\nclass", share, spare=1),
+            Column("source", "source", left=True, fold=True, spare=9),
+        ],
+        shown,
+    )
+    mean = sum(row.mape for row in rows) / len(rows)
+    worst = sorted(points, key=lambda point: -abs(point.error))[:10]
+    worst_sheet = Sheet(
+        "Worst points",
+        [
+            Column("network", "network", left=True),
+            Column("gpu", "gpu", left=True),
+            Column("precision", "precision", left=True),
+            Column("phase", "phase", left=True, spare=1),
+            Column("measured_s", "measured", lambda value: format_si(value, "s")),
+            Column("predicted_s", "predicted", lambda value: format_si(value, "s")),
+            Column("error", "error", lambda value: f"{value:+.0%}"),
+        ],
+        [
+            {
+                **msgspec.to_builtins(point.measurement),
+                "measured_s": point.measurement.time_s,
+                "predicted_s": point.predicted_s,
+                "error": point.error,
+            }
+            for point in worst
+        ],
+    )
+    headline = f"leave one {rows[0].split} out: {mean:.1%} mean absolute error over {len(rows)} groups of measurements"
+    return Page(headline, (), [sheet, worst_sheet], (), sheet)

@@ -1,0 +1,164 @@
+"""The calibrated time model: per layer the work at the share of peak that its class reaches, and what launching costs.
+
+For each layer and pass, with p = 4 so that the largest term rules and the others still show::
+
+    device = (compute^p + memory^p + floor^p)^(1/p)
+    compute = FLOPs * padding / (peak * efficiency[class] * factor[pass] * tiles / (tiles + half * multiprocessors))
+    memory = bytes / (bandwidth * share[class])
+    floor = shortest kernel * kernels
+
+The host launches kernels ahead of the device, so that launching counts only where it takes longer than all the work::
+
+    step = (sum(device)^p + sum(overhead[pass] * kernels)^p)^(1/p) + constant
+
+The constant is the framework's own work, and copies to the device where a source includes them.
+``efficiency`` may exceed 1: that is what an algorithm with fewer multiplications looks like from outside. The
+saturation term is the share of multiprocessors that have a tile to work on, smoothed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from .classes import CLASSES, MATRIX_CLASSES
+from .features import Features
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+POWER = 4.0
+
+_SHARES = {
+    **dict.fromkeys(MATRIX_CLASSES, "share_matrix"),
+    "norm": "share_other",
+    "elementwise": "share_other",
+    "pool": "share_other",
+    "copy": "share_other",
+}
+
+PARAMETERS: dict[str, str] = {
+    **{f"efficiency_{name}": "share of peak" for name in MATRIX_CLASSES},
+    "factor_data_gradient": "relative to forward",
+    "factor_weight_gradient": "relative to forward",
+    "share_matrix": "share of bandwidth",
+    "share_other": "share of bandwidth",
+    "half": "tiles per multiprocessor at half efficiency",
+    "floor_s": "s, the shortest kernel",
+    "overhead_s": "s of the host per kernel",
+    "overhead_backward_s": "s of the host per kernel of a backward pass",
+    "step_s": "s per step",
+}
+"""Every parameter with its unit. All are positive; their logarithms are what is fitted."""
+
+NAMES = tuple(PARAMETERS)
+_INDEX = {name: index for index, name in enumerate(NAMES)}
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """What the device offers: peaks in FLOP/s, bandwidth in bytes per second, multiprocessors."""
+
+    matrix_per_s: float
+    vector_per_s: float
+    bandwidth_bytes_per_s: float
+    multiprocessors: float
+
+
+class Terms(msgspec.Struct, frozen=True, eq=False):
+    """Seconds of each entry on the device: its three terms and what they make together; `filled` is the saturation."""
+
+    compute_s: Floats
+    memory_s: Floats
+    floor_s: Floats
+    device_s: Floats
+    filled: Floats
+
+
+def evaluate(features: Features, rates: Rates, values: Floats) -> Terms:
+    """The terms of every entry.
+
+    Parameters
+    ----------
+    features : Features
+    rates : Rates
+    values : ndarray, shape (len(PARAMETERS),)
+        In the order of `PARAMETERS`.
+    """
+    matrix = features.matrix
+    tiles = features.tiles / rates.multiprocessors
+    filled = np.where(matrix & (tiles > 0), tiles / (tiles + values[_INDEX["half"]]), 1.0)
+    efficiency = np.where(matrix, values[np.minimum(features.work_class, len(MATRIX_CLASSES) - 1)], 1.0)
+    factor = np.where(matrix, _factors(values)[features.part], 1.0)
+    peak = np.where(matrix, rates.matrix_per_s, rates.vector_per_s)
+    compute = features.flops * features.padding / (peak * efficiency * factor * filled)
+    memory = features.bytes / (rates.bandwidth_bytes_per_s * values[share_index(features)])
+    floor = features.kernels * values[_INDEX["floor_s"]]
+    together = np.asarray((compute**POWER + memory**POWER + floor**POWER) ** (1 / POWER))
+    return Terms(compute, memory, floor, together, filled)
+
+
+def _factors(values: Floats) -> Floats:
+    data, weight = values[_INDEX["factor_data_gradient"]], values[_INDEX["factor_weight_gradient"]]
+    return np.array([1.0, data, weight, 1.0])
+
+
+def share_index(features: Features) -> NDArray[np.int64]:
+    """For each entry which parameter is its share of the bandwidth; an update streams like elementwise work."""
+    by_class = np.array([_INDEX[_SHARES[name]] for name in CLASSES])
+    return np.where(features.part == 3, _INDEX["share_other"], by_class[features.work_class])
+
+
+def step_times(features: Features, rates: Rates, values: Floats, run: NDArray[np.int64], runs: int) -> Floats:
+    """Seconds of whole steps; entry i belongs to step ``run[i]`` of `runs`."""
+    device = np.bincount(run, weights=evaluate(features, rates, values).device_s, minlength=runs)
+    host = _launching(features, values, run, runs).sum(axis=0)
+    return np.asarray((device**POWER + host**POWER) ** (1 / POWER) + values[_INDEX["step_s"]])
+
+
+def _launching(features: Features, values: Floats, run: NDArray[np.int64], runs: int) -> Floats:
+    """Seconds that the host launches kernels, shape (2, runs): of forward and update, of backward passes."""
+    backward = (features.part == 1) | (features.part == 2)
+    counts = [np.bincount(run, weights=features.kernels * chosen, minlength=runs) for chosen in (~backward, backward)]
+    overhead = [values[_INDEX["overhead_s"]], values[_INDEX["overhead_backward_s"]]]
+    return np.array([cost * count for cost, count in zip(overhead, counts)])
+
+
+def sensitivities(
+    features: Features, rates: Rates, values: Floats, run: NDArray[np.int64], runs: int
+) -> tuple[Floats, Floats]:
+    """Times of whole steps, shape (runs,), and their derivatives by each parameter's logarithm, (runs, parameters).
+
+    With t = (a^p + b^p + c^p)^(1/p), dt/da = (a/t)^(p-1), and each term is a power of each parameter but ``half``, for
+    which d log a / d log half = half * multiprocessors / (tiles + half * multiprocessors).
+    """
+    terms = evaluate(features, rates, values)
+    compute, memory, floor = (
+        part * (part / terms.device_s) ** (POWER - 1) for part in (terms.compute_s, terms.memory_s, terms.floor_s)
+    )
+    matrix = features.matrix
+    size = len(NAMES)
+    by_class = np.where(matrix, features.work_class, 0)
+    factors = np.array([0, _INDEX["factor_data_gradient"], _INDEX["factor_weight_gradient"], 0])[features.part]
+    summed = np.zeros(runs * size)
+    for parameter, change in (
+        (by_class, -compute * matrix),
+        (factors, -compute * (matrix & (factors > 0))),
+        (share_index(features), -memory),
+        (np.full(len(run), _INDEX["half"]), compute * (1 - terms.filled)),
+        (np.full(len(run), _INDEX["floor_s"]), floor),
+    ):
+        summed += np.bincount(run * size + parameter, weights=change, minlength=runs * size)
+    gradient = summed.reshape(runs, size)
+    device = np.bincount(run, weights=terms.device_s, minlength=runs)
+    launching = _launching(features, values, run, runs)
+    host = launching.sum(axis=0)
+    busy = (device**POWER + host**POWER) ** (1 / POWER)
+    gradient *= ((device / busy) ** (POWER - 1))[:, None]
+    for name, part in zip(("overhead_s", "overhead_backward_s"), launching):
+        gradient[:, _INDEX[name]] = part * (host / busy) ** (POWER - 1)
+    gradient[:, _INDEX["step_s"]] = values[_INDEX["step_s"]]
+    return busy + values[_INDEX["step_s"]], gradient

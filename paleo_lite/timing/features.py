@@ -1,0 +1,113 @@
+"""What the calibrated model needs to know of each layer in each pass, as flat arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from ..counting import PHASES, Layer, Work
+from ..counting.gemm import gemm_of
+from .classes import CLASSES, MATRIX_CLASSES, class_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+TILE_ROWS, TILE_COLUMNS, TILE_INNER = 32, 32, 16
+"""Sizes that matrix products are padded to. Libraries use tiles of 32 to 256; what counts is the waste at the edges."""
+WORK_ROWS, WORK_COLUMNS = 64, 64
+"""The tile of output that one multiprocessor takes at a time."""
+
+
+class Features(msgspec.Struct, frozen=True, eq=False):
+    """One entry for every layer in every pass that launches something.
+
+    Attributes
+    ----------
+    flops, bytes, kernels : ndarray
+        Canonical FLOPs, bytes moved, kernels launched.
+    padding : ndarray
+        Multiply-accumulates of the padded matrix product over those of the product itself; 1 for other layers.
+    tiles : ndarray
+        Tiles of output that can be computed side by side; 0 for layers that are no matrix product.
+    work_class : ndarray of int
+        Index into `CLASSES`.
+    part : ndarray of int
+        0 forward (or inference), 1 data gradient, 2 weight gradient, 3 update.
+    place : ndarray of int, shape (entries, 2)
+        Pass and layer of each entry.
+    """
+
+    flops: Floats
+    bytes: Floats
+    kernels: Floats
+    padding: Floats
+    tiles: Floats
+    work_class: Ints
+    part: Ints
+    place: Ints
+
+    @property
+    def matrix(self) -> NDArray[np.bool_]:
+        """Entries that multiply and accumulate (an update of such a layer does not)."""
+        return (self.work_class < len(MATRIX_CLASSES)) & (self.part < 3)
+
+
+_PARTS = {"inference": 0, "forward": 0, "backward_data": 1, "backward_weight": 2, "update": 3}
+
+
+def features_of(layers: Sequence[Layer], work: Work, phase: str, batch_size: int) -> Features:
+    """Features of a network's layers in the passes of a phase.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+    work : Work
+        Counted from these layers.
+    phase : str
+    batch_size : int
+    """
+    passes = PHASES[phase]
+    kernels = work.column("kernels", phase, batch_size)
+    place = np.argwhere(kernels > 0)
+    classes = np.array([CLASSES.index(class_of(layer)) for layer in layers], dtype=np.int64)
+    sizes = np.array([_sizes(layers[layer], passes[part], batch_size) for part, layer in place], dtype=np.float64)
+    sizes = sizes.reshape(len(place), 2)
+    at = tuple(place.T)
+    return Features(
+        flops=work.column("flops", phase, batch_size)[at].astype(np.float64),
+        bytes=work.column("bytes", phase, batch_size)[at].astype(np.float64),
+        kernels=kernels[at].astype(np.float64),
+        padding=sizes[:, 0],
+        tiles=sizes[:, 1],
+        work_class=classes[place[:, 1]],
+        part=np.array([_PARTS[name] for name in passes], dtype=np.int64)[place[:, 0]],
+        place=place,
+    )
+
+
+def _sizes(layer: Layer, part: str, batch_size: int) -> tuple[float, float]:
+    """Padding and tiles of a layer's matrix product."""
+    gemm = None if part == "update" else gemm_of(layer, part)
+    if gemm is None or 0 in gemm[:4]:
+        return 1.0, 0.0
+    rows, columns, inner, groups = (
+        size * (batch_size if gemm.grows == name else 1)
+        for name, size in zip(("rows", "columns", "inner", "groups"), gemm[:4])
+    )
+    tiles = float(-(-rows // WORK_ROWS) * -(-columns // WORK_COLUMNS) * groups)
+    if groups > 1 and gemm.columns == gemm.groups == 1:
+        return 1.0, tiles
+    padding = (
+        _padded(rows, TILE_ROWS) / rows * _padded(columns, TILE_COLUMNS) / columns * _padded(inner, TILE_INNER) / inner
+    )
+    return (1.0 if class_of(layer) == "conv_depthwise" else padding), tiles
+
+
+def _padded(size: int, tile: int) -> int:
+    return -(-size // tile) * tile

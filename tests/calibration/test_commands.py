@@ -1,0 +1,152 @@
+"""Calibrations on disk and on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import paleo_lite as pl
+from paleo_lite.calibration.measurements import COLUMNS, TEMPLATE, read_measurements
+from paleo_lite.calibration.store import read_calibration, shipped_calibrations
+from paleo_lite.cli import main
+from paleo_lite.errors import BadFile, BadValue, CalibrationFailed
+
+pytest.importorskip("scipy")
+pytest.importorskip("tomli_w")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner(env={"COLUMNS": "100"}).invoke(main, list(arguments), prog_name="paleo-lite")
+
+
+HEAD = ",".join(COLUMNS)
+ROWS = [
+    "titan-rtx,resnet50,12,inference,fp32,0.0301", "titan-rtx,vgg16,12,inference,fp32,0.0411",
+    "titan-rtx,mobilenet_v2,12,inference,fp32,0.0121", "titan-rtx,densenet121,12,inference,fp32,0.0302",
+]  # fmt: skip
+
+
+@pytest.fixture
+def csv_file(tmp_path: Path) -> Path:
+    path = tmp_path / "measured.csv"
+    path.write_text("\n".join([HEAD, *ROWS]) + "\n")
+    return path
+
+
+def test_calibrate_write_show_predict(tmp_path: Path, csv_file: Path) -> None:
+    target = tmp_path / "mine.toml"
+    made = run("calibrate", str(csv_file), "--gpu", "TITAN RTX", "-o", str(target), "--date", "2020-05-01")
+    assert made.exit_code == 0, made.stderr
+    shown = run("calibrations", "show", str(target))
+    assert shown.exit_code == 0
+    assert "efficiency_conv_3x3" in shown.stdout and "4 measurements of 4 networks" in shown.stdout
+    answer = json.loads(
+        run(
+            "predict",
+            "resnet50",
+            "--gpu",
+            "titan-rtx",
+            "--batch-size",
+            "12",
+            "--calibration",
+            str(target),
+            "--format",
+            "json",
+        ).stdout
+    )
+    assert answer["time_model"] == "calibrated"
+    low, high = answer["interval"]
+    assert low < answer["time_s"] < high
+    assert low < 0.0301 < high  # what was measured
+    again = run("calibrate", str(csv_file), "--gpu", "titan-rtx", "-o", str(target))
+    assert again.exit_code == 2 and "is there already" in again.stderr
+
+
+def test_a_shipped_calibration_is_the_default_and_is_named() -> None:
+    name = next(iter(shipped_calibrations()))
+    device, _, precision = name.rpartition("-")
+    prediction = pl.predict("resnet50", gpu=device, precision=precision)
+    assert prediction.model.name == "calibrated"
+    assert prediction.interval is not None
+    assert prediction.time_s == pytest.approx(sum(row["time_s"] for row in prediction.rows()) + prediction.constant_s)
+    text = run("predict", "resnet50", "--gpu", device, "--precision", precision).stdout
+    assert f"calibrated ({device} {precision}" in text and "at 90 %" in text
+    bare = pl.predict("resnet50", gpu=device, precision=precision, time_model="roofline")
+    assert bare.model.name == "roofline" and bare.interval is None
+
+
+def test_every_shipped_calibration_reads() -> None:
+    for name, path in shipped_calibrations().items():
+        found = read_calibration(path)
+        assert name == f"{found.device}-{found.precision}"
+        assert all(p.low <= p.value <= p.high for p in found.parameters.values())
+
+
+def test_a_calibration_of_another_device_is_refused() -> None:
+    name = next(iter(shipped_calibrations()))
+    with pytest.raises(CalibrationFailed, match="says nothing of k80"):
+        pl.predict("resnet50", gpu="k80", calibration=name)
+    with pytest.raises(BadValue, match="time model of its own"):
+        pl.predict("resnet50", gpu="k80", calibration=name, ppp=0.5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("titan-rtx,vgg16,12,inference,fp32,0.0411", "titan-rtx,vgg16,12,inference,fp32,-1", "line 3: time_s is '-1'"),
+        (
+            "titan-rtx,vgg16,12,inference,fp32,0.0411",
+            "titan-rtx,vgg16,12,inference,fp32,nan",
+            "line 3: time_s is 'nan'",
+        ),
+        ("titan-rtx,vgg16,12,inference", "titan-rtx,vgg16,0,inference", "line 3: batch_size is '0'"),
+        ("titan-rtx,vgg16,12,inference", "titan-rtx,vgg16,12,thinking", "line 3: phase is 'thinking'"),
+        ("vgg16,12,inference,fp32", "vgg16,12,inference,fp31", "line 3: precision is 'fp31'"),
+        ("titan-rtx,vgg16", "titan-rtx,", "line 3: network is empty"),
+        ("time_s", "seconds", "line 1: no column time_s"),
+    ],
+)
+def test_a_bad_measurement_is_named_with_its_line(csv_file: Path, old: str, new: str, message: str) -> None:
+    csv_file.write_text(csv_file.read_text().replace(old, new, 1))
+    with pytest.raises(BadFile, match=message):
+        read_measurements(csv_file)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["calibrate"], 2, "takes measurements CSVs and --gpu"),
+        (["calibrate", "absent.csv", "--gpu", "k80"], 1, "cannot be read"),
+        (["calibrations", "show", "nothing"], 2, "no calibration is called 'nothing'"),
+        (["validate", "--data", "absent"], 1, "cannot be read"),
+        (["predict", "vgg16", "--gpu", "k80", "--time-model", "calibrated"], 2, "needs a calibration"),
+    ],
+)
+def test_mistakes_get_one_sentence(arguments: list[str], code: int, message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == code
+    assert message in result.stderr
+
+
+def test_a_device_that_was_not_measured_is_named(csv_file: Path) -> None:
+    result = run("calibrate", str(csv_file), "--gpu", "k80")
+    assert result.exit_code == 1
+    assert "no measurement of k80 in fp32 among 4: there are titan-rtx fp32" in result.stderr
+
+
+def test_the_template_reads(tmp_path: Path) -> None:
+    path = tmp_path / "template.csv"
+    path.write_text(run("calibrate", "--template").stdout)
+    assert path.read_text() == TEMPLATE
+    assert [m.phase for m in read_measurements(path)] == ["inference", "training"]
+
+
+def test_validate_prints_the_table_of_truth(csv_file: Path) -> None:
+    answer = json.loads(run("validate", "--data", str(csv_file), "--format", "json").stdout)
+    (row,) = answer["rows"]
+    fields = "split gpu precision phase points mape median p90 bias rank_correlation coverage_80 coverage_90 width_90"
+    assert {*fields.split(), "baselines"} <= set(row)
+    assert row["points"] == 4 and set(row["baselines"]) == {"one_ppp", "roofline", "per_class_ppp"}

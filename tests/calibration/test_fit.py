@@ -1,0 +1,194 @@
+"""The fit: derivatives, recovery of a known truth within its intervals, robustness, and what it must not depend on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paleo_lite.calibration.calibrate import calibrate, features_for, on_tensor_cores, runs_of
+from paleo_lite.calibration.fit import Prior, fit
+from paleo_lite.calibration.measurements import Measurement
+from paleo_lite.calibration.prior import BASE, base_prior, pooled_prior
+from paleo_lite.errors import CalibrationFailed
+from paleo_lite.hardware import find_device
+from paleo_lite.timing.calibrated import NAMES, PARAMETERS, sensitivities, step_times
+
+pytest.importorskip("scipy")
+
+NETWORKS = [
+    "vgg11",
+    "resnet18",
+    "resnet50",
+    "mobilenet_v2",
+    "squeezenet1_1",
+    "densenet121",
+    "resnext50_32x4d",
+    "alexnet",
+]
+DEVICE = find_device("titan-rtx")
+
+
+def measured(networks: list[str], phases: tuple[str, ...] = ("inference", "forward+backward")) -> list[Measurement]:
+    """Steps without times yet."""
+    return [
+        Measurement(DEVICE.id, network, 12, phase, "fp32", 1.0, source="simulated")
+        for network in networks
+        for phase in phases
+    ]
+
+
+def simulate(theta: np.ndarray, noise: float, rng: np.random.Generator) -> list[Measurement]:
+    """What a machine with these parameters would have measured."""
+    steps = measured(NETWORKS)
+    times = runs_of(steps, DEVICE, "fp32").predict_s(theta) * np.exp(noise * rng.standard_normal(len(steps)))
+    return [Measurement(m.gpu, m.network, 12, m.phase, "fp32", float(t), source="x") for m, t in zip(steps, times)]
+
+
+def test_every_parameter_has_a_prior_and_a_unit() -> None:
+    assert set(BASE) == set(PARAMETERS) == set(NAMES)
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_derivatives_equal_finite_differences(phase: str) -> None:
+    steps = measured(["resnext50_32x4d", "mobilenet_v2", "vit_b_16"], (phase,))
+    runs = runs_of(steps, DEVICE, "fp32")
+    theta = base_prior(False).mean
+    _, gradient = sensitivities(runs.features, runs.rates, np.exp(theta), runs.run, len(runs))
+    for index in range(len(NAMES)):
+        up, down = theta.copy(), theta.copy()
+        up[index] += 1e-5
+        down[index] -= 1e-5
+        change = [step_times(runs.features, runs.rates, np.exp(t), runs.run, len(runs)) for t in (up, down)]
+        assert gradient[:, index] == pytest.approx((change[0] - change[1]) / 2e-5, rel=1e-5, abs=1e-10)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6))
+def test_more_of_anything_never_takes_less_time(seed: int) -> None:
+    """More FLOPs, bytes or kernels, with any parameters."""
+    rng = np.random.default_rng(seed)
+    runs = runs_of(measured(["resnet50"]), DEVICE, "fp32")
+    values = np.exp(base_prior(False).mean + rng.normal(size=len(NAMES)))
+    before = step_times(runs.features, runs.rates, values, runs.run, len(runs))
+    for column in ("flops", "bytes", "kernels"):
+        more = type(runs.features)(
+            **{
+                name: getattr(runs.features, name) * (1 + (name == column) * rng.random())
+                if name == column
+                else getattr(runs.features, name)
+                for name in type(runs.features).__struct_fields__
+            }
+        )
+        assert (step_times(more, runs.rates, values, runs.run, len(runs)) >= before - 1e-12).all()
+
+
+def test_a_larger_batch_takes_longer() -> None:
+    values = np.exp(base_prior(False).mean)
+    times = []
+    for batch in (1, 2, 3, 8, 9, 64, 65, 1000):
+        features = features_for(Measurement(DEVICE.id, "resnet50", batch, "training", "fp32", 1.0))
+        runs = runs_of([Measurement(DEVICE.id, "resnet50", batch, "training", "fp32", 1.0)], DEVICE, "fp32")
+        assert len(features.flops) == len(runs.run)
+        times.append(step_times(runs.features, runs.rates, values, runs.run, 1)[0])
+    assert times == sorted(times)
+
+
+def test_a_perfect_model_is_recovered_from_its_own_data() -> None:
+    """Without noise, and with priors that are wrong, the times come back; parameters within their intervals."""
+    rng = np.random.default_rng(1)
+    prior = base_prior(False)
+    truth = prior.mean + 0.5 * prior.deviation * rng.standard_normal(len(NAMES))
+    measurements, found = calibrate(simulate(truth, 0.0, rng), DEVICE, "fp32", prior)
+    predicted = runs_of(measurements, DEVICE, "fp32").predict_s(found.theta)
+    assert predicted == pytest.approx([m.time_s for m in measurements], rel=0.02)
+
+
+@pytest.mark.slow
+def test_intervals_of_parameters_cover_a_known_truth() -> None:
+    """Truth drawn from the prior, 5 % noise, 200 times: 90 % intervals hold it 85 to 95 % of the time."""
+    rng = np.random.default_rng(2)
+    prior = base_prior(False)
+    inside = []
+    for _ in range(200):
+        truth = prior.mean + prior.deviation * rng.standard_normal(len(NAMES))
+        _, found = calibrate(simulate(truth, 0.05, rng), DEVICE, "fp32", prior)
+        away = np.abs(found.theta - truth) / np.sqrt(np.diag(found.covariance))
+        inside.append(away < 1.645)
+    assert 0.85 <= np.mean(inside) <= 0.95
+
+
+def test_the_unit_of_time_scales_the_fit() -> None:
+    """A machine twice as slow in everything measures twice the time: only rates and overheads move."""
+    rng = np.random.default_rng(3)
+    wide = Prior(base_prior(False).mean, np.full(len(NAMES), 20.0))
+    once = simulate(wide.mean, 0.02, rng)
+    twice = [Measurement(m.gpu, m.network, 12, m.phase, "fp32", 2 * m.time_s) for m in once]
+    ordered, first = calibrate(once, DEVICE, "fp32", wide)
+    again, second = calibrate(twice, DEVICE, "fp32", wide)
+    one, two = (
+        dict(zip(((m.network, m.phase) for m in steps), runs_of(steps, DEVICE, "fp32").predict_s(found.theta)))
+        for steps, found in ((ordered, first), (again, second))
+    )
+    for key, time in one.items():
+        assert two[key] == pytest.approx(2 * time, rel=0.01)
+
+
+def test_the_order_of_rows_does_not_matter() -> None:
+    steps = simulate(base_prior(False).mean, 0.05, np.random.default_rng(4))
+    _, forward = calibrate(steps, DEVICE, "fp32")
+    _, backward = calibrate(steps[::-1], DEVICE, "fp32")
+    assert np.array_equal(forward.theta, backward.theta)
+
+
+def test_one_wild_measurement_does_not_spoil_the_fit() -> None:
+    rng = np.random.default_rng(5)
+    truth = base_prior(False).mean
+    steps = simulate(truth, 0.0, rng)
+    wild = [
+        Measurement(m.gpu, m.network, 12, m.phase, "fp32", m.time_s * (10 if i == 3 else 1))
+        for i, m in enumerate(steps)
+    ]
+    _, found = calibrate(wild, DEVICE, "fp32")
+    clean = runs_of(steps, DEVICE, "fp32")
+    assert np.median(np.abs(clean.predict_s(found.theta) / clean.measured_s - 1)) < 0.05
+
+
+def test_without_measurements_of_a_class_its_prior_stays() -> None:
+    steps = [m for m in simulate(base_prior(False).mean, 0.02, np.random.default_rng(6)) if m.network == "vgg11"]
+    _, found = calibrate(steps, DEVICE, "fp32")
+    held = NAMES.index("efficiency_conv_depthwise")
+    assert found.theta[held] == base_prior(False).mean[held]
+    assert found.moved[held] == pytest.approx(0)
+    assert found.moved[NAMES.index("efficiency_conv_3x3")] > 0.3
+
+
+def test_a_pooled_prior_of_nothing_is_the_base_and_of_fits_is_narrower() -> None:
+    base = base_prior(False)
+    assert pooled_prior([], base) is base
+    fits = [calibrate(simulate(base.mean, 0.02, np.random.default_rng(seed)), DEVICE, "fp32")[1] for seed in (7, 8, 9)]
+    pooled = pooled_prior(fits, base)
+    assert (pooled.deviation <= base.deviation).all()
+    assert (
+        pooled.deviation[NAMES.index("efficiency_conv_3x3")] < 0.8 * base.deviation[NAMES.index("efficiency_conv_3x3")]
+    )
+
+
+@pytest.mark.parametrize("time_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_an_impossible_time_is_refused(time_s: float) -> None:
+    with pytest.raises(CalibrationFailed, match="must be a number above 0"):
+        calibrate([Measurement(DEVICE.id, "alexnet", 1, "inference", "fp32", time_s)], DEVICE, "fp32")
+
+
+def test_nothing_or_another_precision_is_refused() -> None:
+    with pytest.raises(CalibrationFailed, match="no measurement"):
+        calibrate([], DEVICE, "fp32")
+    with pytest.raises(CalibrationFailed, match="in fp16 cannot calibrate fp32"):
+        calibrate([Measurement(DEVICE.id, "alexnet", 1, "inference", "fp16", 1.0)], DEVICE, "fp32")
+
+
+def test_an_empty_fit_is_the_prior() -> None:
+    runs = runs_of(measured(["alexnet"]), DEVICE, "fp32").choose(np.array([], dtype=np.int64))
+    found = fit(runs, base_prior(on_tensor_cores(DEVICE, "fp32")))
+    assert np.array_equal(found.theta, base_prior(False).mean)
