@@ -14,6 +14,13 @@ _COMMANDS = {
     "layers": "Count a network layer by layer.",
     "networks": "List, show and export networks.",
     "hardware": "List, show and audit devices and links.",
+    "calibrate": "Learn a device's parameters from measured steps.",
+    "calibrations": "List and show what was learnt.",
+    "validate": "Hold measurements out and say how far off predictions of them are.",
+    "efficiency": "Say how well a device was used, from profiles.",
+    "kernels": "Say where a profile's time went, kernel by kernel.",
+    "compare": "Lay two profiles, or a prediction and a profile, side by side.",
+    "scaled": "Efficiencies over the time that batches really took.",
 }
 
 

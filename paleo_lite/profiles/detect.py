@@ -16,7 +16,7 @@ READERS: tuple[tuple[str, str], ...] = (
     ("nsys_sqlite", "NsysSqlite"),
     ("nvprof_sqlite", "NvprofSqlite"),
     ("chrome", "ChromeTrace"),
-    ("tau", "TauXml"),
+    ("tau_xml", "TauXml"),
     ("ncu", "NcuCsv"),
     ("nsys_stats", "NsysStatsCsv"),
     ("nvprof_csv", "GpuTraceCsv"),
@@ -49,8 +49,9 @@ def open_profile(path: Path, name_pattern: str | None = None) -> Profile:
         If no reader knows the content; the message lists what is read.
     """
     head = read_head(path)
-    readers = [load_reader(module, name) for module, name in READERS]
-    for reader in readers:
+    readers = []
+    for module, name in READERS:  # what is recognised early imports none of the rest
+        readers.append(reader := load_reader(module, name))
         if reader.recognises(path, head):
             return Profile(path, reader.name, reader, parse_name(path.name, name_pattern))
     known = "; ".join(reader.what for reader in readers)

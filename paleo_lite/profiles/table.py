@@ -140,7 +140,7 @@ def batch_of(columns: Mapping[str, Any], length: int, keep: tuple[str, ...] | No
         if value is None:
             array = pa.nulls(length, field.type)
         elif isinstance(value, (pa.Array, pa.ChunkedArray)):
-            array = value.cast(field.type)
+            array = value if value.type == field.type else value.cast(field.type)
         else:
             array = pa.array(value, type=pa.string() if field.type == _NAME else field.type).cast(field.type)
         if isinstance(array, pa.ChunkedArray):

@@ -1,4 +1,4 @@
-"""Finding devices: forgiving about spelling, never about which device is meant; bad files are named with their field."""
+"""Finding devices: forgiving about spelling, never about which device is meant; bad files are named with field."""
 
 from __future__ import annotations
 

@@ -1,0 +1,222 @@
+"""How well a device was used, over many profiles: rows, one per file, and means over groups of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..errors import BadProfile, UnknownName
+from ..hardware import Device
+from ..hardware.device import PeakRate
+from ..profiles.configuration import parse_name
+from .executor import run_files
+from .files import Finding, Method, examiner, find_files
+from .steady import Steady
+
+if TYPE_CHECKING:
+    from .durations import DurationBook
+
+SHARES = ("compute_efficiency", "flops_efficiency", "bandwidth_efficiency")
+"""Figures that are shares of 1."""
+
+
+class Efficiency(msgspec.Struct, frozen=True):
+    """How well a device was used.
+
+    Attributes
+    ----------
+    method : str
+    device : Device
+    peak : PeakRate
+        What FLOP/s are compared with.
+    rows : list of dict
+        Per file its configuration and figures; None where a profile does not tell.
+    groups : list of dict
+        Means over the rows that agree in `group_by`, with ``files``, their number.
+    group_by : list of str
+    configuration : list of str
+        The keys of a row that say what was run.
+    failed : list of dict
+        ``file`` and ``error`` of those that could not be read.
+    """
+
+    method: Method
+    device: Device
+    peak: PeakRate
+    rows: list[dict[str, Any]]
+    groups: list[dict[str, Any]]
+    group_by: list[str]
+    configuration: list[str]
+    failed: list[dict[str, str]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "method": self.method,
+            "device": self.device.id,
+            "peak_flops_per_s": self.peak.per_s,
+            "peak_bandwidth_bytes_per_s": self.device.bandwidth_bytes_per_s,
+            "rows": [msgspec.to_builtins(row) for row in self.rows],
+            "group_by": self.group_by,
+            "groups": self.groups,
+            "failed": self.failed,
+        }
+
+
+def measure_efficiency(
+    paths: Iterable[Path],
+    device: Device,
+    method: Method = "steady",
+    precision: str = "fp32",
+    group_by: Sequence[str] = (),
+    name_pattern: str | None = None,
+    durations: DurationBook | None = None,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    keep_going: bool = False,
+    on_done: Callable[[int, int], None] | None = None,
+) -> Efficiency:
+    """Read profiles and compare what they say with a device's peaks.
+
+    Parameters
+    ----------
+    paths : iterable of Path
+        Files, and folders of files.
+    device : Device
+    method : {"steady", "notebook"}
+        One steady iteration, with what the profiler did not count; or every row as SURFBoard's notebook counts it.
+    precision : str
+        Of the peak.
+    group_by : sequence of str
+        Columns of the configuration.
+    name_pattern : str, optional
+        How a file's name tells its configuration, see `profiles.configuration`.
+    durations : DurationBook, optional
+        Measured durations of one iteration, which kernel times then do not stand in for.
+    jobs, scheduler
+        See `executor.run_files`.
+    keep_going : bool
+        Whether a file that cannot be read is reported in `failed` rather than raised.
+    on_done : callable, optional
+        Called with the number of files done and of all.
+
+    Raises
+    ------
+    BadProfile
+        If a file cannot be read, without `keep_going`.
+    UnknownName
+        If no file's configuration has a column to group by.
+    """
+    peak = device.find_peak(precision)
+    parse_name("", name_pattern)  # a pattern that is none is told before any work
+    files = find_files(paths)
+    found: dict[Path, Finding] = {}
+    for number, (path, finding) in enumerate(run_files(files, examiner(method, name_pattern), jobs, scheduler), 1):
+        if finding.error and not keep_going:
+            raise BadProfile(finding.error)
+        found[path] = finding
+        if on_done is not None:
+            on_done(number, len(files))
+    findings = [found[path] if path in found else found[path.absolute()] for path in files]
+    good = [finding for finding in findings if not finding.error]
+    columns = list(dict.fromkeys(name for finding in good for name in finding.configuration))
+    for name in group_by:
+        if good and name not in columns:
+            raise UnknownName("column", name, columns, "The columns come from the files' names (--name-pattern).")
+    rows = [_row(finding, device, peak, durations) for finding in good]
+    return Efficiency(
+        method,
+        device,
+        peak,
+        rows,
+        group_rows(rows, group_by, columns) if group_by else [],
+        list(group_by),
+        columns,
+        [{"file": str(finding.path), "error": finding.error} for finding in findings if finding.error],
+    )
+
+
+def _order(values: tuple[Any, ...]) -> list[tuple[bool, bool, Any]]:
+    """Numbers before text before what is absent."""
+    return [(value is None, isinstance(value, str), 0 if value is None else value) for value in values]
+
+
+def _row(finding: Finding, device: Device, peak: PeakRate, durations: DurationBook | None) -> dict[str, Any]:
+    figures: dict[str, Any] = dict(finding.notebook or {})
+    if finding.steady is not None:
+        duration = durations.find(finding.configuration) if durations is not None else None
+        figures = steady_figures(finding.steady, peak.per_s, duration.seconds if duration is not None else None)
+    row = {"file": finding.path.name, **finding.configuration}
+    for name in ("compute_efficiency", "flops_per_s", "bandwidth_bytes_per_s"):
+        row[name] = figures.pop(name)
+    row["flops_efficiency"] = _over(row["flops_per_s"], peak.per_s)
+    row["bandwidth_efficiency"] = _over(row["bandwidth_bytes_per_s"], device.bandwidth_bytes_per_s)
+    return row | figures
+
+
+def steady_figures(steady: Steady, peak_flops_per_s: float, batch_duration_s: float | None = None) -> dict[str, Any]:
+    """The rates that follow from a steady iteration.
+
+    They are over the measured duration of an iteration where there is one, else over the time in which the device was
+    busy, else over the sum of the kernels' times; ``time_basis`` says which.
+    """
+    basis, seconds = next(
+        (name, value)
+        for name, value in (
+            ("batch duration", batch_duration_s),
+            ("busy time", steady.busy_s),
+            ("sum of kernel times", steady.kernel_s),
+        )
+        if value is not None
+    )
+    conv = _total(steady.conv_flops_forward, steady.conv_flops_backward)
+    return {
+        "compute_efficiency": _over(steady.compute_s, steady.kernel_s),
+        "flops_per_s": _over(steady.flops, seconds),
+        "bandwidth_bytes_per_s": _over(steady.bytes, seconds),
+        "time_basis": basis,
+        "batch_duration_s": batch_duration_s,
+        "conv_flops": conv,
+        "conv_ppp": _ppp(conv, seconds, peak_flops_per_s),
+        "conv_ppp_forward": _ppp(steady.conv_flops_forward, steady.conv_forward_s, peak_flops_per_s),
+        "conv_ppp_backward": _ppp(steady.conv_flops_backward, steady.conv_backward_s, peak_flops_per_s),
+        **msgspec.to_builtins(steady),
+    }
+
+
+def _total(*values: float | None) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _over(value: float | None, unit: float) -> float | None:
+    return None if value is None else value / unit
+
+
+def _ppp(flops: float | None, seconds: float | None, peak: float) -> float | None:
+    return flops / seconds / peak if flops is not None and seconds else None
+
+
+def group_rows(
+    rows: Sequence[Mapping[str, Any]], group_by: Sequence[str], configuration: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Means of the figures over the rows that agree in some columns; rows in which a figure is absent do not count."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.get(name) for name in group_by), []).append(row)
+    means = []
+    for values in sorted(groups, key=_order):
+        members = groups[values]
+        group = dict(zip(group_by, values)) | {"files": len(members)}
+        for name in dict.fromkeys(key for member in members for key in member if key not in configuration):
+            numbers = [member.get(name) for member in members]
+            known = [number for number in numbers if isinstance(number, (int, float))]
+            if known:
+                group[name] = sum(known) / len(known)
+            elif all(number is None for number in numbers):
+                group[name] = None
+        means.append(group)
+    return means

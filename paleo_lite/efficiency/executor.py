@@ -1,0 +1,151 @@
+"""The same work on many files: in this process, in a pool with one process per core, or on a Dask cluster.
+
+Each file is one task that gives one small result, so that memory does not grow with the input, a worker that dies
+loses no file, and none counts twice.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from ..errors import BadProfile, BadValue, MissingExtra
+
+_T = TypeVar("_T")
+Work = Callable[[Path], _T]
+
+_ROUNDS = 2  # pools that are tried before every file left gets a process of its own
+_ANSWER_S = 10  # what a scheduler is given to answer
+
+
+def run_files(
+    paths: Sequence[Path], work: Work[_T], jobs: int | None = None, scheduler: str | None = None
+) -> Generator[tuple[Path, _T], None, None]:
+    """Do some work on every file; results come as they are done, each with its file.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+    work : callable
+        From a path to a result; both travel between processes. It answers for what is wrong with a file itself.
+    jobs : int, optional
+        Processes, one per core without it; 1 stays in this process.
+    scheduler : str, optional
+        Address of a Dask scheduler, ``tcp://host:8786``, whose workers see the same files.
+
+    Raises
+    ------
+    BadProfile
+        If a process dies of a file, tried alone.
+    MissingExtra
+        If a scheduler is given and Dask is not installed.
+    BadValue
+        If no scheduler answers.
+    """
+    if scheduler is not None:
+        yield from _on_cluster([path.absolute() for path in paths], work, scheduler)
+        return
+    jobs = min(jobs or cores(), len(paths))
+    if jobs <= 1:
+        for path in paths:
+            yield path, work(path)
+        return
+    left = list(paths)
+    for _ in range(_ROUNDS):
+        with closing(_in_pool(left, work, jobs)) as results:
+            for path, result in results:
+                left.remove(path)
+                yield path, result
+        if not left:
+            return
+    for path in left:
+        alone = next(_in_pool([path], work, 1), None)
+        if alone is None:
+            raise BadProfile(f"{path}: the process that read it died (out of memory?)")
+        yield alone
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _in_pool(paths: Sequence[Path], work: Work[_T], jobs: int) -> Generator[tuple[Path, _T], None, None]:
+    """Results of a pool; where a process dies it ends early, and the files without a result are left over."""
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(jobs, mp_context=_context(), initializer=_leave_interrupts_to_the_parent)
+    try:
+        with closing(_collect(pool, paths, work)) as results:
+            yield from results
+    except BrokenProcessPool:
+        return
+    except BaseException:  # interrupted, or nobody wants the rest: what runs is stopped at once
+        for process in set(multiprocessing.active_children()) - before:
+            process.kill()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _collect(executor: Executor, paths: Sequence[Path], work: Work[_T]) -> Generator[tuple[Path, _T], None, None]:
+    futures: dict[Future[_T], Path] = {executor.submit(work, path): path for path in paths}
+    broken: BrokenProcessPool | None = None
+    for future in as_completed(futures):
+        try:
+            result = future.result()
+        except BrokenProcessPool as error:  # others may have been done before
+            broken = error
+            continue
+        yield futures[future], result
+    if broken is not None:
+        raise broken
+
+
+def _context() -> multiprocessing.context.BaseContext:
+    """How processes start: forked from this one where that is safe, which saves them all their imports.
+
+    A fork of a process with several threads could copy locks that are held: then they are forked from a clean process.
+    """
+    methods = multiprocessing.get_all_start_methods()
+    if sys.platform == "linux" and threading.active_count() == 1:
+        return multiprocessing.get_context("fork")
+    if "forkserver" not in methods:
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["paleo_lite.efficiency.files", "paleo_lite.profiles.pyprof"])
+    return context
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[Executor]:
+    try:
+        from distributed import Client
+    except ImportError:
+        raise MissingExtra("a scheduler", "cluster") from None
+    try:
+        client = Client(address, timeout=_ANSWER_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise BadValue(f"no Dask scheduler answers at {address!r} ({error})") from None
+    with client, client.get_executor(pure=False) as executor:
+        yield executor
+
+
+def _on_cluster(paths: Sequence[Path], work: Work[_T], address: str) -> Generator[tuple[Path, _T], None, None]:
+    """A task whose worker dies is done again by another worker: the scheduler sees to it."""
+    with _cluster(address) as executor, closing(_collect(executor, paths, work)) as results:
+        yield from results

@@ -1,0 +1,103 @@
+"""One profile, from the file to the figures of a method: what a worker does, and which files there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from ..errors import BadProfile, BadValue, PaleoError
+from ..profiles.detect import open_profile
+from ..profiles.table import Profile
+from . import notebook, runs
+from .executor import Work
+from .steady import Steady, steady_state
+
+Method = Literal["steady", "notebook"]
+
+METHODS: tuple[Method, ...] = ("steady", "notebook")
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What was found of one file.
+
+    Attributes
+    ----------
+    path : Path
+    format : str
+    configuration : dict
+        From the file's name.
+    notebook, steady : dict, Steady or None
+        The figures of the method that was asked for.
+    error : str
+        What is wrong with the file, in which case there are no figures.
+    """
+
+    path: Path
+    format: str = ""
+    configuration: dict[str, Any] = {}
+    notebook: dict[str, float] | None = None
+    steady: Steady | None = None
+    error: str = ""
+
+
+def examiner(method: Method, name_pattern: str | None) -> Work[Finding]:
+    """The work on one file, as the executor wants it."""
+    return partial(_examine, method=method, name_pattern=name_pattern)
+
+
+def _examine(path: Path, method: Method, name_pattern: str | None) -> Finding:
+    try:
+        profile = open_profile(path, name_pattern)
+        steady = _steady(profile) if method == "steady" else None
+        sums = _sums(profile).finish() if method == "notebook" else None
+    except PaleoError as error:
+        text = str(error)
+        return Finding(path, error=text if str(path) in text else f"{path}: {text}")
+    return Finding(path, profile.format, dict(profile.configuration), sums, steady)
+
+
+def _sums(profile: Profile) -> notebook.NotebookSums:
+    sums = notebook.NotebookSums()
+    for batch in profile.batches(notebook.COLUMNS):
+        sums = sums.merge(notebook.sum_rows(batch))
+    if sums.rows and not any(sums.flops.values()):
+        raise BadProfile(f"the profiler counted no FLOPs (a {profile.format} file), which the notebook's method needs")
+    return sums
+
+
+def _steady(profile: Profile) -> Steady:
+    return steady_state(runs.together([runs.find_runs(batch) for batch in profile.batches(runs.COLUMNS)]))
+
+
+def find_files(paths: Iterable[Path]) -> list[Path]:
+    """The files, and those directly in the folders, each once; numbers in their names count as numbers.
+
+    Raises
+    ------
+    BadValue
+        If a path does not exist, or there is no file at all.
+    """
+    found: dict[Path, Path] = {}
+    paths = list(paths)
+    for path in paths:
+        if path.is_dir():
+            inside = [file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")]
+            files = sorted(inside, key=_natural)
+        elif path.exists():
+            files = [path]
+        else:
+            raise BadValue(f"{path}: no such file or folder")
+        for file in files:
+            found.setdefault(file.resolve(), file)
+    if not found:
+        raise BadValue(f"no files in {', '.join(map(str, paths)) or 'nothing'}")
+    return list(found.values())
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.name)]

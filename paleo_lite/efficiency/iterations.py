@@ -1,0 +1,112 @@
+"""Where the iterations of a profiled loop begin, found from what repeats."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from .runs import Runs, Signature
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+COVERED = 0.95
+"""Share of the thread's time that must be spent in what happens at least once per iteration."""
+
+SPACING = 0.25
+"""How far nine of ten distances between beginnings may be from their median."""
+
+
+class Iterations(msgspec.Struct, frozen=True, eq=False):
+    """The iterations of a profile.
+
+    Attributes
+    ----------
+    anchor : Signature
+        The run that every iteration begins with.
+    thread : int or None
+        The thread that does the forward pass.
+    starts : ndarray of int64, shape (iterations,)
+        First row of each; what lies before the first belongs to none.
+    number : ndarray of int64, shape (runs,)
+        The iteration of every run, counted from 0; -1 before the first.
+    """
+
+    anchor: Signature
+    thread: int | None
+    starts: NDArray[np.int64]
+    number: NDArray[np.int64]
+
+
+def find_iterations(runs: Runs) -> Iterations | None:
+    """The iterations of a profile, None where nothing repeats as an iteration does.
+
+    The forward thread is the one with the most time in named operations that are not labelled backward (in anything,
+    where no operation is named). Its first run that comes back at even distances, and less often than almost
+    everything else on the thread, begins an iteration: a layer that repeats within an iteration comes back at uneven
+    ones, with the backward pass after the last.
+
+    Parameters
+    ----------
+    runs : Runs
+        Settled.
+    """
+    if not runs.length:
+        return None
+    table = runs.table
+    thread = _forward_thread(runs)
+    candidates = [
+        place for place, signature in enumerate(runs.signatures) if signature.thread == thread and _forward(signature)
+    ]
+    named = [place for place in candidates if runs.signatures[place].op is not None]
+    candidates = named or candidates
+    if not candidates:
+        return None
+    size = len(runs.signatures)
+    counts = np.bincount(table["signature"], minlength=size)
+    times = np.bincount(table["signature"], table["duration_ns"], size)
+    first = np.full(size, runs.length)
+    first[table["signature"][::-1]] = table["row"][::-1]  # rows of a signature ascend
+    total = times[candidates].sum()
+    for place in sorted(candidates, key=lambda place: first[place]):
+        if counts[place] < 2:
+            continue
+        often = [other for other in candidates if counts[other] >= 0.9 * counts[place]]
+        if times[often].sum() < COVERED * total:
+            continue
+        starts = table["row"][table["signature"] == place]
+        if _even(starts):
+            number = np.searchsorted(starts, table["row"], side="right") - 1
+            return Iterations(runs.signatures[place], thread, starts, number)
+    return None
+
+
+def typical(values: NDArray[Any], among: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which of some iterations have the most frequent value; none where none is asked about."""
+    if not among.any():
+        return among
+    distinct, counts = np.unique(values[among], return_counts=True)
+    frequent: NDArray[np.bool_] = among & (values == distinct[counts.argmax()])
+    return frequent
+
+
+def _forward(signature: Signature) -> bool:
+    return signature.direction != "bprop"
+
+
+def _forward_thread(runs: Runs) -> int | None:
+    by_thread: dict[int | None, float] = {}
+    named = any(signature.op is not None for signature in runs.signatures)
+    times = np.bincount(runs.table["signature"], runs.table["duration_ns"], len(runs.signatures))
+    for signature, time in zip(runs.signatures, times):
+        if _forward(signature) and (signature.op is not None or not named):
+            by_thread[signature.thread] = by_thread.get(signature.thread, 0.0) + float(time)
+    return max(by_thread, key=lambda thread: by_thread[thread], default=None)
+
+
+def _even(starts: NDArray[np.int64]) -> bool:
+    distances = np.diff(starts)
+    middle = np.median(distances)
+    return bool(np.mean(np.abs(distances - middle) <= SPACING * middle) >= 0.9)

@@ -1,0 +1,294 @@
+"""Where a profile's time went, kernel by kernel, how near each came to the machine's limits, what to do first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ..hardware import Device, PeakRate
+from ..profiles.names import classify
+from ..profiles.table import Profile
+from .metrics import occupancy_of
+from .totals import SUMS, KernelTotals, total_kernels
+
+_TRUSTED = 0.25  # of a kernel's time must have FLOPs and bytes before its bound says anything
+
+
+class KernelRow(msgspec.Struct, frozen=True):
+    """All calls of one kernel. Absent is None.
+
+    Attributes
+    ----------
+    name, label : str
+        Normalised name (as printed with full names) and class.
+    calls : int
+    time_s, share : float or None
+        Summed over the calls, and of the sum of all kernels; None where the profile holds counters only.
+    flops, bytes : float or None
+        That the profiler counted.
+    known_share : float
+        Share of its time whose FLOPs are known.
+    flops_per_s, flops_efficiency : float or None
+        Known FLOPs over the whole time, and as a share of the device's peak.
+    bound : {"compute", "memory"} or None
+        Which limit of the roofline is nearer, over the calls with known FLOPs and bytes; None where those make up
+        less than a quarter of the time.
+    headroom : float or None
+        Share of its time that a kernel at the roofline would not need; from the occupancy (1 less it) where the
+        roofline says nothing; None where neither is known.
+    occupancy : float or None
+        Achieved occupancy, a share of 1.
+    rank : int or None
+        1 is what to optimise first: the largest time x headroom, where a kernel of unknown headroom counts in full.
+    tensor_core : bool or None
+    metrics : dict of str to float
+        Counters as the profiler names and scales them, means over the time.
+    """
+
+    name: str
+    label: str
+    calls: int
+    time_s: float | None
+    share: float | None
+    flops: float | None
+    bytes: float | None
+    known_share: float
+    flops_per_s: float | None
+    flops_efficiency: float | None
+    bound: str | None
+    headroom: float | None
+    occupancy: float | None
+    rank: int | None
+    tensor_core: bool | None
+    metrics: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented JSON."""
+        row = msgspec.structs.asdict(self)
+        return {"name": row.pop("name"), "class": row.pop("label"), **row}
+
+
+class KernelReport(msgspec.Struct, frozen=True, eq=False):
+    """The kernels of a profile, longest first.
+
+    Attributes
+    ----------
+    path, format, direction : str
+    configuration : dict
+        What the file's name says.
+    device : Device
+    peak : PeakRate
+        What FLOP/s are held against.
+    kernels : list of KernelRow
+    time_s : float or None
+        Sum over all kernels.
+    busy_s : dict of int to float, or None
+        Union of the kernels' intervals for each device: overlapping kernels count once; None without start times.
+    notes : tuple of str
+    """
+
+    path: str
+    format: str
+    direction: str
+    configuration: dict[str, Any]
+    device: Device
+    peak: PeakRate
+    kernels: list[KernelRow]
+    time_s: float | None
+    busy_s: dict[int, float] | None
+    notes: tuple[str, ...]
+
+    @property
+    def union_s(self) -> float | None:
+        """Busy seconds of all devices together."""
+        return None if self.busy_s is None else sum(self.busy_s.values())
+
+    def by_class(self) -> list[dict[str, Any]]:
+        """Class, kernels, calls, time_s and share, longest first."""
+        classes: dict[str, dict[str, Any]] = {}
+        for row in self.kernels:
+            entry = classes.setdefault(row.label, {"class": row.label, "kernels": 0, "calls": 0, "time_s": 0.0})
+            entry["kernels"] += 1
+            entry["calls"] += row.calls
+            entry["time_s"] += row.time_s or 0.0
+        for entry in classes.values():
+            entry["share"] = entry["time_s"] / self.time_s if self.time_s else None
+        return sorted(classes.values(), key=lambda entry: (-entry["time_s"], entry["class"]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented JSON: stable names, SI units, shares of 1."""
+        return {
+            "path": self.path,
+            "format": self.format,
+            "configuration": self.configuration,
+            "direction": self.direction,
+            "gpu": self.device.id,
+            "precision": self.peak.peak.precision,
+            "peak_flops": self.peak.per_s,
+            "bandwidth_bytes_per_s": self.device.bandwidth_bytes_per_s,
+            "time_s": self.time_s,
+            "union_s": self.union_s,
+            "busy_s": None if self.busy_s is None else {str(key): value for key, value in self.busy_s.items()},
+            "classes": self.by_class(),
+            "kernels": [row.to_dict() for row in self.kernels],
+            "notes": list(self.notes),
+        }
+
+
+def report_kernels(
+    profile: Profile, device: Device, precision: str = "fp32", *, direction: str = "all", full_names: bool = False
+) -> KernelReport:
+    """Sum a profile's kernels and hold them against a device.
+
+    Parameters
+    ----------
+    profile : Profile
+    device : Device
+    precision : str
+        Of the peak.
+    direction : {"all", "fprop", "bprop", "update"}
+    full_names : bool
+        One row per name as printed, templates and parameters included, rather than per function.
+
+    Raises
+    ------
+    BadProfile
+        If there is nothing to report.
+    BadValue
+        If there is no such direction.
+    UnknownPrecision
+        If the device has no peak for the precision.
+    """
+    peak = device.find_peak(precision)
+    totals, busy_s = total_kernels(profile, direction)
+    total_ns = totals.duration_ns if totals.has_durations else None
+    rows = [
+        _row(name, label, sums, metrics, total_ns, peak, device)
+        for (name, label), (sums, metrics) in _grouped(totals, full_names).items()
+    ]
+    return KernelReport(
+        path=str(profile.path),
+        format=profile.format,
+        direction=direction,
+        configuration=profile.configuration,
+        device=device,
+        peak=peak,
+        kernels=_ranked(rows),
+        time_s=None if total_ns is None else total_ns * 1e-9,
+        busy_s=busy_s,
+        notes=_notes(profile, direction, totals, rows, peak),
+    )
+
+
+_ON_TENSOR_CORES = np.array([float(name == "tensor_core_rows") for name in SUMS])
+_Group = tuple[np.ndarray[Any, np.dtype[np.float64]], dict[str, np.ndarray[Any, np.dtype[np.float64]]]]
+
+
+def _grouped(totals: KernelTotals, full_names: bool) -> dict[tuple[str, str], _Group]:
+    """Sums and metrics by name and class."""
+    groups: dict[tuple[str, str], _Group] = {}
+    for (raw, category), sums in totals.sums.items():
+        known = classify(raw, category)
+        key = (raw if full_names else known.name, known.label)
+        before, metrics = groups.get(key, (np.zeros(len(SUMS)), {}))
+        for name, values in totals.metrics.get((raw, category), {}).items():
+            metrics[name] = metrics.get(name, np.zeros(2)) + values
+        groups[key] = before + sums + (_ON_TENSOR_CORES if known.tensor_core else 0.0), metrics
+    return groups
+
+
+def _row(
+    name: str,
+    label: str,
+    sums: np.ndarray[Any, np.dtype[np.float64]],
+    weighed: dict[str, np.ndarray[Any, np.dtype[np.float64]]],
+    total_ns: float | None,
+    peak: PeakRate,
+    device: Device,
+) -> KernelRow:
+    of = dict(zip(SUMS, sums.tolist()))
+    time_ns = of["duration_ns"]
+    flops = of["flops"] if of["flops_rows"] else None
+    rate = flops / time_ns * 1e9 if flops is not None and time_ns else None
+    metrics = {metric: float(total / weight) for metric, (total, weight) in sorted(weighed.items())}
+    occupancy = occupancy_of(metrics)
+    bound, headroom = _roofline(of, peak.per_s, device.bandwidth_bytes_per_s)
+    if headroom is None and occupancy is not None:
+        headroom = max(0.0, 1 - occupancy)
+    on_tensor_cores = True if of["tensor_core_rows"] else classify(name).tensor_core
+    return KernelRow(
+        name=name,
+        label=label,
+        calls=round(of["calls"]),
+        time_s=None if total_ns is None else time_ns * 1e-9,
+        share=time_ns / total_ns if total_ns else None,
+        flops=flops,
+        bytes=of["bytes"] if of["bytes_rows"] else None,
+        known_share=of["flops_ns"] / time_ns if time_ns else 0.0,
+        flops_per_s=rate,
+        flops_efficiency=None if rate is None else rate / peak.per_s,
+        bound=bound,
+        headroom=headroom,
+        occupancy=occupancy,
+        rank=None,
+        tensor_core=on_tensor_cores,
+        metrics=metrics,
+    )
+
+
+def _roofline(of: dict[str, float], peak: float, bandwidth: float) -> tuple[str | None, float | None]:
+    """Bound and headroom over the rows with known FLOPs and bytes: the roofline's time is the larger of two."""
+    if not of["both_ns"] or of["both_ns"] < _TRUSTED * of["duration_ns"]:
+        return None, None
+    compute_s, memory_s = of["both_flops"] / peak, of["both_bytes"] / bandwidth
+    bound = "compute" if compute_s >= memory_s else "memory"
+    return bound, max(0.0, 1 - max(compute_s, memory_s) / (of["both_ns"] * 1e-9))
+
+
+def _ranked(rows: list[KernelRow]) -> list[KernelRow]:
+    """Longest first, with their ranks."""
+
+    def gain(row: KernelRow) -> float:
+        return (row.time_s or 0.0) * (1.0 if row.headroom is None else row.headroom)
+
+    if all(row.time_s is None for row in rows):
+        return sorted(rows, key=lambda row: (-row.calls, row.name))
+    order = sorted(rows, key=lambda row: (-gain(row), row.name, row.label))
+    ranks = {(row.name, row.label): place for place, row in enumerate(order, 1)}
+    ranked = [msgspec.structs.replace(row, rank=ranks[row.name, row.label]) for row in rows]
+    return sorted(ranked, key=lambda row: (-(row.time_s or 0.0), row.name, row.label))
+
+
+def _notes(
+    profile: Profile, direction: str, totals: KernelTotals, rows: list[KernelRow], peak: PeakRate
+) -> tuple[str, ...]:
+    notes = []
+    if not totals.has_durations:
+        notes.append("this profile holds counters and no durations: take the time from a run without counters")
+    elif not totals.has_starts:
+        notes.append(
+            f"{profile.format} has no start times: times are sums over kernels, and kernels that overlap on several "
+            "streams count more than once"
+        )
+    if not any(row.flops is not None for row in rows):
+        notes.append(
+            "this profile counts no FLOPs, so there is no PPP: --next-command shows how to measure what bounds a kernel"
+        )
+    share = totals.no_op_ns / totals.duration_ns if totals.duration_ns else 0.0
+    if profile.format.startswith("pyprof") and direction == "fprop" and share > 0.01:
+        notes.append(
+            f"{share:.0%} of this time belongs to no operation: pyprof labels every kernel fprop that it cannot match "
+            "with a backward pass, those of unprofiled backward passes included"
+        )
+    time_s = sum(row.time_s or 0.0 for row in rows)
+    partly = sum(row.time_s or 0.0 for row in rows if row.flops is not None and row.known_share < 0.99)
+    if time_s and partly > 0.01 * time_s:
+        notes.append(
+            f"the profiler counted FLOPs of a part of the calls only for kernels with {partly / time_s:.0%} of the "
+            "time: their FLOP/s and PPP are lower bounds"
+        )
+    if peak.peak.precision == "fp32" and peak.peak.unit == "vector" and any(row.tensor_core for row in rows):
+        notes.append("some kernels run on tensor cores and are held against the fp32 vector peak: see --precision")
+    return tuple(notes)

@@ -1,0 +1,224 @@
+"""What a profiler's counters mean in a user's words, under nvprof's names and Nsight Compute's.
+
+Sources: the metrics reference in NVIDIA's Profiler User's Guide (CUDA 11, "Metrics for Capability 5.x to 7.x"), its
+table of counterparts in the Nsight Compute CLI documentation ("nvprof metric comparison"), and Argonne's "Profiling
+deep learning workloads" for the paths through memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ..units import format_si
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """One counter.
+
+    Attributes
+    ----------
+    name : str
+        As nvprof calls it.
+    unit : {"share", "percent", "level", "rate", "throughput", "count"}
+        How nvprof scales it: a share of 1; per cent; a level from 0 to 10; a number per cycle; bytes per second; a
+        plain number. Nsight Compute scales the first three as per cent.
+    meaning, good, remedy : str
+        What it is, what is good, what to do where it is not.
+    ncu : tuple of str
+        What Nsight Compute calls it.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    good: str
+    remedy: str
+    ncu: tuple[str, ...] = ()
+
+
+_COALESCE = "let neighbouring threads touch neighbouring addresses; change the memory layout"
+_PATH = "compare it with the peak of that path: the path nearest to its peak is the bottleneck"
+
+METRICS: tuple[Metric, ...] = (
+    Metric(
+        "achieved_occupancy", "share",
+        "active warps per active cycle, as a share of what a multiprocessor can hold",
+        "above 50 %; more hides more latency, but a GEMM that uses its registers well is fast below",
+        "larger batches or grids; smaller blocks, fewer registers or less shared memory per block",
+        ("sm__warps_active.avg.pct_of_peak_sustained_active",),
+    ),
+    Metric(
+        "est_achieved_occupancy", "share",
+        "occupancy that the launch's registers, shared memory and grid allow, as PyTorch's profiler estimates it",
+        "above 50 %", "larger batches or grids; smaller blocks, fewer registers or less shared memory per block",
+    ),
+    Metric(
+        "sm_efficiency", "percent",
+        "share of the time in which a multiprocessor has at least one warp to run, over all of them",
+        "above 90 %; below, the grid is too small for the device or its blocks are of unequal length",
+        "larger batches, more blocks, fused kernels",
+        ("smsp__cycles_active.avg.pct_of_peak_sustained_elapsed",),
+    ),
+    Metric(
+        "ipc", "rate", "instructions executed per cycle and multiprocessor",
+        "above half of what a multiprocessor can issue, which is 4 from Volta on",
+        "see what warps wait for: memory (gld_efficiency, dram_utilization) or each other (occupancy)",
+        ("sm__inst_executed.avg.per_cycle_active",),
+    ),
+    Metric(
+        "issue_slot_utilization", "percent", "share of the cycles in which the scheduler had an instruction to issue",
+        "above 60 %", "more independent work per thread, or more warps",
+        ("smsp__issue_active.avg.pct_of_peak_sustained_active",),
+    ),
+    Metric(
+        "branch_efficiency", "percent", "branches in which all threads of a warp go the same way",
+        "100 %; below 90 % warps run both sides", "sort or group work so that a warp's threads agree",
+        ("smsp__sass_average_branch_targets_threads_uniform.pct",),
+    ),
+    Metric(
+        "warp_execution_efficiency", "percent", "threads of a warp that do something, on average",
+        "100 %; below 80 % lanes idle", "block sizes that are multiples of 32; less divergence",
+        ("smsp__thread_inst_executed_per_inst_executed.ratio",),
+    ),
+    Metric(
+        "gld_efficiency", "percent", "global memory that was asked for, of what had to be loaded for it",
+        "above 80 %; 25 % means that three of four bytes are loaded in vain", _COALESCE,
+        ("smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct",),
+    ),
+    Metric(
+        "gst_efficiency", "percent", "global memory that was asked to be stored, of what had to be stored for it",
+        "above 80 %", _COALESCE, ("smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct",),
+    ),
+    Metric(
+        "shared_efficiency", "percent", "shared memory that was asked for, of what was moved",
+        "100 %; below, threads of a warp meet in one bank", "pad the shared arrays",
+        ("smsp__sass_average_data_bytes_per_wavefront_mem_shared.pct",),
+    ),
+    Metric(
+        "dram_utilization", "level", "how busy the device memory is, from 0 to 10 of its peak",
+        "8 to 10 says that memory is the limit and well used; low with a slow kernel says that latency is",
+        "at 8 or more: fuse kernels, use narrower numbers; below: more loads in flight, more occupancy",
+        ("dram__throughput.avg.pct_of_peak_sustained_elapsed",),
+    ),
+    Metric(
+        "flop_sp_efficiency", "percent", "single precision FLOPs, of what the device could do",
+        "above 50 % for GEMM and convolution", "larger tiles and batches; see what bounds the kernel",
+        ("smsp__sass_thread_inst_executed_ops_fadd_fmul_ffma_pred_on.avg.pct_of_peak_sustained_elapsed",),
+    ),
+    Metric(
+        "tensor_precision_fu_utilization", "level", "how busy the tensor cores are, from 0 to 10",
+        "above 5 for GEMM and convolution in fp16 or tf32; 0 says that they are not used",
+        "fp16, bf16 or tf32, with channels and features that are multiples of 8",
+        ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",),
+    ),
+    Metric(
+        "l2_tex_hit_rate", "percent", "what the L1 or texture cache asks for that the L2 cache answers",
+        "above 50 % where data is used again", "smaller working sets per wave of blocks",
+        ("lts__t_sector_hit_rate.pct",),
+    ),
+    Metric(
+        "tex_cache_hit_rate", "percent", "loads that the L1 (unified with texture) cache answers",
+        "above 50 % where neighbouring threads share data", "shared memory for what is used again",
+        ("l1tex__t_sector_hit_rate.pct",),
+    ),
+    Metric("l1_cache_global_hit_rate", "percent", "global loads that the L1 cache answers", "above 50 %", _COALESCE),
+    Metric("l1_cache_local_hit_rate", "percent", "loads of spilled registers that the L1 cache answers",
+           "not needed: best without spills", "fewer registers per thread, or smaller blocks"),
+    Metric("gld_throughput", "throughput", "global memory loaded", "near the memory's peak if memory bound", _PATH,
+           ("l1tex__t_bytes_pipe_lsu_mem_global_op_ld.sum.per_second",)),
+    Metric("gst_throughput", "throughput", "global memory stored", "near the memory's peak if memory bound", _PATH,
+           ("l1tex__t_bytes_pipe_lsu_mem_global_op_st.sum.per_second",)),
+    Metric("gld_transactions", "count", "transactions that loads of global memory took",
+           "few per request: 4 of 32 bytes for a warp of fp32", _COALESCE,
+           ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",)),
+    Metric("gst_transactions", "count", "transactions that stores to global memory took",
+           "few per request: 4 of 32 bytes for a warp of fp32", _COALESCE,
+           ("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",)),
+    Metric("dram_read_throughput", "throughput", "read from device memory",
+           "with the writes, near the memory's peak if memory bound", _PATH, ("dram__bytes_read.sum.per_second",)),
+    Metric("dram_write_throughput", "throughput", "written to device memory",
+           "with the reads, near the memory's peak if memory bound", _PATH, ("dram__bytes_write.sum.per_second",)),
+    Metric("dram_read_transactions", "count", "reads of device memory, 32 bytes each",
+           "close to the bytes that the operation needs / 32", "fuse kernels, reuse what the caches hold",
+           ("dram__sectors_read.sum",)),
+    Metric("dram_write_transactions", "count", "writes to device memory, 32 bytes each",
+           "close to the bytes that the operation makes / 32", "fuse kernels, write once",
+           ("dram__sectors_write.sum",)),
+    Metric("sysmem_read_throughput", "throughput", "read from the host's memory by kernels",
+           "0 in steady state", "copy to the device first"),
+    Metric("sysmem_write_throughput", "throughput", "written to the host's memory by kernels",
+           "0 in steady state", "write to the device and copy after"),
+    Metric("sysmem_read_transactions", "count", "reads of the host's memory by kernels, 32 bytes each",
+           "0 in steady state", "copy to the device first"),
+    Metric("sysmem_write_transactions", "count", "writes to the host's memory by kernels, 32 bytes each",
+           "0 in steady state", "write to the device and copy after"),
+    *(
+        Metric(name, unit, what, "less than what the L1 cache serves", "keep what is used again in shared memory")
+        for name, unit, what in (
+            ("l2_l1_read_throughput", "throughput", "read from L2 for the L1 cache"),
+            ("l2_l1_write_throughput", "throughput", "written from L1 to the L2 cache"),
+            ("l2_l1_read_transactions", "count", "reads of L2 for the L1 cache, 32 bytes each"),
+            ("l2_l1_write_transactions", "count", "writes from L1 to the L2 cache, 32 bytes each"),
+            ("l2_texture_read_throughput", "throughput", "read from L2 for the texture cache"),
+            ("l2_tex_read_throughput", "throughput", "read from L2 for the texture cache"),
+            ("l2_tex_read_transactions", "count", "reads of L2 for the texture cache, 32 bytes each"),
+        )
+    ),
+    *(
+        Metric(name, unit, what, "as little as the algorithm needs", "pad against bank conflicts; wider accesses")
+        for name, unit, what in (
+            ("shared_load_throughput", "throughput", "loaded from shared memory"),
+            ("shared_store_throughput", "throughput", "stored to shared memory"),
+            ("shared_load_transactions", "count", "transactions that loads of shared memory took"),
+            ("shared_store_transactions", "count", "transactions that stores to shared memory took"),
+        )
+    ),
+)  # fmt: skip
+"""All counters that paleo-lite explains."""
+
+_OCCUPANCY = {"achieved_occupancy": 1.0, "est_achieved_occupancy": 1.0, METRICS[0].ncu[0]: 0.01}
+
+_BY_NAME = {metric.name: metric for metric in METRICS} | {name: metric for metric in METRICS for name in metric.ncu}
+
+
+def find_metric(name: str) -> Metric | None:
+    """What a counter means, by nvprof's or Nsight Compute's name; None where it is not explained here."""
+    return _BY_NAME.get(name)
+
+
+def explain(name: str, value: float) -> dict[str, Any] | None:
+    """A counter's value as text, what it means, what is good and what to do; None where it is not explained here."""
+    metric = find_metric(name)
+    if metric is None:
+        return None
+    return {
+        "metric": name,
+        "same_as": metric.name if name != metric.name else next(iter(metric.ncu), None),
+        "value": value,
+        "shown": _shown(metric, name, value),
+        "meaning": metric.meaning,
+        "good": metric.good,
+        "remedy": metric.remedy,
+    }
+
+
+def _shown(metric: Metric, name: str, value: float) -> str:
+    if name != metric.name and (".pct" in name or name.endswith("pct")):
+        return f"{value:.4g} %"
+    if name.endswith("per_inst_executed.ratio"):
+        return f"{value:.4g} of 32"
+    if metric.unit == "share":
+        return f"{value:.1%}"
+    if metric.unit == "percent":
+        return f"{value:.4g} %"
+    if metric.unit == "level":
+        return f"{value:.3g} of 10"
+    return format_si(value, {"throughput": "B/s", "rate": "per cycle"}.get(metric.unit, ""))
+
+
+def occupancy_of(metrics: Mapping[str, float]) -> float | None:
+    """Achieved occupancy as a share of 1, whichever profiler measured it; None where none did."""
+    return next((metrics[name] * scale for name, scale in _OCCUPANCY.items() if name in metrics), None)

@@ -1,0 +1,196 @@
+"""From the shapes that pyprof prints to FLOPs and bytes, by the counting rules that layers are counted with.
+
+The text is data: two regular expressions take numbers and tuples of numbers out of it, nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from ..counting.layer import Layer, Op, Shape
+from ..counting.rules import NOTHING, Cost, Phase, count_layer
+from ..errors import CountFailed
+from ..units import element_bytes
+
+_LONGEST = 4096  # characters; a text beyond is no list of shapes
+_NUMBER = re.compile(r"\b([A-Za-z]\w*)=(\d{1,9})(?![\d.])")
+_SHAPE = re.compile(r"\(((?:\d{1,9},? ?){1,8})\)")
+_PRECISION = re.compile(r"\b(?:fp|float)(16|32|64)\b|\b(bf16|bfloat16)\b")
+_POOLINGS = ("max", "avg", "adaptive_max", "adaptive_avg")
+_WINDOWED = {f"{kind}_pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3)}
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """What one operation takes; None where the text does not say enough."""
+
+    flops: float | None = None
+    bytes: float | None = None
+
+
+UNKNOWN = Counted()
+
+
+class Shapes(msgspec.Struct, frozen=True):
+    """What is read of a text of parameters.
+
+    Attributes
+    ----------
+    numbers : dict of str to int
+        ``N``, ``C``, ``H``, ``W``, ``K``, ... of convolutions and matrix products.
+    tensors : list of shapes
+        Of the tensors, ``T=[(32,64,56,56)]``.
+    precision : str or None
+        One of paleo-lite's, None where it is an integer or not said.
+    """
+
+    numbers: dict[str, int]
+    tensors: list[Shape]
+    precision: str | None
+
+
+def parse_parameters(text: str) -> Shapes:
+    """Read ``N=32,C=256,H=14,...,fp32,`` or ``T=[(32,1000),(32,)],['float32','int64']``, and nothing else."""
+    if len(text) > _LONGEST:
+        return Shapes({}, [], None)
+    found = _PRECISION.search(text)
+    precision = None
+    if found:
+        precision = "bf16" if found.group(2) else f"fp{found.group(1)}"
+    tensors = [tuple(int(size) for size in re.findall(r"\d+", inside)) for inside in _SHAPE.findall(text)]
+    return Shapes({name: int(value) for name, value in _NUMBER.findall(text)}, tensors, precision)
+
+
+def count_operation(
+    op: str, params: str, direction: str | None, kernels: Iterable[str] = (), after: Shape | None = None
+) -> Counted:
+    """FLOPs and bytes of one operation in one direction, by `paleo_lite.counting.rules`.
+
+    Parameters
+    ----------
+    op : str
+        PyTorch's name of it, ``conv2d``.
+    params : str
+        As pyprof prints it.
+    direction : str or None
+        ``bprop`` for the gradients; anything else is the forward pass of a training step.
+    kernels : iterable of str
+        The kernels that did it. Where all of them compute weight gradients, there was no gradient of the input (the
+        first layer has none), and the reverse; otherwise backward is both.
+    after : shape, optional
+        What the operation gives, for those whose parameters do not say (pooling).
+
+    Returns
+    -------
+    Counted
+        `UNKNOWN` where there is no rule, or the shapes are not given or do not fit.
+    """
+    shapes = parse_parameters(params)
+    builder = BUILDERS.get(op)
+    if builder is None or shapes.precision is None:
+        return UNKNOWN
+    layer = builder(op, shapes, after)
+    if layer is None:
+        return UNKNOWN
+    many = len(layer.inputs)
+    try:
+        cost = count_layer(Op(layer, 1, [True] * many, True, [True] * many))
+    except CountFailed:
+        return UNKNOWN
+    if cost is None:
+        return UNKNOWN
+    flops, moved = _of_direction(cost, direction, list(kernels), element_bytes(shapes.precision))
+    # The window of a pooling is not among pyprof's parameters, so that only its bytes are known.
+    return Counted(None if op in _WINDOWED else flops, moved)
+
+
+def output_shape(op: str, params: str) -> Shape | None:
+    """The tensor that an operation reads first, which the one before it gave: ``(N, C, H, W)`` or ``(N, features)``."""
+    shapes = parse_parameters(params)
+    n = shapes.numbers
+    if op == "conv2d" and {"N", "C", "H", "W"} <= set(n):
+        return n["N"], n["C"], n["H"], n["W"]
+    if op == "linear" and {"N", "K"} <= set(n):
+        return n["N"], n["K"]
+    return shapes.tensors[0] if shapes.tensors and op in BUILDERS else None
+
+
+def _of_direction(cost: Cost, direction: str | None, kernels: list[str], size: int) -> tuple[float, float]:
+    phases: list[Phase] = [cost.forward]
+    if direction == "bprop":
+        phases = [cost.backward_data, cost.backward_weight]
+        if kernels and all("wgrad" in name.lower() for name in kernels):
+            phases = [cost.backward_weight]
+        elif kernels and all("dgrad" in name.lower() for name in kernels):
+            phases = [cost.backward_data]
+    phases = [phase for phase in phases if phase is not NOTHING]
+    flops = sum(phase.flops for phase in phases)
+    return float(flops), float(sum((p.reads + p.writes) * size + p.index_bytes for p in phases))
+
+
+def _convolution(op: str, shapes: Shapes, _: Shape | None) -> Layer | None:
+    n = shapes.numbers
+    if not {"N", "C", "H", "W", "K", "P", "Q", "R", "S"} <= set(n):
+        return None
+    groups = n.get("g", 1)
+    if groups < 1 or n["C"] % groups or n["K"] % groups:
+        return None
+    weight = (n["K"], n["C"] // groups, n["R"], n["S"])
+    return _layer(op, (n["N"], n["C"], n["H"], n["W"]), (n["N"], n["K"], n["P"], n["Q"]), (weight,))
+
+
+def _linear(op: str, shapes: Shapes, _: Shape | None) -> Layer | None:
+    n = shapes.numbers  # pyprof prints the product as M x K times K x N, with M features given for N samples
+    if not {"M", "N", "K"} <= set(n):
+        return None
+    return _layer(op, (n["N"], n["K"]), (n["N"], n["M"]), ((n["M"], n["K"]),))
+
+
+def _norm(op: str, shapes: Shapes, _: Shape | None) -> Layer | None:
+    if not shapes.tensors or len(shapes.tensors[0]) < 2:
+        return None
+    channels = (shapes.tensors[0][1],)
+    return _layer(op, shapes.tensors[0], shapes.tensors[0], (channels, channels))
+
+
+def _same(op: str, shapes: Shapes, _: Shape | None) -> Layer | None:
+    return _layer(op, shapes.tensors[0], shapes.tensors[0]) if shapes.tensors else None
+
+
+def _cross_entropy(_: str, shapes: Shapes, __: Shape | None) -> Layer | None:
+    """Its softmax; the choice of one element per sample computes nothing worth counting."""
+    return _same("log_softmax", shapes, None)
+
+
+def _pooling(op: str, shapes: Shapes, after: Shape | None) -> Layer | None:
+    if not shapes.tensors or after is None:
+        return None
+    before = shapes.tensors[0]
+    if len(after) == 2 and len(before) > 2:  # flattened: what a linear layer reads
+        after = (*after, *(1,) * (len(before) - 2))
+    if len(after) != len(before) or after[:2] != before[:2] or any(a > b for a, b in zip(after, before)):
+        return None
+    attributes = {"kernel": (1,) * (len(before) - 2)} if op in _WINDOWED else {}
+    return _layer(op[: -len("2d")], before, after, attributes=attributes)
+
+
+def _layer(
+    kind: str, before: Shape, after: Shape, weights: tuple[Shape, ...] = (), attributes: Mapping[str, Any] | None = None
+) -> Layer | None:
+    if any(size < 1 for shape in (before, after, *weights) for size in shape):
+        return None
+    return Layer("profiled", kind, (before,), (after,), weights, attributes=dict(attributes or {}))
+
+
+BUILDERS: dict[str, Callable[[str, Shapes, Shape | None], Layer | None]] = {
+    "conv2d": _convolution,
+    "linear": _linear,
+    "batch_norm": _norm,
+    "cross_entropy": _cross_entropy,
+    **dict.fromkeys(["relu", "sigmoid", "tanh", "softmax", "log_softmax", "gelu", "silu"], _same),
+    **dict.fromkeys([f"{kind}_pool{n}d" for kind in _POOLINGS for n in (1, 2, 3)], _pooling),
+}
+"""How the operations whose parameters pyprof prints become layers."""

@@ -1,0 +1,74 @@
+"""What both methods share: the rows of a batch that are work of the device, and how partial results are gathered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import BadProfile
+from ..profiles.arrow import to_numpy, words
+
+HOST = ("api", "cpu", "marker")
+"""Categories of `KernelTable` that are no work of the device."""
+
+_T = TypeVar("_T", bound="Partial")
+
+
+class Partial(Protocol):
+    """What is kept of some rows of a profile. Merging is associative, and empty partials change nothing."""
+
+    def merge(self: _T, later: _T) -> _T:
+        """The partial of these rows followed by those."""
+        ...
+
+
+def gather(partials: Iterable[_T], empty: _T) -> _T:
+    """All partials merged in their order."""
+    whole = empty
+    for partial in partials:
+        whole = whole.merge(partial)
+    return whole
+
+
+def device_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows that the device worked on: kernels, copies, communication; not what the host did.
+
+    Rows without a duration (an event that the profiler saw begin but not end) are left out.
+
+    Raises
+    ------
+    BadProfile
+        If a duration is negative or no number.
+    """
+    kept = batch
+    if "category" in batch.schema.names:
+        category = batch.column("category")
+        if any(word in HOST for word in category.dictionary.to_pylist()):
+            import pyarrow.compute as pc  # most profiles need none of it, and it is slow to import
+
+            kept = kept.filter(pc.invert(pc.is_in(category.cast(pa.string()), words(list(HOST)))))
+    duration = kept.column("duration_ns")
+    if duration.null_count:
+        kept = kept.filter(duration.is_valid())
+        duration = kept.column("duration_ns")
+    values = to_numpy(duration)
+    if len(values) and not values.min() >= 0:  # nor where it is NaN
+        raise BadProfile(f"a duration is {values.min():g} ns, expected a number of 0 or more")
+    return kept
+
+
+def codes(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Places in the dictionary of a dictionary-encoded column, counted from 1; 0 where it is null."""
+    return to_numpy(column.indices, -1).astype(np.int64) + 1
+
+
+def numbers(batch: pa.RecordBatch, name: str, absent: float = math.nan) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """A column of numbers; `absent` where it is null or there is no such column."""
+    if name not in batch.schema.names:
+        return np.full(batch.num_rows, absent)
+    column = batch.column(name)
+    return to_numpy(column if column.type == pa.float64() else column.cast(pa.float64()), absent)

@@ -1,0 +1,295 @@
+"""The ``steady`` method: what one iteration takes once the loop runs evenly, and what it computes in that time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from ..errors import BadProfile
+from .iterations import Iterations, find_iterations, typical
+from .overlap import merge
+from .runs import Runs, Signature, divide, settle
+from .sample import Missing, Run, count_sample, list_missing
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PARTS = ("forward", "backward", "update", "other")
+"""What the kernels of an iteration belong to; `other` is data loading, communication, bookkeeping of gradients."""
+
+COVERED_ENOUGH = 0.9
+"""Share of the time for which a count must be known, else the rate is said to be a lower bound."""
+
+_FORWARD, _BACKWARD, _UPDATE, _OTHER = range(4)
+
+
+class Steady(msgspec.Struct, frozen=True):
+    """One steady iteration of a profile; None where the profile does not tell.
+
+    Attributes
+    ----------
+    iterations, forwards, backwards, matched : int
+        Iterations found; with a steady forward pass; with a steady backward pass that is labelled as one; with both.
+    forward_s, backward_s, update_s, other_s : float or None
+        Medians of the summed kernel time.
+    kernel_s : float
+        Median sum over all kernels of an iteration.
+    busy_s : float or None
+        Median of the time in which at least one kernel ran: the union of their intervals.
+    compute_s : float or None
+        Of `kernel_s`, in operations that have FLOPs.
+    flops, bytes : float or None
+        Of an iteration, algorithmic: what the shapes ask for, not what an algorithm such as Winograd's executes.
+    flops_covered, bytes_covered : float
+        Share of `kernel_s` in operations for which they are known.
+    profiler_flops, profiler_bytes : float or None
+        What the profiler counted of the same.
+    conv_flops_forward, conv_flops_backward, conv_forward_s, conv_backward_s : float or None
+        Of the convolutions alone.
+    missing : list of Missing
+        Longest first.
+    notes : list of str
+    """
+
+    iterations: int
+    forwards: int
+    backwards: int
+    matched: int
+    forward_s: float | None
+    backward_s: float | None
+    update_s: float | None
+    other_s: float | None
+    kernel_s: float
+    busy_s: float | None
+    compute_s: float | None
+    flops: float | None
+    bytes: float | None
+    flops_covered: float
+    bytes_covered: float
+    profiler_flops: float | None
+    profiler_bytes: float | None
+    conv_flops_forward: float | None = None
+    conv_flops_backward: float | None = None
+    conv_forward_s: float | None = None
+    conv_backward_s: float | None = None
+    missing: list[Missing] = []
+    notes: list[str] = []
+
+
+def steady_state(runs: Runs) -> Steady:
+    """The steady iteration of a profile.
+
+    Left out are iterations that run other kernels than most do: the first with its autotuning, one that is cut off.
+    Forward and backward passes are judged apart, since a profiler may label some backward passes only.
+
+    Raises
+    ------
+    BadProfile
+        If there are no rows, or they took no time.
+    """
+    runs = settle(runs)
+    if not runs.length:
+        raise BadProfile("there are no kernels in it")
+    if not runs.table["duration_ns"].sum():
+        raise BadProfile("its kernels took no time at all")
+    found = find_iterations(runs)
+    notes = []
+    if found is None:
+        notes.append("no iterations were found in it: the figures are of the whole profile")
+        first = runs.signatures[runs.table["signature"][0]]
+        found = Iterations(first, None, np.zeros(1, np.int64), np.zeros(len(runs.table), np.int64))
+    else:
+        runs = divide(runs, found.starts)
+        number = np.searchsorted(found.starts, runs.table["row"], side="right") - 1
+        found = msgspec.structs.replace(found, number=number)
+    return _Loop(runs, found, notes).summary()
+
+
+class _Loop:
+    """The runs of a profile, each with its iteration and part."""
+
+    def __init__(self, runs: Runs, found: Iterations, notes: list[str]) -> None:
+        self.runs, self.table, self.notes = runs, runs.table, notes
+        self.count = len(found.starts)
+        self.number = found.number
+        of_signature = [_facts(signature, found.thread) for signature in runs.signatures]
+        back, main, conv, named = np.array(of_signature, bool).reshape(-1, 4).T[:, self.table["signature"]]
+        self.conv = conv
+        self.labelled = bool(back.any())
+        self.part = self._parts(back, main, named)
+        forward, backward = (self._mix(part) for part in (_FORWARD, _BACKWARD))
+        self.forwards = typical(forward, self._has(_FORWARD))
+        self.backwards = typical(backward, self._has(_BACKWARD))
+        self.matched = self.forwards & self.backwards
+        # What an iteration takes in all is asked of those with both passes, else of those with one, else of all.
+        self.whole = next((m for m in (self.matched, self.forwards) if m.any()), np.ones(self.count, bool))
+        if not self.labelled:
+            self.whole = typical(self._mix(None), np.ones(self.count, bool))
+        self.sample = int(np.flatnonzero(self.whole)[0])
+
+    def _parts(self, back: NDArray[Any], main: NDArray[Any], named: NDArray[Any]) -> NDArray[np.int64]:
+        """Without labelled backward passes nothing tells forward from update, and all is other.
+
+        A thread that does backward passes and no forward ones is all backward, in the iterations that are labelled:
+        it also accumulates and converts the gradients, under other labels.
+        """
+        part = np.full(len(self.table), _OTHER)
+        if not back.any():
+            return part
+        threads = {s.thread for s in self.runs.signatures if s.direction == "bprop"}
+        behind = np.array([s.thread in threads for s in self.runs.signatures])[self.table["signature"]]
+        if (behind & main).any():  # one thread does both: only the label tells
+            behind = back
+        inside = self.number >= 0
+        labelled = np.zeros(self.count, bool)
+        labelled[self.number[back & inside]] = True
+        begin = np.full(self.count, np.iinfo(np.int64).max)
+        first = np.flatnonzero(behind & inside)
+        first = first[np.argsort(-self.table["row"][first])]
+        begin[self.number[first]] = self.table["row"][first]  # the earliest is written last
+        before = self.table["row"] < begin[self.number]
+        part[main & named & before] = _FORWARD
+        part[main & named & ~before] = _UPDATE
+        part[behind & labelled[self.number]] = _BACKWARD
+        part[~inside] = _OTHER
+        return part
+
+    def _has(self, part: int) -> NDArray[np.bool_]:
+        return np.bincount(self.number[(self.part == part) & (self.number >= 0)], minlength=self.count) > 0
+
+    def _mix(self, part: int | None) -> NDArray[np.uint64]:
+        """For each iteration which kernels how often its part ran."""
+        chosen = (self.number >= 0) & (self.part == part if part is not None else True)
+        mixes = np.zeros(self.count, np.uint64)
+        number, mix = self.number[chosen], self.table["mix"][chosen]
+        if not len(number):
+            return mixes
+        if (number[1:] < number[:-1]).any():
+            order = np.argsort(number, kind="stable")
+            number, mix = number[order], mix[order]
+        first = np.flatnonzero(np.concatenate([[True], number[1:] != number[:-1]]))
+        mixes[number[first]] = np.add.reduceat(mix, first)  # modulo 2^64, as the hashes are
+        return mixes
+
+    def _median_s(self, among: NDArray[np.bool_], chosen: NDArray[np.bool_] | None = None) -> float | None:
+        """Median over some iterations of the time of some runs."""
+        if not among.any():
+            return None
+        kept = self.number >= 0 if chosen is None else chosen & (self.number >= 0)
+        times = np.bincount(self.number[kept], self.table["duration_ns"][kept], self.count)
+        return float(np.median(times[among])) * 1e-9
+
+    def summary(self) -> Steady:
+        """Times as medians over the steady iterations, work as it stands in one of them."""
+        sample = self._sample()
+        kernel_s = self._median_s(self.whole) or 0.0
+        sampled_ns = sum(run.duration_ns for run in sample)
+        flops, moved = (_known(getattr(run.cost, name) for run in sample) for name in ("flops", "bytes"))
+        compute = _share(sample, sampled_ns, lambda run: bool(run.cost.flops))
+        covered = _share(sample, sampled_ns, lambda run: run.cost.flops is not None)
+        covered_bytes = _share(sample, sampled_ns, lambda run: run.cost.bytes is not None)
+        steady = Steady(
+            iterations=self.count,
+            forwards=int(self.forwards.sum()),
+            backwards=int(self.backwards.sum()),
+            matched=int(self.matched.sum()),
+            forward_s=self._median_s(self.forwards, self.part == _FORWARD),
+            backward_s=self._median_s(self.backwards, self.part == _BACKWARD),
+            update_s=self._median_s(self.matched, self.part == _UPDATE),
+            other_s=self._median_s(self.matched, self.part == _OTHER),
+            kernel_s=kernel_s,
+            busy_s=self._busy_s(),
+            compute_s=None if flops is None else kernel_s * compute,
+            flops=flops,
+            bytes=moved,
+            flops_covered=covered,
+            bytes_covered=covered_bytes,
+            profiler_flops=_known(run.profiler.flops for run in sample),
+            profiler_bytes=_known(run.profiler.bytes for run in sample),
+            missing=list_missing(sample, sampled_ns),
+            notes=self._notes() + _lower_bounds(flops, covered, moved, covered_bytes),
+        )
+        return self._with_convolutions(steady, sample)
+
+    def _with_convolutions(self, steady: Steady, sample: list[Run]) -> Steady:
+        found: dict[str, float | None] = {}
+        for name, part, among in (("forward", _FORWARD, self.forwards), ("backward", _BACKWARD, self.backwards)):
+            flops = [run.cost.flops for run in sample if run.part == part and _is_conv(run.signature)]
+            if flops and None not in flops:
+                found[f"conv_flops_{name}"] = _known(flops)
+                found[f"conv_{name}_s"] = self._median_s(among, self.conv & (self.part == part))
+        return msgspec.structs.replace(steady, **found)
+
+    def _sample(self) -> list[Run]:
+        """The runs of one steady iteration in their order, with FLOPs and bytes."""
+        chosen = np.flatnonzero(self.number == self.sample)
+        chosen = chosen[np.argsort(self.table["row"][chosen])]
+        return count_sample(self.runs, self.table[chosen], self.part[chosen] == _FORWARD, self.part[chosen].tolist())
+
+    def _busy_s(self) -> float | None:
+        spans = self.runs.spans_ns
+        if spans is None:
+            return None
+        number = np.repeat(self.number, self.table["rows"])
+        busy = [_union_ns(spans[number == iteration]) for iteration in np.flatnonzero(self.whole)]
+        return float(np.median(busy)) * 1e-9
+
+    def _notes(self) -> list[str]:
+        notes = list(self.notes)
+        if self.runs.spans_ns is None:
+            notes.append("no start times: sums of kernel times stand in for the time that the device was busy")
+        if self.count > 1:
+            if not self.labelled:
+                notes.append("no backward pass is labelled: forward, backward and update are not told apart")
+            else:
+                notes += self._left_out("forward", self.forwards) + self._left_out("backward", self.backwards)
+        return notes
+
+    def _left_out(self, name: str, steady: NDArray[np.bool_]) -> list[str]:
+        has = self._has(_FORWARD if name == "forward" else _BACKWARD)
+        odd = np.flatnonzero(has & ~steady) + 1
+        notes = []
+        if len(odd):
+            which = ", ".join(map(str, odd[:5])) + (", ..." if len(odd) > 5 else "")
+            why = "its kernels differ (autotuning, or cut off)"
+            notes.append(f"{name}: iteration {which} of {self.count} left out, {why}")
+        if not has.all():
+            notes.append(f"{name}: labelled in {int(has.sum())} of {self.count} iterations")
+        return notes
+
+
+def _facts(signature: Signature, thread: int | None) -> tuple[bool, bool, bool, bool]:
+    """Whether it is labelled backward, on the forward thread, a convolution, a named operation."""
+    return signature.direction == "bprop", signature.thread == thread, _is_conv(signature), signature.op is not None
+
+
+def _is_conv(signature: Signature) -> bool:
+    return (signature.op or "").startswith("conv")
+
+
+def _share(sample: list[Run], total_ns: float, chosen: Callable[[Run], bool]) -> float:
+    return sum(run.duration_ns for run in sample if chosen(run)) / total_ns if total_ns else 0.0
+
+
+def _lower_bounds(flops: float | None, covered: float, moved: float | None, covered_bytes: float) -> list[str]:
+    """What to say of rates that most of the time adds nothing to."""
+    return [
+        f"{name} are known for {share:.0%} of an iteration's time: rates of them are lower bounds"
+        for name, known, share in (("FLOPs", flops, covered), ("bytes", moved, covered_bytes))
+        if known is not None and share < COVERED_ENOUGH
+    ] + [f"{name} of no kernel are known" for name, known in (("FLOPs", flops), ("bytes", moved)) if known is None]
+
+
+def _known(values: Iterable[float | None]) -> float | None:
+    """The sum of what is known; None where nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _union_ns(spans: NDArray[np.int64]) -> int:
+    """Time covered by at least one of the intervals."""
+    starts, ends = merge(spans[:, 0], spans[:, 1])
+    return int((ends - starts).sum())

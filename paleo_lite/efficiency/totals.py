@@ -1,0 +1,226 @@
+"""Sums over the rows of a profile, kernel by kernel, in memory that grows with the number of names only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import BadProfile, BadValue
+from ..profiles.table import Profile
+from .overlap import BusyTime
+from .partial import HOST, codes, device_rows, numbers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+DIRECTIONS = ("all", "fprop", "bprop", "update")
+"""Which rows: all, or those of one direction."""
+
+COLUMNS = (
+    "category", "kernel", "op", "direction", "start_ns", "duration_ns", "calls", "flops", "bytes", "device",
+    "tensor_core",
+)  # fmt: skip
+"""What is read of a profile."""
+
+SUMS = (
+    "calls", "duration_ns", "flops", "flops_rows", "flops_ns", "bytes", "bytes_rows", "both_flops", "both_bytes",
+    "both_ns", "tensor_core_rows",
+)  # fmt: skip
+"""What is summed. ``flops_ns`` is the time of rows whose FLOPs are known, ``both_*`` are of those with bytes too."""
+
+
+class KernelTotals:
+    """Sums per kernel name as the profiler printed it.
+
+    Attributes
+    ----------
+    sums : dict of (str, str) to ndarray, shape (len(SUMS),)
+        By name and category.
+    metrics : dict of (str, str) to dict of str to ndarray, shape (2,)
+        For each counter its sum, weighted by the time of the row (by calls where there is none), and the weight.
+    has_durations : bool
+        False where no row has one.
+    rows, untimed_rows : int
+        Rows of the device, and rows that have neither a duration nor a counter.
+    no_op_ns : float
+        Time of the rows that name no operation.
+    """
+
+    def __init__(self) -> None:
+        self.sums: dict[tuple[str, str], Floats] = {}
+        self.metrics: dict[tuple[str, str], dict[str, Floats]] = {}
+        self.has_durations = False
+        self.rows = self.untimed_rows = 0
+        self.no_op_ns = 0.0
+        self.has_starts = True
+
+    @property
+    def duration_ns(self) -> float:
+        """Of all rows together."""
+        return float(sum(values[SUMS.index("duration_ns")] for values in self.sums.values()))
+
+    def add(self, batch: pa.RecordBatch, busy: BusyTime | None = None) -> None:
+        """Add rows; intervals go to `busy`."""
+        timed = self._timed(batch)
+        if not timed.num_rows:
+            return
+        self.rows += timed.num_rows
+        kernel, category = timed.column("kernel"), _category(timed)
+        names = [None, *kernel.dictionary.to_pylist()]
+        categories = [None, *category.dictionary.to_pylist()]
+        key = codes(kernel) * len(categories) + codes(category)
+        found, place = np.unique(key, return_inverse=True)
+        labels = [
+            (names[k // len(categories)] or "(no name)", categories[k % len(categories)] or "kernel")
+            for k in found.tolist()
+        ]
+        columns = self._columns(timed)
+        for label, *values in zip(labels, *(np.bincount(place, columns[name], len(labels)) for name in SUMS)):
+            self.sums[label] = self.sums.get(label, np.zeros(len(SUMS))) + values
+        self._add_metrics(timed, labels, place, columns)
+        if "op" in timed.schema.names:
+            self.no_op_ns += float(columns["duration_ns"][codes(timed.column("op")) == 0].sum())
+        self._add_intervals(timed, columns["duration_ns"], busy)
+
+    def _timed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of the device; all of them where none has a duration but counters are there."""
+        duration = batch.column("duration_ns")
+        if duration.null_count == batch.num_rows and not self.has_durations:
+            if any(name.startswith("metric.") for name in batch.schema.names):
+                return batch.filter(pc.invert(pc.is_in(_category(batch).cast(pa.string()), pa.array(HOST))))
+            self.untimed_rows += batch.num_rows
+            return batch.slice(0, 0)
+        timed = device_rows(batch)
+        self.has_durations |= timed.num_rows > 0
+        return timed
+
+    @staticmethod
+    def _columns(batch: pa.RecordBatch) -> dict[str, Floats]:
+        duration, flops, moved = (numbers(batch, name) for name in ("duration_ns", "flops", "bytes"))
+        duration = np.nan_to_num(duration)
+        calls = numbers(batch, "calls")
+        has_flops, has_bytes = ~np.isnan(flops), ~np.isnan(moved)
+        both = has_flops & has_bytes
+        flops, moved = np.nan_to_num(flops), np.nan_to_num(moved)
+        tensor_core = np.zeros(len(duration))
+        if "tensor_core" in batch.schema.names:
+            tensor_core = pc.fill_null(batch.column("tensor_core"), False).cast(pa.float64()).to_numpy()
+        return {
+            "calls": np.where(np.isnan(calls), 1.0, calls),
+            "duration_ns": duration,
+            "flops": flops,
+            "flops_rows": has_flops.astype(float),
+            "flops_ns": duration * has_flops,
+            "bytes": moved,
+            "bytes_rows": has_bytes.astype(float),
+            "both_flops": flops * both,
+            "both_bytes": moved * both,
+            "both_ns": duration * both,
+            "tensor_core_rows": tensor_core,
+        }
+
+    def _add_metrics(
+        self, batch: pa.RecordBatch, labels: list[tuple[str, str]], place: NDArray[Any], columns: dict[str, Floats]
+    ) -> None:
+        names = [name for name in batch.schema.names if name.startswith("metric.")]
+        weights = columns["duration_ns"] if self.has_durations else columns["calls"]
+        for name in names:
+            values = numbers(batch, name)
+            weight = np.where(np.isnan(values), 0.0, weights)
+            sums = np.bincount(place, np.nan_to_num(values) * weight, len(labels))
+            for label, total, weighed in zip(labels, sums, np.bincount(place, weight, len(labels))):
+                if weighed:
+                    of_kernel = self.metrics.setdefault(label, {})
+                    of_kernel[name[7:]] = of_kernel.get(name[7:], np.zeros(2)) + np.array([total, weighed])
+
+    def _add_intervals(self, batch: pa.RecordBatch, duration: Floats, busy: BusyTime | None) -> None:
+        if "start_ns" not in batch.schema.names or batch.column("start_ns").null_count:
+            self.has_starts = False
+        elif busy is not None:
+            starts = batch.column("start_ns").to_numpy()
+            busy.add(starts, duration, np.nan_to_num(numbers(batch, "device"), nan=-1).astype(np.int64))
+
+
+def total_kernels(
+    profile: Profile, direction: str = "all", *, with_busy: bool = True
+) -> tuple[KernelTotals, dict[int, float] | None]:
+    """Sum a profile's kernels in one pass (two where it has start times that are far from sorted).
+
+    Parameters
+    ----------
+    profile : Profile
+    direction : str
+        One of `DIRECTIONS`.
+    with_busy : bool
+        False leaves the union of the intervals out.
+
+    Returns
+    -------
+    KernelTotals
+    dict of int to float or None
+        Busy seconds of each device (-1 where the profiler does not say which); None without start times, or where it
+        was not asked for.
+
+    Raises
+    ------
+    BadProfile
+        If there are no rows of the device, none of that direction, or none has a duration or a counter.
+    BadValue
+        If there is no such direction.
+    """
+    try:
+        busy = BusyTime() if with_busy else None
+        totals, seen = _total(profile, direction, busy)
+        if busy is not None and not busy.sorted:
+            busy = BusyTime(None)
+            totals, seen = _total(profile, direction, busy)
+    except BadProfile as error:
+        place = str(profile.path)
+        raise error if place in str(error) else BadProfile(f"{place}: {error}") from None
+    if not totals.rows:
+        raise BadProfile(f"{profile.path}: {_why_nothing(profile, direction, seen, totals)}")
+    if busy is None or not totals.has_starts or not totals.has_durations:
+        return totals, None
+    return totals, busy.seconds
+
+
+def _total(profile: Profile, direction: str, busy: BusyTime | None) -> tuple[KernelTotals, int]:
+    totals, seen = KernelTotals(), 0
+    for batch in _batches(profile, direction):
+        seen += batch.num_rows
+        totals.add(batch, busy)
+    return totals, seen
+
+
+def _batches(profile: Profile, direction: str) -> Iterator[pa.RecordBatch]:
+    if direction not in DIRECTIONS:
+        raise BadValue(f"no direction is called {direction!r}: known are {', '.join(DIRECTIONS)}")
+    for batch in profile.batches(COLUMNS):
+        if direction == "all":
+            yield batch
+        elif "direction" in batch.schema.names:
+            same = pc.equal(batch.column("direction").cast(pa.string()), direction)
+            yield batch.filter(pc.fill_null(same, False))
+
+
+def _why_nothing(profile: Profile, direction: str, seen: int, totals: KernelTotals) -> str:
+    which = f"this {profile.format} profile"
+    if direction != "all":
+        return f"no kernel in {which} is labelled {direction}"
+    if not seen:
+        return f"there are no rows in {which}"
+    if totals.untimed_rows == seen:
+        return f"no row of {which} has a duration: nothing says how long the kernels took"
+    return f"there are no kernels, copies or collectives in {which}: it is one of the host"
+
+
+def _category(batch: pa.RecordBatch) -> pa.DictionaryArray:
+    if "category" in batch.schema.names:
+        return batch.column("category")
+    return pa.nulls(batch.num_rows, pa.dictionary(pa.int32(), pa.string()))

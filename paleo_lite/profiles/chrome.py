@@ -1,0 +1,109 @@
+"""PyTorch profiler's Chrome traces, plain or gzip, streamed.
+
+The trace is decoded a piece at a time; only the fields named here are built, of events of all kinds. Rows wait in a
+temporary file, in Arrow's own form, until the trace is read to its end: only then are all operations known, and the
+time that the trace counts from (``baseTimeNanoseconds`` often stands last). Memory is a piece,
+the distinct names and, to link kernels by, some 200 bytes for each CPU operation (a sixth of the trace's own size);
+without the columns op, params and direction not even that.
+
+Left out: Python functions, flow arrows, synchronisation, overheads, and ``cuda_profiler_range``, whose times are made
+up.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from ..errors import BadFile, BadProfile
+from .chrome_events import CATEGORIES, LATEST_US, bad_event, decode_events
+from .chrome_rows import Rows
+from .json_stream import JsonArray, decode_around
+from .table import batch_of
+
+_KEY = re.compile(rb'"(traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
+_LINKED = ("op", "params", "direction")
+
+
+class _Around(msgspec.Struct):
+    base: int | str = msgspec.field(name="baseTimeNanoseconds", default=0)
+
+
+class ChromeTrace:
+    """The reader; see `table.Reader`."""
+
+    name = "chrome-trace"
+    what = "Chrome traces of the PyTorch profiler (.json, .json.gz)"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+        if start[:1] == b"{":
+            return _KEY.search(head) is not None
+        return re.match(rb"\[\s*\{", start) is not None and re.search(rb'"ph"\s*:', head) is not None
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """The events of `CATEGORIES` in the order of the file.
+
+        `op`, `params` and `direction` of a kernel, copy or call of the runtime are those of the operation that
+        launched it (see `launches`). ``metric.est_achieved_occupancy`` is a share of 1.
+
+        Raises
+        ------
+        BadProfile
+            With the byte of the document, if it is no JSON, cut short, or an event has a time that is none. It is
+            raised before the first batch, since the trace is read whole before.
+        """
+        with tempfile.TemporaryFile() as spool:
+            rows = Rows(linked=columns is None or not set(_LINKED).isdisjoint(columns))
+            try:
+                base_ns = _spool(path, rows, spool)
+            except OSError as error:  # of the spool: those of the trace have become BadProfile
+                raise BadFile(f"{tempfile.gettempdir()}: cannot hold the rows of {path} ({error.strerror})") from None
+            links = rows.links() if rows.linked else None
+            names, params = pa.array(rows.names, pa.string()), pa.array(rows.params, pa.string())
+            spool.seek(0)
+            for batch in pa.ipc.open_stream(spool):
+                found = {name: batch.column(name) for name in batch.schema.names}
+                found["start_ns"] = pa.compute.add(found["start_ns"], base_ns)
+                external, correlation, own = (np.asarray(found.pop(key)) for key in ("external", "correlation", "own"))
+                if links is not None:
+                    at = np.where(own >= 0, own, links.find(external, correlation))
+                    found |= links.columns(at, names, params)
+                yield batch_of(found, batch.num_rows, columns)
+
+
+def _spool(path: Path, rows: Rows, spool: IO[bytes]) -> int:
+    """Write the rows of the whole trace aside; returns the nanoseconds that its times count from."""
+    array = JsonArray(path, "traceEvents", decode_events)
+    writer, count = None, 0
+    for piece in array.pieces():
+        count += piece.decoded.count
+        if piece.decoded.fault:
+            index, what = piece.decoded.fault
+            raise bad_event(path, piece, index, what)
+        if piece.decoded.wanted:
+            batch = rows.batch(path, piece)
+            writer = writer or pa.ipc.new_stream(spool, batch.schema)
+            writer.write_batch(batch)
+    if writer is None:
+        raise BadProfile(
+            f"{path}: a trace of {count} events, none of them of the PyTorch profiler's ({', '.join(CATEGORIES)})"
+        )
+    writer.close()
+    around = decode_around(array, _Around)
+    base = 0 if around is None else around.base
+    try:
+        base_ns = int(base)
+    except ValueError:
+        raise BadProfile(f"{path}: baseTimeNanoseconds is {str(base)[:80]!r}, no whole number") from None
+    if not 0 <= base_ns <= LATEST_US * 1000:
+        raise BadProfile(f"{path}: baseTimeNanoseconds is {base_ns}, outside the years 1970 to 2096")
+    return base_ns

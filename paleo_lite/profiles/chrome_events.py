@@ -1,0 +1,174 @@
+"""The events of a PyTorch trace: which are wanted, which of their fields, and the columns they make."""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_EVEN, Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadProfile
+from .json_stream import Piece, bad_at
+from .launches import Integers
+
+CATEGORIES = {
+    "kernel": "kernel", "Kernel": "kernel", "gpu_memcpy": "memcpy", "Memcpy": "memcpy",
+    "gpu_memset": "memset", "Memset": "memset", "cpu_op": "cpu", "Operator": "cpu",
+    "cuda_runtime": "api", "cuda_driver": "api", "Runtime": "api", "xpu_runtime": "api", "mtia_runtime": "api",
+    "privateuse1_runtime": "api", "privateuse1_driver": "api",
+    "user_annotation": "marker", "gpu_user_annotation": "marker",
+}  # fmt: skip
+"""What `cat` is called in `SCHEMA`, in the spellings of kineto since 2021; other events are skipped."""
+
+_EXACT_BELOW = 2.0**43  # a float of microseconds below this is nearer to its nanosecond than to the next
+LATEST_US = 4 * 10**15  # the year 2096: what int64 nanoseconds hold
+
+Whole = int | float | str | None
+
+
+class Args(msgspec.Struct, gc=False):
+    external: Whole = msgspec.field(name="External id", default=None)
+    external_2021: Whole = msgspec.field(name="external id", default=None)
+    correlation: Whole = None
+    stream: Whole = None
+    device: Whole = None
+    bytes: Whole = None
+    grid: msgspec.Raw = msgspec.Raw()
+    block: msgspec.Raw = msgspec.Raw()
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
+    occupancy: float | None = msgspec.field(name="est. achieved occupancy %", default=None)
+    sequence: Whole = msgspec.field(name="Sequence number", default=None)
+    forward_thread: Whole = msgspec.field(name="Fwd thread id", default=None)
+
+
+class Event(msgspec.Struct, gc=False):
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: Whole = None
+    tid: Whole = None
+    ts: Whole = None
+    dur: Whole = None
+    args: Args | None = None
+
+
+class _Kind(msgspec.Struct, gc=False):
+    ph: Any = None
+    cat: Any = None
+
+
+class _Times(_Kind, gc=False):
+    ts: Decimal | None = None
+    dur: Decimal | None = None
+
+
+class Decoded(msgspec.Struct, gc=False):
+    wanted: list[Event]
+    count: int
+    fault: tuple[int, str] | None = None  # the place among the elements, and what is wrong there
+
+
+_EVENTS = msgspec.json.Decoder(list[Event])
+_RAW = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def decode_events(text: bytes) -> Decoded:
+    """The wanted events of a JSON array of events.
+
+    An event of another kind may hold what it likes; one that is wanted and has a field of another type than the
+    profiler writes is a fault.
+
+    Raises
+    ------
+    msgspec.DecodeError
+        If it is no JSON array.
+    """
+    try:
+        events = _EVENTS.decode(text)
+    except (msgspec.ValidationError, UnicodeDecodeError):
+        return _decode_one_by_one(text)
+    return Decoded([event for event in events if event.cat in CATEGORIES and event.ph == "X"], len(events))
+
+
+def _decode_one_by_one(text: bytes) -> Decoded:
+    raws = _RAW.decode(text)
+    wanted: list[Event] = []
+    for index, raw in enumerate(raws):
+        try:
+            event = msgspec.json.decode(raw, type=Event)
+        except (msgspec.ValidationError, UnicodeDecodeError) as error:
+            try:
+                kind = msgspec.json.decode(raw, type=_Kind)
+            except (msgspec.ValidationError, UnicodeDecodeError):
+                return Decoded(wanted, len(raws), (index, f"no event ({error})"))
+            if kind.ph == "X" and isinstance(kind.cat, str) and kind.cat in CATEGORIES:
+                return Decoded(wanted, len(raws), (index, f"an event with a field that cannot be read ({error})"))
+            continue
+        if event.cat in CATEGORIES and event.ph == "X":
+            wanted.append(event)
+    return Decoded(wanted, len(raws))
+
+
+def bad_event(path: Path, piece: Piece[Decoded], index: int, what: str) -> BadProfile:
+    """The error for an element of a piece."""
+    end = 0
+    for raw in _RAW.decode(piece.text)[: index + 1]:
+        text = bytes(raw)
+        start = piece.text.index(text, end)
+        end = start + len(text)
+    return bad_at(path, piece.start + start, what)
+
+
+def times_ns(path: Path, piece: Piece[Decoded]) -> tuple[Integers, NDArray[np.float64]]:
+    """Start and duration of the wanted events in nanoseconds; NaN for a duration that is absent.
+
+    Raises
+    ------
+    BadProfile
+        If a time is absent, negative, no number or beyond what nanoseconds can hold.
+    """
+    events = piece.decoded.wanted
+    starts, durations = [event.ts for event in events], [event.dur for event in events]
+    kinds = {*map(type, starts)}
+    if kinds | {*map(type, durations)} <= {int, float}:
+        try:
+            start_us = np.array(starts, dtype=np.int64 if kinds == {int} else np.float64)
+            duration_us = np.array(durations, dtype=np.float64)
+        except OverflowError:
+            return _exact_times(path, piece)
+        if kinds == {int} or np.all(np.abs(start_us) < _EXACT_BELOW):
+            bad = ~(np.abs(start_us) < LATEST_US) | ~(duration_us >= 0) | ~(duration_us < LATEST_US)
+            if not bad.any():
+                whole = np.floor(start_us)
+                start_ns = whole.astype(np.int64) * 1000 + np.rint((start_us - whole) * 1000).astype(np.int64)
+                return start_ns, np.round(duration_us * 1000, 3)
+    return _exact_times(path, piece)
+
+
+def _exact_times(path: Path, piece: Piece[Decoded]) -> tuple[Integers, NDArray[np.float64]]:
+    """The same from the decimal digits as they are written, one event at a time: slower, and knows the bad one."""
+    start_ns, duration_ns = [], []
+    for index, raw in enumerate(_RAW.decode(piece.text)):
+        kind = msgspec.json.decode(raw, type=_Kind)
+        if kind.ph != "X" or not isinstance(kind.cat, str) or kind.cat not in CATEGORIES:
+            continue
+        try:
+            times = msgspec.json.decode(raw, type=_Times)
+        except msgspec.ValidationError as error:
+            raise bad_event(path, piece, index, f"a time that is no number ({error})") from None
+        if times.ts is None or not times.ts.is_finite() or not -LATEST_US < times.ts < LATEST_US:
+            raise bad_event(path, piece, index, f"an event whose ts is {_short(times.ts)}, no time in microseconds")
+        if times.dur is not None and not (times.dur.is_finite() and 0 <= times.dur < LATEST_US):
+            raise bad_event(
+                path, piece, index, f"an event whose dur is {_short(times.dur)}, no duration in microseconds"
+            )
+        start_ns.append(int((times.ts * 1000).to_integral_value(ROUND_HALF_EVEN)))
+        duration_ns.append(np.nan if times.dur is None else float(times.dur * 1000))
+    return np.array(start_ns, dtype=np.int64), np.array(duration_ns)
+
+
+def _short(value: Decimal | None) -> str:
+    return "absent" if value is None else str(value)[:40]

@@ -1,0 +1,207 @@
+"""Columns from the events of a PyTorch trace, and the records that link kernels with operations."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .chrome_events import CATEGORIES, Args, Decoded, Event, Whole, times_ns
+from .json_stream import Piece
+from .launches import BPROP, LAUNCH, OPERATION, STEP, Integers, Links, direction_of
+
+COMMUNICATION = re.compile(r"(?:void )?[nr]ccl")
+"""Kernels of NCCL and RCCL: ``ncclKernel_AllReduce_RING_LL_Sum_float(...)``, ``ncclDevKernel_...``."""
+
+
+_NO_ARGS = Args()
+_DIGITS = re.compile(r"-?\d{1,18}", re.ASCII)
+_KINDS = ("kernel", "memcpy", "memset", "communication", "cpu", "api", "marker")
+_CODES = {cat: _KINDS.index(of) for cat, of in CATEGORIES.items()}
+_KERNEL, _COMMUNICATION, _CPU, _API, _MARKER = map(_KINDS.index, ("kernel", "communication", "cpu", "api", "marker"))
+_ON_DEVICE = frozenset(cat for cat, of in CATEGORIES.items() if of in ("kernel", "memcpy", "memset")) | {
+    "gpu_user_annotation"
+}
+
+
+class Rows:
+    """Turns events into columns, and remembers of operations and launches what links them.
+
+    Parameters
+    ----------
+    linked : bool
+        Whether to remember.
+    """
+
+    def __init__(self, linked: bool) -> None:
+        self.linked = linked
+        self._names: dict[str, int] = {}
+        self._params: dict[bytes, int] = {}
+        self._threads: dict[tuple[Whole, str], int] = {}
+        self._operations: list[NDArray[Any]] = []
+        self._launches: list[NDArray[Any]] = []
+        self._count = 0  # operations so far
+        self._with_both = self._alike = 0  # events with external and correlation id, and those where they are equal
+
+    @property
+    def names(self) -> list[str]:
+        """The texts that the codes of `launches.OPERATION` stand for."""
+        return list(self._names)
+
+    @property
+    def params(self) -> list[str]:
+        """Likewise."""
+        return [text.decode("utf-8", "replace") for text in self._params]
+
+    def links(self) -> Links | None:
+        """The links, once all events were seen; None of a trace without CPU operations."""
+        if not self._count:
+            return None
+        operations, self._operations = np.concatenate(self._operations), []
+        launches, self._launches = np.concatenate(self._launches), []
+        return Links(operations, launches, external_ids=2 * self._alike <= self._with_both)
+
+    def batch(self, path: Path, piece: Piece[Decoded]) -> pa.RecordBatch:
+        """The columns that events have by themselves, and `external`, `correlation` and `own` to link them by.
+
+        `own` is the place of an operation's own record among the operations. -1 is none in all three.
+
+        Raises
+        ------
+        BadProfile
+            If a time is absent, negative, no number or beyond what nanoseconds can hold.
+        """
+        events = piece.decoded.wanted
+        args = [event.args or _NO_ARGS for event in events]
+        names = pa.array([event.name for event in events]).dictionary_encode()
+        kind = _kinds(events, names)
+        start_ns, duration_ns = times_ns(path, piece)
+        external = _integers([of.external if of.external is not None else of.external_2021 for of in args])
+        ids = {
+            "external": np.where(kind == _MARKER, -1, external.fill_null(-1).to_numpy()),
+            "correlation": _integers([of.correlation for of in args]).fill_null(-1).to_numpy(),
+            "own": np.full(len(events), -1),
+        }
+        if self.linked:
+            end_ns = start_ns + np.nan_to_num(duration_ns).astype(np.int64)
+            self._remember_operations(events, args, kind, start_ns, end_ns, ids)
+            self._remember_launches(events, kind, start_ns, ids)
+        there = [event.cat in _ON_DEVICE for event in events]
+        columns = {
+            "category": pa.DictionaryArray.from_arrays(pa.array(kind), pa.array(_KINDS)),
+            "kernel": names,
+            "start_ns": pa.array(start_ns),
+            "duration_ns": pa.array(duration_ns, mask=np.isnan(duration_ns)),
+            "calls": pa.array(np.ones(len(events), dtype=np.int64)),
+            "thread": _integers([None if on_device else event.tid for event, on_device in zip(events, there)]),
+            **_of_device(events, args, np.array(there)),
+            **{name: pa.array(values) for name, values in ids.items()},
+        }
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _remember_operations(
+        self,
+        events: list[Event],
+        args: list[Args],
+        kind: NDArray[np.int8],
+        start_ns: Integers,
+        end_ns: Integers,
+        ids: dict[str, Integers],
+    ) -> None:
+        is_cpu = kind == _CPU
+        steps = [i for i in np.flatnonzero(kind == _MARKER) if events[i].name.startswith(STEP)]
+        kept = is_cpu.copy()
+        kept[steps] = True
+        at = np.flatnonzero(kept)
+        ids["own"] = np.where(is_cpu, self._count + np.cumsum(kept) - 1, -1)
+        self._count += len(at)
+        mine, theirs = [events[i] for i in at], [args[i] for i in at]
+        names = [event.name for event in mine]
+        record = np.empty(len(at), OPERATION)
+        record["external"], record["start"], record["end"] = ids["external"][at], start_ns[at], end_ns[at]
+        record["thread"] = self._thread_codes(mine)
+        record["name"] = np.where(is_cpu[at], [self._names.setdefault(name, len(self._names)) for name in names], -1)
+        shapes = [bytes(of.dims) for of in theirs]
+        code_of = {raw: self._params_code(raw) for raw in dict.fromkeys(shapes)}
+        record["params"] = [code_of[raw] for raw in shapes]
+        record["sequence"] = _integers([of.sequence for of in theirs]).fill_null(-1).to_numpy()
+        forward_thread = _integers([of.forward_thread for of in theirs]).fill_null(0).to_numpy()
+        known = {name: direction_of(name) for name in {*names}}
+        own = np.array([known[name] for name in names], dtype=np.int8)
+        record["direction"] = np.where((own < 0) & (forward_thread > 0), BPROP, own)
+        self._operations.append(record)
+
+    def _remember_launches(
+        self, events: list[Event], kind: NDArray[np.int8], start_ns: Integers, ids: dict[str, Integers]
+    ) -> None:
+        both = (ids["external"] >= 0) & (ids["correlation"] >= 0) & (kind != _CPU)
+        self._with_both += int(both.sum())
+        self._alike += int((both & (ids["external"] == ids["correlation"])).sum())
+        calls = np.flatnonzero((kind == _API) & (ids["correlation"] >= 0))
+        record = np.empty(len(calls), LAUNCH)
+        record["correlation"], record["start"] = ids["correlation"][calls], start_ns[calls]
+        record["thread"] = self._thread_codes([events[i] for i in calls])
+        self._launches.append(record)
+
+    def _params_code(self, raw: bytes) -> int:
+        text = b"".join(raw.split())
+        return -1 if text in (b"", b"null") else self._params.setdefault(text, len(self._params))
+
+    def _thread_codes(self, events: list[Event]) -> list[int]:
+        pairs = [(event.pid, event.tid) for event in events]
+        known = {
+            pair: self._threads.setdefault((pair[0], str(pair[1])), len(self._threads)) for pair in dict.fromkeys(pairs)
+        }
+        return [known[pair] for pair in pairs]
+
+
+def _kinds(events: list[Event], names: pa.DictionaryArray) -> NDArray[np.int8]:
+    kind = np.array([_CODES[event.cat] for event in events], dtype=np.int8)
+    of_nccl = np.array([COMMUNICATION.match(name) is not None for name in names.dictionary.to_pylist()])
+    return np.where((kind == _KERNEL) & of_nccl[names.indices.to_numpy()], _COMMUNICATION, kind).astype(np.int8)
+
+
+def _of_device(events: list[Event], args: list[Args], on_device: NDArray[np.bool_]) -> dict[str, pa.Array]:
+    """What only events on a device have; stream and device, if no argument tells, from where the event is drawn."""
+    at = np.flatnonzero(on_device)
+    mine, theirs = [events[i] for i in at], [args[i] for i in at]
+    columns = {
+        "bytes": _integers([of.bytes for of in theirs]),
+        "grid": _dimensions([of.grid for of in theirs]),
+        "block": _dimensions([of.block for of in theirs]),
+        "stream": _integers([e.tid if of.stream is None else of.stream for e, of in zip(mine, theirs)]),
+        "device": _integers([e.pid if of.device is None else of.device for e, of in zip(mine, theirs)]),
+        "metric.est_achieved_occupancy": pa.array(
+            [None if of.occupancy is None else of.occupancy / 100 for of in theirs], pa.float64()
+        ),
+    }
+    place = pa.array(np.cumsum(on_device) - 1, mask=~on_device)
+    return {name: values.take(place) for name, values in columns.items()}
+
+
+def _integers(values: list[Whole]) -> pa.Array:
+    """Whole numbers, written as texts or not; null where there is none (an id of "stream 7" is 7)."""
+    try:
+        return pa.array(values, pa.int64())
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        known = {value: _integer(value) for value in {*values}}
+        return pa.array([known[value] for value in values], pa.int64())
+
+
+def _integer(value: Whole) -> int | None:
+    if isinstance(value, str):
+        value = int(match.group()) if (match := _DIGITS.fullmatch(value.removeprefix("stream "))) else None
+    if value is None or not abs(value) < 2**63 or value != int(value):  # of a float, NaN included
+        return None
+    return int(value)
+
+
+def _dimensions(raws: list[msgspec.Raw]) -> pa.Array:
+    texts = [bytes(raw) for raw in raws]
+    seen = {text: b"".join(text.strip(b"[]").split()).decode("utf-8", "replace") or None for text in {*texts}}
+    return pa.array([seen[text] for text in texts], pa.string()).dictionary_encode()

@@ -1,0 +1,169 @@
+"""Which class of work a kernel's name tells: a table of patterns, read from top to bottom.
+
+Names are those of cuDNN (algorithms as in ``cudnnConvolutionFwdAlgo_t`` and its backward twins), cuBLAS, CUTLASS
+(instruction shapes as in its ``functionality.md``), NCCL, DALI, nvJPEG, PyTorch, TensorFlow and MIOpen. Which
+convolution a ``scudnn`` kernel belongs to follows from PyTorch traces, which name the operation beside the kernel.
+"""
+
+from __future__ import annotations
+
+import re
+
+CLASSES = {
+    "convolution_implicit_gemm": "convolution as a matrix product whose matrix is never written out",
+    "convolution_precomputed_gemm": "the same with offsets computed beforehand",
+    "convolution_explicit_gemm": "convolution as im2col and a matrix product",
+    "convolution_winograd": "convolution by minimal filtering: fewer multiplications than direct",
+    "convolution_fft": "convolution by Fourier transforms and products of complex matrices",
+    "convolution_dgrad": "gradient of a convolution with respect to its input",
+    "convolution_wgrad": "gradient of a convolution with respect to its weights",
+    "convolution_direct": "direct, depthwise and other convolution",
+    "gemm": "matrix product",
+    "attention": "fused attention",
+    "batch_norm": "batch normalisation",
+    "normalization": "layer, group, instance and other normalisation",
+    "pooling": "pooling",
+    "softmax": "softmax, cross entropy and other losses",
+    "optimizer": "update of the parameters",
+    "reduction": "sums, means, maxima, scans",
+    "layout": "transposition, concatenation, change of memory layout",
+    "indexing": "gather, scatter, embedding, sorting, routing",
+    "random": "random numbers and dropout",
+    "elementwise": "one operation per element",
+    "fft": "Fourier transform outside of a convolution",
+    "input": "decoding and augmenting input on the GPU",
+    "memcpy": "copy",
+    "memset": "fill of memory",
+    "communication": "collectives and other messages between devices",
+    "other": "not recognised by its name",
+}
+"""Every class and what it is."""
+
+_BY_NAME = (
+    ("memcpy", r"^memcpy|copybuffer$"),
+    ("memset", r"^memset|fillbuffer"),
+    ("communication", r"nccl|rccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter|sendrecv"),
+    ("input", r"^dali::|^nvjpeg::"),
+    ("attention", r"fmha|flash_?(?:fwd|bwd|attn|attention)|attention|sdpa"),
+    ("convolution_winograd", r"winograd"),
+    ("convolution_fft", r"^fft[12]d_|gcgemm|pointwise_mult_and_sum_complex|flip_filter|compute_gemm_pointers"),
+    ("convolution_explicit_gemm", r"im2col|col2im|explicit_convolve"),
+    (
+        "convolution_wgrad",
+        r"wgrad|wrw|bwd_?weight|backward_?(?:weight|filter)|grad_weight_kernel|stridedb_splitk|cutlass_cudnn\w*::reduction",
+    ),
+    ("convolution_dgrad", r"dgrad|bwd_?data|conv\w*backward|backward_?data|stridedb|computeboffsets"),
+    (
+        "convolution_precomputed_gemm",
+        r"precomputed_convolve|_convolve_\w?gemm_|cudnn_(?:\w+_)?\d+x\d+|computeoffsetskernel",
+    ),
+    ("convolution_implicit_gemm", r"(?<!ex)(?<!ex_)implicit_?(?:convolve|gemm)|fprop|igemm_fwd"),
+    (
+        "convolution_direct",
+        r"conv[_\d]*d?_?(?:depthwise|grouped|direct|fwd|forward)|depthwise|naive_conv|asmconv|conv[123]d"
+        r"|convolve",
+    ),
+    ("batch_norm", r"(?:^|[:_])bn_(?:fw|bw)|batch_?norm"),
+    (
+        "normalization",
+        r"(?:layer|group|instance|rms|weight)_?norm|gammabetabackward|rowwisemoments|computefusedparams"
+        r"|(?:^|_)lrn",
+    ),
+    ("pooling", r"pooling|max_?pool|avg_?pool|adaptive_average_pool|average_pool"),
+    ("softmax", r"softmax|nll_?loss|criterion|cross_?entropy|_loss|generatenormalizedprob"),
+    ("elementwise", r"rotary_embedding"),
+    (
+        "indexing",
+        r"embedding|gather|scatter|(?<!with_)ind(?:ex|ices)|sort|topk|bitonic|bucketize|offsets_range"
+        r"|routing|reshape_and_cache|nonzero|moe::\w+::finalize|to_dense_representation",
+    ),
+    ("optimizer", r"adam|sgd|lamb(?!da)|momentum|adagrad|rmsprop|applygradient"),
+    (
+        "gemm",
+        r"(?<!fb)gemm|gemv|matmul|matrixmul|^bmm_|^nvjet|^cutlass|^cijk_|splitkreduce|(?:^|_)dot_kernel"
+        r"|ger_kernel|epilogue::impl",
+    ),
+    ("random", r"dropout|distribution_|random|philox|curand|bernoulli|multinomial"),
+    (
+        "layout",
+        r"nchw_?to_?nhwc|nhwc_?to_?nchw|transpos|permut|swapdimension|shuffleintensor|catarray|recat"
+        r"|concat|split_?tensor|chunk_cat|(?:^|::)pad[a-z_]",
+    ),
+    (
+        "fft",
+        r"^spradix|^spvector|sp(?:realcomplex|preprocess|postprocess|process2d)|cufft"
+        r"|(?:regular|vector)_fft|preprocessc2c|postprocessc2c",
+    ),
+    ("reduction", r"reduc|cumsum|scan|argm(?:ax|in)|histogram|norm_kernel|lpnorm|segment|^(?:at_cuda_detail::)?cub::"),
+    (
+        "elementwise",
+        r"element_?wise|pointwise|bias|scal_kernel|scalepackedtensor|(?:add|op)_?tensor|activation|relu|gelu|swiglu"
+        r"|copy_kernel|fill_|arange|axpy|eigenmetakernel|unary|binary|broadcast|_to_float|(?<!b)cast|convert|quant|qparam"
+        r"|(?:add|mul|sub|div)_kernel|foreach|multi_tensor_apply|vec(?:tor)?add|clamp|tri[ul]_|upsample|interpolat|lerp",
+    ),
+)
+
+_WRAPPERS = re.compile(
+    r"(?:^|::)(?:kernel2?|device_kernel|multi_tensor_apply_kernel|eigenmetakernel|elementwise_kernel"
+    r"|(?:vectorized|unrolled)_elementwise_kernel)$|^triton_"
+)
+"""Kernels that run what their template argument (or the rest of the name) says."""
+
+_BY_ARGUMENT = (
+    ("convolution_wgrad", r"wgrad"),
+    ("convolution_dgrad", r"dgrad"),
+    ("convolution_implicit_gemm", r"fprop|implicitgemmconv"),
+    ("optimizer", r"adam(?!ax_)|sgd|lamb(?!da)|adagrad|novograd|rmsprop"),
+    ("reduction", r"l2norm|lpnorm|tensorreductionop|^triton_(?:red|per)_"),
+    ("layout", r"tensor(?:shuffling|concatenation|slicing|padding)op"),
+    ("elementwise", r"^triton_poi_"),
+    ("gemm", r"^triton_tem_|_gemm|gemmuniversal|gemm::"),
+)
+
+_TENSOR_CORE = re.compile(
+    r"tensorop|(?<![a-z])[hid]mma|w?gmma|^nvjet|_tensor\d+x\d+x\d+"
+    # Instruction shapes, with the letter of the accumulator and of the operands before them: s884, h1688, i8816, ...
+    r"|(?<![a-z0-9])(?:bf16_|tf32_|fp16_|f16_)?[shdi](?:884|1688|8816|8832|16816|16832|16864|168256|161616)(?!\d)"
+)
+_VECTOR = re.compile(
+    r"simt|ffma|(?:^|_)[sd]gemm_|_scudnn_|_sm_heavy_|_sm3[05]_|maxwell_|^(?:[sdc]gemm|fft|memcpy|memset)|nccl"
+)
+
+
+def _compile(table: tuple[tuple[str, str], ...]) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple((label, re.compile(pattern)) for label, pattern in table)
+
+
+_NAMES, _ARGUMENTS = _compile(_BY_NAME), _compile(_BY_ARGUMENT)
+
+
+def label_of(name: str, raw: str) -> str:
+    """The class of a kernel.
+
+    Parameters
+    ----------
+    name : str
+        Its normalised name.
+    raw : str
+        The name as the profiler printed it, with the template arguments that tell what a wrapper runs.
+
+    Returns
+    -------
+    str
+        One of `CLASSES`.
+    """
+    name = name.lower()
+    if _WRAPPERS.search(name) and (found := _first(_ARGUMENTS, raw.lower())):
+        return found
+    return _first(_NAMES, name) or "other"
+
+
+def is_tensor_core(name: str, raw: str) -> bool | None:
+    """Whether a kernel runs on tensor cores; None where its name does not say."""
+    if _TENSOR_CORE.search(name.lower()) or _TENSOR_CORE.search(raw.lower()):
+        return True
+    return False if _VECTOR.search(name.lower()) else None
+
+
+def _first(table: tuple[tuple[str, re.Pattern[str]], ...], text: str) -> str | None:
+    return next((label for label, pattern in table if pattern.search(text)), None)

@@ -1,0 +1,241 @@
+"""One array of a JSON document that may be larger than memory, a bounded piece at a time.
+
+msgspec does the parsing. What is ours is where to cut: a piece that ends between two elements is a JSON array once
+it stands in brackets, and a piece that ends anywhere else is none, for it leaves a string or a bracket open that the
+one closing bracket cannot close. So a cut may be guessed from the bytes, and the decoder proves or refutes it; a
+refuted guess is replaced by counting brackets outside strings.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from ..errors import BadProfile
+from .json_cuts import array_start, last_comma_and_end, last_seam
+
+T = TypeVar("T")
+
+PIECE = 2**20
+"""Bytes read at a time. Gzip is expanded by no more than this at a step."""
+
+ELEMENT_LIMIT = 32 * 2**20
+"""Bytes that one element, or all that stands around the array, may have."""
+
+_BYTE = re.compile(r"\(byte (\d+)\)")
+_BOM = b"\xef\xbb\xbf"
+
+
+class Piece(NamedTuple, Generic[T]):
+    """Whole elements that stand together.
+
+    Attributes
+    ----------
+    start : int
+        Byte of the document, decompressed where it is gzip, at which `text` starts.
+    text : bytes
+        The elements as a JSON array, in brackets.
+    decoded : T
+        What the decoder made of the text.
+    """
+
+    start: int
+    text: bytes
+    decoded: T
+
+
+class JsonArray(Generic[T]):
+    """An array that is the document itself or the value of a key of the outermost object.
+
+    Parameters
+    ----------
+    path : Path
+        Plain or gzip.
+    key : str
+        ``"traceEvents"``.
+    decode : callable
+        From bytes of a JSON array to what is wanted of it; raises `msgspec.DecodeError` where it is no JSON.
+
+    Attributes
+    ----------
+    around : bytes
+        The document with the array emptied, once `pieces` is exhausted.
+    """
+
+    def __init__(self, path: Path, key: str, decode: Callable[[bytes], T]) -> None:
+        self.path = path
+        self.key = key
+        self.decode = decode
+        self.around = b""
+        self._buffer = b""
+        self._offset = 0  # of the buffer's first byte in the document
+        self._ended = False
+        self._after_comma = False
+
+    def pieces(self) -> Iterator[Piece[T]]:
+        """The elements in their order.
+
+        Raises
+        ------
+        BadProfile
+            If the file cannot be read, is no JSON, ends too early or holds an element above `ELEMENT_LIMIT`; the
+            message gives the byte.
+        """
+        with _open(self.path) as file:
+            head = self._find_array(file)
+            wanted = PIECE
+            while True:
+                self._fill(file, wanted)
+                piece = self._guess()
+                if piece is not None:
+                    yield piece
+                    wanted = PIECE
+                    continue
+                comma, end = last_comma_and_end(self._buffer)
+                if end is not None:
+                    yield self._take(end, end)
+                    break
+                if comma is not None:
+                    yield self._take(comma, comma + 1)
+                    wanted = PIECE
+                    continue
+                if self._ended:
+                    raise self._bad(0, f"the file ends at byte {self._offset + len(self._buffer)} inside the element")
+                if len(self._buffer) >= ELEMENT_LIMIT:
+                    raise self._bad(0, f"an element is larger than {ELEMENT_LIMIT // 2**20} MiB")
+                wanted = 2 * len(self._buffer)
+            self.around = head + self._rest(file)
+
+    def _find_array(self, file: BinaryIO) -> bytes:
+        wanted = PIECE
+        while True:
+            self._fill(file, wanted)
+            start = array_start(self._buffer, self.key.encode())
+            if start is not None:
+                break
+            if self._ended:
+                raise self._bad(len(self._buffer), f"the file ends and no array {self.key!r} has begun")
+            if len(self._buffer) >= ELEMENT_LIMIT:
+                raise self._bad(0, f"no array {self.key!r} in the first {ELEMENT_LIMIT // 2**20} MiB")
+            wanted = 2 * len(self._buffer)
+        head = self._buffer[:start]
+        self._drop(start)
+        return head.removeprefix(_BOM)
+
+    def _rest(self, file: BinaryIO) -> bytes:
+        self._fill(file, ELEMENT_LIMIT)
+        if not self._ended:
+            raise self._bad(0, f"more than {ELEMENT_LIMIT // 2**20} MiB follow the array {self.key!r}")
+        return self._buffer
+
+    def _guess(self) -> Piece[T] | None:
+        """A piece that ends before the last `}, {` of the buffer, if that is a place between two elements."""
+        cut = last_seam(self._buffer)
+        if cut is None:
+            return None
+        text = b"[" + self._buffer[:cut] + b"]"
+        try:
+            decoded = self.decode(text)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            place = _place_of(error)
+            if place is not None and place < len(text) - 1 and "trailing characters" not in str(error):
+                raise self._undecoded(text, error) from None  # wrong before the cut: no other cut mends it
+            return None
+        piece = Piece(self._offset - 1, text, decoded)
+        self._after_comma = True
+        self._drop(cut + 1)
+        return piece
+
+    def _take(self, cut: int, after: int) -> Piece[T]:
+        if (self._after_comma or after > cut) and not self._buffer[:cut].strip():
+            raise self._bad(cut, "a comma beside which no element stands")
+        text = b"[" + self._buffer[:cut] + b"]"
+        try:
+            decoded = self.decode(text)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise self._undecoded(text, error) from None
+        piece = Piece(self._offset - 1, text, decoded)
+        self._after_comma = after > cut
+        self._drop(after)
+        return piece
+
+    def _undecoded(self, text: bytes, error: Exception) -> BadProfile:
+        if isinstance(error, RecursionError):
+            return self._bad(0, "brackets are nested too deeply")
+        if isinstance(error, UnicodeDecodeError):
+            return self._bad(0, "a text that is not UTF-8 follows")
+        place = _place_of(error)
+        if place is None:
+            return self._bad(0, f"no JSON ({error})")
+        return self._bad(min(place, len(text)) - 1, f"no JSON ({_BYTE.sub('', str(error)).strip()})")
+
+    def _bad(self, place: int, what: str) -> BadProfile:
+        return bad_at(self.path, self._offset + place, what)
+
+    def _drop(self, count: int) -> None:
+        self._buffer = self._buffer[count:]
+        self._offset += count
+
+    def _fill(self, file: BinaryIO, size: int) -> None:
+        parts, length = [self._buffer], len(self._buffer)
+        while length < size and not self._ended:
+            try:
+                part = file.read(min(PIECE, size - length))
+            except (EOFError, OSError, zlib.error) as error:
+                raise self._bad(length, f"the file cannot be read on ({error})") from None
+            self._ended = not part
+            parts.append(part)
+            length += len(part)
+        self._buffer = b"".join(parts)
+
+
+def bad_at(path: Path, byte: int, what: str) -> BadProfile:
+    """The error for a place in the document, which in gzip is not that of the file."""
+    where = " of the decompressed text" if _is_gzip(path) else ""
+    return BadProfile(f"{path}: at byte {byte}{where}: {what}")
+
+
+def decode_around(array: JsonArray[Any], type_: type[T]) -> T | None:
+    """Decode what stands around the array, an empty one in its place; None where the array is all there is.
+
+    Raises
+    ------
+    BadProfile
+        If it is no JSON or not of this type.
+    """
+    try:
+        if array.around.lstrip()[:1] == b"[":
+            msgspec.json.decode(array.around, type=list[Any])
+            return None
+        return msgspec.json.decode(array.around, type=type_)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise BadProfile(
+            f"{array.path}: what stands around {array.key!r}, up to byte {array._offset + len(array._buffer)}, cannot "
+            f"be read ({_BYTE.sub('', str(error)).strip()})"
+        ) from None
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return cast(BinaryIO, gzip.open(path, "rb")) if _is_gzip(path) else path.open("rb")
+    except OSError as error:
+        raise BadProfile(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _is_gzip(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"\x1f\x8b"
+    except OSError as error:
+        raise BadProfile(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _place_of(error: Exception) -> int | None:
+    match = _BYTE.search(str(error))
+    return int(match.group(1)) if match else None

@@ -1,0 +1,214 @@
+"""Lines of a profile that is text: decompressed, decoded, bounded and numbered; and the numbers that stand in them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ..errors import BadProfile
+
+LONGEST_LINE = 2**20
+"""Bytes; the longest real one, a C++ name with its template arguments, has some 20,000."""
+
+MOST_BLANK = 2**16
+"""Lines without content in a row: what gzip makes of nothing has no end."""
+
+MOST_ROWS = 2**18
+SUMMARY_BYTES = 2**27
+"""Rows and text of a summary, which is read whole and has one row per kernel: whoever writes more writes a trace."""
+
+MOST_PREAMBLE = 10_000
+"""Lines of the program's own output before a heading."""
+
+TIME_NS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9}
+SIZE_BYTES = {"B": 1.0, "KB": 2.0**10, "MB": 2.0**20, "GB": 2.0**30, "TB": 2.0**40}
+"""nvprof counts in powers of 2: its 409,600-byte copy is 400 KB."""
+
+_NUMBER = re.compile(r"[+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?", re.ASCII)
+
+
+def numbered_lines(path: Path, most: int | None = None) -> Iterator[tuple[int, str]]:
+    """Number (from 1) and text of every line with content, without its end and trailing spaces.
+
+    Gzip is decompressed as it is read. A line that is not UTF-8 is read as Latin-1; a byte-order mark is dropped.
+
+    Parameters
+    ----------
+    path : Path
+    most : int, optional
+        Bytes that are read at most, for who keeps them all (`SUMMARY_BYTES`).
+
+    Raises
+    ------
+    BadProfile
+        If the file cannot be read or decompressed, holds more than `most`, or a line is too long or is no text.
+    """
+    number = blank = size = 0
+    try:
+        with path.open("rb") as raw:
+            zipped = raw.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if zipped else path.open("rb") as file:
+            while line := file.readline(LONGEST_LINE + 1):
+                number += 1
+                size += len(line)
+                if most and size > most:
+                    raise BadProfile(f"{path}: line {number}: more than {most:,} bytes, expected a summary")
+                if len(line) > LONGEST_LINE:
+                    raise BadProfile(f"{path}: line {number} is longer than {LONGEST_LINE:,} bytes")
+                if number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                if b"\0" in line:
+                    raise BadProfile(f"{path}: line {number} holds a zero byte, expected text")
+                text = _decoded(line).rstrip(" \r\n")
+                blank = 0 if text.strip() else blank + 1
+                if blank > MOST_BLANK:
+                    raise BadProfile(f"{path}: line {number}: {blank:,} lines without content in a row")
+                if not blank:
+                    yield number, text
+    except OSError as error:
+        raise BadProfile(f"{path}: line {number + 1} cannot be read ({error.strerror or error})") from None
+    except (EOFError, zlib.error) as error:
+        raise BadProfile(f"{path}: gzip that is cut or corrupted after line {number} ({error})") from None
+
+
+def decoded_head(head: bytes) -> list[str]:
+    """The whole lines of a file's first bytes, to recognise it by."""
+    lines = head.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    return [_decoded(line).rstrip(" \r\n") for line in lines if len(line) <= LONGEST_LINE]
+
+
+def number_of(text: str) -> float:
+    """A finite decimal number, as profilers print it.
+
+    Raises
+    ------
+    ValueError
+        If it is anything else: empty, ``nan``, ``inf``, with a unit.
+    """
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(text)
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(text)
+    return value
+
+
+def quantity_of(text: str, units: Mapping[str, float]) -> float:
+    """A number with its unit, in the unit whose factor is 1: ``quantity_of("230.07us", TIME_NS)`` is 230,070.
+
+    Raises
+    ------
+    ValueError
+        If the number is none or the unit is not among `units`.
+    """
+    match = _NUMBER.match(text)
+    factor = units.get(text[match.end() :].strip()) if match else None
+    if match is None or factor is None:
+        raise ValueError(text)
+    value = number_of(match[0]) * factor
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(text)
+    return round(value, 6)  # 46.6474 s are 46,647,400,000 ns and no rounding error more
+
+
+class CsvTable:
+    """A CSV table among a profiler's own lines (``==PID== ...``) and, before it, the output of the program.
+
+    Parameters
+    ----------
+    path : Path
+    heading : re.Pattern
+        What the heading begins with. It may come again, also with other columns: a file can hold several processes.
+    units : bool
+        Whether the line below the heading tells the units.
+    delimiter : str
+        What stands between columns.
+    most : int, optional
+        Bytes that are read at most, as for `numbered_lines`.
+
+    Attributes
+    ----------
+    names, units : list of str
+        Of the heading last met; a new list for every heading.
+    """
+
+    def __init__(
+        self, path: Path, heading: re.Pattern[str], units: bool, delimiter: str = ",", most: int | None = None
+    ) -> None:
+        self.path, self.heading, self.has_units, self.delimiter = path, heading, units, delimiter
+        self.most = most
+        self.names: list[str] = []
+        self.units: list[str] = []
+        self.units_line = 0
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Number of line and columns of every row.
+
+        Raises
+        ------
+        BadProfile
+            If there is no heading, or a row has not the heading's number of columns.
+        """
+        for number, line in numbered_lines(self.path, self.most):
+            if line.startswith("=="):
+                continue
+            if self.heading.match(line):
+                self.names, self.units = self._names(number, line), []
+                continue
+            if not self.names:
+                if number > MOST_PREAMBLE:
+                    break
+                continue
+            fields = self._fields(number, line)
+            if len(fields) != len(self.names):
+                raise BadProfile(f"{self.path}: line {number}: {len(fields)} columns, expected {len(self.names)}")
+            if self.has_units and not self.units:
+                self.units, self.units_line = fields, number
+                continue
+            yield number, fields
+        if not self.names:
+            raise BadProfile(f"{self.path}: no heading that this profiler prints above its table")
+
+    def _names(self, number: int, line: str) -> list[str]:
+        try:
+            names = [name.strip().rstrip("*") for name in self._fields(number, line)]
+        except BadProfile:
+            names = []
+        if len(names) < 3:
+            raise BadProfile(
+                f"{self.path}: line {number}: the heading is {shown(line)}, expected columns between {self.delimiter!r}"
+            )
+        if len(set(names)) < len(names):
+            raise BadProfile(f"{self.path}: line {number}: a column stands twice in the heading")
+        return names
+
+    def _fields(self, number: int, line: str) -> list[str]:
+        try:
+            return next(csv.reader([line], delimiter=self.delimiter, strict=True))
+        except csv.Error as error:
+            raise BadProfile(f"{self.path}: line {number}: no CSV ({error})") from None
+
+
+def gpu_category(name: str) -> str:
+    """What nvprof's name of a GPU activity says it is."""
+    if name.startswith(("[CUDA memcpy", "[Unified Memory Memcpy")):
+        return "memcpy"
+    if name.startswith("[CUDA memset"):
+        return "memset"
+    return "communication" if "nccl" in name[:200].lower() else "kernel"
+
+
+def shown(text: str, most: int = 60) -> str:
+    """A text from a file as it may stand in an error: quoted, escaped, short."""
+    return repr(text if len(text) <= most else text[:most] + "...")
+
+
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        return line.decode("latin-1")

@@ -1,0 +1,128 @@
+"""Names of kernels: what is left of a C++ name when templates and parameters go, and the class of work that it tells.
+
+A CUDA kernel is a free function (``__global__`` is no member function), so its name is namespaces and one identifier
+before the first list of template arguments or parameters. That much of an Itanium-mangled name is read here in one
+pass. General demanglers expand substitutions, which a hostile name makes exponentially long, and they refuse the
+truncated names that profilers write.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import msgspec
+
+from .classes import is_tensor_core, label_of
+
+LONGEST = 4096
+"""Characters of a name that are looked at; the rest of a longer one is arguments of arguments."""
+
+
+class KernelName(msgspec.Struct, frozen=True):
+    """What a kernel's name tells.
+
+    Attributes
+    ----------
+    name : str
+        The normalised name.
+    label : str
+        Its class, one of `paleo_lite.profiles.classes.CLASSES`.
+    tensor_core : bool or None
+        Whether it runs on tensor cores; None where the name does not say.
+    """
+
+    name: str
+    label: str
+    tensor_core: bool | None
+
+    @property
+    def family(self) -> str:
+        """The class, without the algorithm where it is a convolution."""
+        return "convolution" if self.label.startswith("convolution") else self.label
+
+
+_ANONYMOUS = re.compile(
+    r"_GLOBAL__N_\w*::|\(anonymous(?: namespace)?\)::|<?unnamed>::|\{anonymous\}::|`anonymous namespace'::"
+)
+_CORRELATION = re.compile(r"\s*\[\d+\]$")  # nvprof's GPU trace puts the launch's number behind the name
+_STATIC = re.compile(r"^__nv_static_\d+__\w*?_(?=_Z)")  # nvcc's prefix of a kernel with internal linkage
+_COPY = re.compile(
+    r"\[?(?:cuda )?(memcpy|memset)(?:[\s,]+([HDPA]to[HDPA]|(?:Host|Device|Peer)-to-(?:Host|Device|Peer)))?"
+    r"(?:\s*\(.*|\])?",
+    re.IGNORECASE,
+)
+_BY_CATEGORY = ("memcpy", "memset", "communication")
+_WRAPPER = re.compile(r"(?:^|::)(?:Kernel2?|device_kernel)$")
+_IDENTIFIER = re.compile(r"(?:typename |class |struct )?([A-Za-z_]\w*(?:::[A-Za-z_]\w*)*)")
+_RETURN_TYPE = re.compile(r"(?:std::)?enable_if<")
+_TYPE_END = re.compile(r">::type\s+(?=[A-Za-z_])")
+_SOURCE_NAME = re.compile(r"L?(\d{1,4})")
+_NESTED = re.compile(r"N[rVK]*[RO]?")
+
+
+@lru_cache(maxsize=65536)
+def classify(raw: str, category: str = "kernel") -> KernelName:
+    """The normalised name, class and unit of a kernel.
+
+    Parameters
+    ----------
+    raw : str
+        The name as a profiler prints it: plain, demangled or mangled, whole or truncated.
+    category : str
+        What the profiler says of the row (`paleo_lite.profiles.table.SCHEMA`): copies, fills and communication are
+        known by it, whatever they are called.
+    """
+    name = normalise(raw)
+    text = raw[:LONGEST]
+    label = category if category in _BY_CATEGORY else label_of(name, text)
+    return KernelName(name, label, is_tensor_core(name, text))
+
+
+def normalise(raw: str) -> str:
+    """A name without return type, templates, parameters and anonymous namespaces.
+
+    The kernel of a CUTLASS wrapper (``cutlass::Kernel<cutlass_80_tensorop_...>``) is called by its argument.
+
+    Examples
+    --------
+    >>> normalise("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >(at::native::ReduceOp<float>)")
+    'at::native::reduce_kernel'
+    >>> normalise("_ZN2at6native13reduce_kernelILi512ELi1EfEEvT1_")
+    'at::native::reduce_kernel'
+    """
+    text = _STATIC.sub("", _CORRELATION.sub("", raw[:LONGEST].strip()))
+    if text.startswith("_Z"):
+        return "::".join(_mangled_parts(text)) or text
+    copy = _COPY.fullmatch(text)
+    if copy:
+        way = (copy[2] or "").replace("Host", "H").replace("Device", "D").replace("Peer", "P").replace("-", "")
+        return f"{copy[1].lower()} {way}".rstrip()
+    text = _ANONYMOUS.sub("", text).removeprefix("void ")
+    if _RETURN_TYPE.match(text) and (end_of_type := _TYPE_END.search(text)):
+        text = text[end_of_type.end() :]
+    end = min((place for place in (text.find("<"), text.find("(")) if place > 0), default=len(text))
+    name = text[:end].strip()
+    if _WRAPPER.search(name) and text[end : end + 1] == "<":
+        inner = _IDENTIFIER.match(text, end + 1)
+        if inner and "cutlass_" in inner[1]:
+            return inner[1]
+    return name or text
+
+
+def _mangled_parts(text: str) -> list[str]:
+    """Namespaces and function of an Itanium-mangled name: its <nested-name> or <source-name>, per the C++ ABI."""
+    nested = _NESTED.match(text, 2)
+    place = nested.end() if nested else 2
+    parts: list[str] = []
+    if text.startswith("St", place):
+        parts.append("std")
+        place += 2
+    while number := _SOURCE_NAME.match(text, place):
+        place = number.end() + int(number[1])
+        identifier = text[number.end() : place]
+        if not identifier.startswith("_GLOBAL__N_"):
+            parts.append(identifier)
+        if nested is None:
+            break
+    return parts

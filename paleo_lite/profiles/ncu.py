@@ -1,0 +1,200 @@
+"""Nsight Compute's ``ncu --csv``: a row per metric and kernel, or with ``--page raw`` a row per kernel.
+
+Metric names, units and the counters of floating-point instructions are those of the Nsight Compute documentation
+(Kernel Profiling Guide, "Metrics Structure" and "Roofline Charts"). ncu measures each kernel by itself, by default at
+base clock with flushed caches: its durations are not those of the program's run. What the L2 cache keeps is not among
+the DRAM bytes, which can be fewer than the kernel reads and writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import BadProfile
+from .lines import CsvTable, decoded_head, gpu_category, number_of, shown
+from .table import batch_of
+
+_VALUES = 2**18  # in a batch
+_MOST_METRICS = 4096
+_HEADING = re.compile(r'"?ID"?,"?Process ID"?,"?Process Name"?,')
+_THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_TIME_NS = {
+    "ns": 1.0, "nsecond": 1.0, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9,
+}  # fmt: skip
+_PREFIXED = re.compile(r"(?P<prefix>[KMGTP])(?:byte|B|hz|Hz|inst|sector|request)\b.*")
+_POWER = {prefix: 1e3**power for power, prefix in enumerate("KMGTP", 1)}
+_PER_SECOND = {"cycle/nsecond": 1e9, "cycle/usecond": 1e6, "cycle/msecond": 1e3}
+_DURATION = ("gpu__time_duration.sum", "gpu__time_duration_measured_user.sum", "gpu__time_duration.avg", "Duration")
+_DRAM = (
+    ("dram__bytes.sum",),
+    ("dram__bytes_read.sum", "dram__bytes_write.sum"),
+    ("dram__bytes_op_read.sum", "dram__bytes_op_write.sum"),
+)
+_SCALAR_OPS = {"fma": 2, "add": 1, "mul": 1}
+_ABOUT = {
+    "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream", "Block Size",
+    "Grid Size", "Device", "CC", "Section Name",
+}  # fmt: skip
+
+
+class NcuCsv:
+    """The reader; see `table.Reader`."""
+
+    name = "ncu"
+    what = "Nsight Compute CSV (ncu --csv, details or --page raw)"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        return any(_HEADING.match(line) for line in decoded_head(head))
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """One row per kernel and every metric with a number as ``metric.NAME``.
+
+        Times are in ns, sizes in bytes, frequencies in Hz; per cent and everything else is as printed. `bytes` is
+        ``dram__bytes.sum``, or what was read and written. `flops` is twice the ``fma`` and once the ``add`` and ``mul``
+        of ``smsp__sass_thread_inst_executed_op_{f,d}*_pred_on.sum`` (Kernel Profiling Guide, "Roofline Charts"); null
+        where half-precision or tensor-core instructions ran beside them, which these counters do not tell in FLOPs.
+
+        Raises
+        ------
+        BadProfile
+            With the line, if a row is cut or a duration is negative or no number.
+        """
+        metrics = _metric_names(path)
+        rows: list[dict[str, Any]] = []
+        for about, values in _kernels(path):
+            rows.append(_row(about, values) | {f"metric.{name}": values.get(name) for name in metrics})
+            if len(rows) * (len(metrics) + 8) >= _VALUES:
+                yield _batch(rows, columns)
+                rows = []
+        if rows:
+            yield _batch(rows, columns)
+
+
+def _batch(rows: list[dict[str, Any]], columns: tuple[str, ...] | None) -> pa.RecordBatch:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return batch_of({name: [row.get(name) for row in rows] for name in names}, len(rows), columns)
+
+
+def _metric_names(path: Path) -> list[str]:
+    names: dict[str, None] = {}
+    count = 0
+    for _, values in _kernels(path):
+        count += 1
+        names |= dict.fromkeys(values)
+        if len(names) > _MOST_METRICS:
+            raise BadProfile(f"{path}: more than {_MOST_METRICS} metrics")
+    if not count:
+        raise BadProfile(f"{path}: a heading of Nsight Compute and no kernel below it")
+    return list(names)
+
+
+def _kernels(path: Path) -> Iterator[tuple[dict[str, str], dict[str, float]]]:
+    """What is said about each kernel, and its metrics."""
+    table = _table(path)
+    about: dict[str, str] = {}
+    values: dict[str, float] = {}
+    for number, fields in table.rows():
+        row = dict(zip(table.names, fields))
+        if "Metric Name" not in row:
+            found: dict[str, float] = {}
+            for name, text, unit in zip(table.names, fields, table.units):
+                if name not in _ABOUT:
+                    _add(found, path, number, name, text, unit)
+            yield row, found
+            continue
+        if about and (row["ID"], row["Process ID"]) != (about["ID"], about["Process ID"]):
+            yield about, values
+            values = {}
+        about = row
+        if "Metric Value" not in row:
+            raise BadProfile(f"{path}: line {number}: no column 'Metric Value'")
+        _add(values, path, number, row["Metric Name"], row["Metric Value"], row.get("Metric Unit", ""))
+    if about:
+        yield about, values
+
+
+def _table(path: Path) -> CsvTable:
+    """The table with its heading found; of the wide form the line below the heading tells the units."""
+    probe = CsvTable(path, _HEADING, units=False)
+    next(probe.rows(), None)
+    needed = {"Kernel Name"} - {*probe.names}
+    if needed:
+        raise BadProfile(f"{path}: the heading of Nsight Compute lacks {', '.join(needed)}")
+    return CsvTable(path, _HEADING, units="Metric Name" not in probe.names)
+
+
+def _add(values: dict[str, float], path: Path, number: int, name: str, text: str, unit: str) -> None:
+    """Take up a metric if it has a number: many are words, and a rule's row has no metric."""
+    name, text, unit = name.strip(), text.strip(), unit.strip()
+    if _THOUSANDS.fullmatch(text):
+        text = text.replace(",", "")
+    try:
+        value = number_of(text)
+    except ValueError:
+        if name in _DURATION:
+            raise BadProfile(f"{path}: line {number}: {name} is {shown(text)}, expected a number") from None
+        return
+    if name in _DURATION and (value < 0 or unit not in _TIME_NS):
+        raise BadProfile(f"{path}: line {number}: {name} is {shown(text)} {shown(unit)}, expected a duration from 0")
+    if name:
+        values.setdefault(name[:200], value * _factor(unit))
+
+
+def _factor(unit: str) -> float:
+    prefixed = _PREFIXED.fullmatch(unit)
+    if prefixed:
+        return _POWER[prefixed["prefix"]]
+    return _TIME_NS.get(unit) or _PER_SECOND.get(unit) or 1.0
+
+
+def _row(about: dict[str, str], values: dict[str, float]) -> dict[str, Any]:
+    name = about["Kernel Name"]
+    duration = next((values[metric] for metric in _DURATION if metric in values), None)
+    dram = next((names for names in _DRAM if all(metric in values for metric in names)), ())
+    return {
+        "category": gpu_category(name),
+        "kernel": name,
+        "duration_ns": duration,
+        "calls": 1,
+        "flops": _flops(values),
+        "bytes": sum(values[metric] for metric in dram) if dram else None,
+        "grid": _extent(about.get("Grid Size", "")),
+        "block": _extent(about.get("Block Size", "")),
+        "stream": _whole(about.get("Stream", "")),
+        "device": _whole(about.get("Device", "")),
+    }
+
+
+def _flops(values: dict[str, float]) -> float | None:
+    total, counted = 0.0, False
+    for unit in ("smsp", "sm"):
+        for precision in "fd":
+            names = {
+                f"{unit}__sass_thread_inst_executed_op_{precision}{op}_pred_on.sum": weight
+                for op, weight in _SCALAR_OPS.items()
+            }
+            if all(name in values for name in names):
+                counted = True
+                total += sum(weight * values[name] for name, weight in names.items())
+        if counted:
+            break
+    uncounted = ("_op_hfma_", "_op_hadd_", "_op_hmul_", "pipe_tensor", "ops_path_tensor")
+    if any(
+        value and name.endswith(".sum") and any(part in name for part in uncounted) for name, value in values.items()
+    ):
+        return None
+    return total if counted else None
+
+
+def _extent(text: str) -> str | None:
+    return "".join(text.strip().strip("()").split()) or None
+
+
+def _whole(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isdecimal() and len(text) <= 18 else None

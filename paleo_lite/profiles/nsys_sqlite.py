@@ -1,0 +1,238 @@
+"""Nsight Systems' SQLite (``nsys export --type sqlite``, or what ``nsys stats`` leaves beside a report).
+
+Tables and columns as the file's own comments and the Nsight Systems User Guide ("SQLite Schema Reference") describe
+them. Columns differ between versions, so each table is asked which it has. Times are ns since the session began;
+names are numbers into ``StringIds``. Ranges that PyTorch's ``emit_nvtx`` pushed (``aten::mm, op_id = 7, sizes = [..]``)
+name the operation behind each kernel.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import BadProfile
+from .launches import LAUNCH, OPERATION, Links, direction_of
+from .lines import gpu_category, shown
+from .sqlite_file import MAGIC, opened, tables_of
+from .table import batch_of
+
+TABLES = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": "kernel",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "memcpy",
+    "CUPTI_ACTIVITY_KIND_MEMSET": "memset",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "api",
+    "NVTX_EVENTS": "marker",
+}
+"""What is read, in this order, each table in the order of its rows."""
+
+COPY_KINDS = {
+    1: "Host-to-Device", 2: "Device-to-Host", 3: "Host-to-Array", 4: "Array-to-Host", 5: "Array-to-Array",
+    6: "Array-to-Device", 7: "Device-to-Array", 8: "Device-to-Device", 9: "Host-to-Host", 10: "Peer-to-Peer",
+    11: "Unified Host-to-Device", 12: "Unified Device-to-Host", 13: "Unified Device-to-Device",
+}  # fmt: skip
+"""ENUM_CUDA_MEMCPY_OPER."""
+
+_ROWS = 2**14
+_LINKED = ("op", "params", "direction")
+_NVTX_KINDS = (34, 59, 60, 70, 71)  # marks and ranges, of ENUM_NSYS_EVENT_TYPE; the rest declares domains and names
+_TORCH_RANGE = re.compile(
+    r"(?P<op>.+?)(?:, seq = (?P<sequence>\d{1,18}))?(?:, op_id = \d+)?"
+    r"(?:, sizes = (?P<sizes>\[[\d, \[\]]*\]))?(?:, input_op_ids.*)?"
+)
+_TORCH_SIGNS = (", seq = ", ", op_id = ", ", sizes = ")
+
+
+class NsysSqlite:
+    """The reader; see `table.Reader`."""
+
+    name = "nsys-sqlite"
+    what = "Nsight Systems SQLite"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """Any SQLite but nvprof's: of one that is neither's, `batches` says which tables it looked for.
+
+        Raises
+        ------
+        BadProfile
+            If the file begins as SQLite but is cut or corrupted.
+        """
+        if not head.startswith(MAGIC):
+            return False
+        with opened(path) as connection:
+            tables = tables_of(connection)
+        return "StringIds" in tables or "StringTable" not in tables
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """Kernels, copies, fills, calls of the runtime and NVTX ranges, table by table, 16,384 rows at a time.
+
+        Raises
+        ------
+        BadProfile
+            If the file is cut or corrupted, lacks the tables, or an event ends before it begins.
+        """
+        with opened(path) as connection:
+            tables = tables_of(connection)
+            present = [table for table in TABLES if table in tables]
+            if not present or "StringIds" not in tables:
+                wanted = ", ".join(TABLES)
+                raise BadProfile(
+                    f"{path}: SQLite without the tables of Nsight Systems: looked for StringIds and {wanted}"
+                )
+            reader = _Reader(path, connection, tables)
+            linked = columns is None or not set(_LINKED).isdisjoint(columns)
+            reader.link(present if linked else [])
+            for table in present:
+                for row_ids, rows in reader.chunks(table):
+                    yield batch_of(reader.columns(table, row_ids, rows), len(row_ids), columns)
+
+
+class _Reader:
+    def __init__(self, path: Path, connection: sqlite3.Connection, tables: dict[str, list[str]]) -> None:
+        self.path, self.connection, self.tables = path, connection, tables
+        self.most = path.stat().st_size  # no table has more rows than the file has bytes
+        self.links: Links | None = None
+        self._pids: dict[int, int] = {}
+        self._operations: dict[str, int] = {}
+        self._sizes: dict[str, int] = {}
+
+    def chunks(self, table: str) -> Iterator[tuple[list[int], dict[str, list[Any]]]]:
+        """Row ids and columns; names in place of their numbers, None for a column that this version has not."""
+        has = self.tables[table]
+        for needed in ("start", "end", *({"CUPTI_ACTIVITY_KIND_RUNTIME": ["nameId"]}.get(table, []))):
+            if needed not in has:
+                raise BadProfile(f"{self.path}: {table} has no column {needed!r}")
+        selected = [f't."{name}"' if name in has else "NULL" for name in _COLUMNS]
+        number = next((f't."{name}"' for name in _NAMES if name in has), "NULL")
+        where = f"WHERE t.eventType IN {_NVTX_KINDS}" if "eventType" in has else ""
+        cursor = self.connection.execute(
+            f"SELECT t.rowid, {number}, s.value, {', '.join(selected)} FROM {table} t "
+            f"LEFT JOIN StringIds s ON s.id = {number} {where}"
+        )
+        count = 0
+        while rows := cursor.fetchmany(_ROWS):
+            count += len(rows)
+            if count > self.most:  # a damaged tree can lead to the same pages again and again
+                raise BadProfile(f"{self.path}: {table} has more rows than the file has bytes")
+            row_ids, numbers, names, *values = map(list, zip(*rows))
+            for row, given, name in zip(row_ids, numbers, names):
+                if given is not None and name is None:
+                    raise BadProfile(f"{self.path}: {table} row {row}: StringIds has no entry {given!r:.40}")
+            found = dict(zip(_COLUMNS, values))
+            own = found["text"]
+            found["name"] = [str(n if text is None else text) if n or text else None for n, text in zip(names, own)]
+            yield row_ids, found
+
+    def link(self, present: list[str]) -> None:
+        """Remember PyTorch's ranges and the calls that launch, to tell which operation is behind each kernel."""
+        if "NVTX_EVENTS" not in present or "CUPTI_ACTIVITY_KIND_RUNTIME" not in present:
+            return
+        threads: dict[int, int] = {}
+        ranges = []
+        for row_ids, rows in self.chunks("NVTX_EVENTS"):
+            start, end = self._times("NVTX_EVENTS", row_ids, rows)
+            for name, thread, begin, finish in zip(rows["name"], rows["globalTid"], start, end):
+                if name is None or finish is None or not any(sign in name for sign in _TORCH_SIGNS):
+                    continue
+                match = _TORCH_RANGE.fullmatch(name)
+                if match is None:
+                    continue
+                code = self._operations.setdefault(match["op"], len(self._operations))
+                sizes = match["sizes"]
+                params = -1 if sizes is None else self._sizes.setdefault(sizes, len(self._sizes))
+                sequence = -1 if match["sequence"] is None else int(match["sequence"])
+                direction = direction_of(match["op"])
+                thread_code = threads.setdefault(thread, len(threads))
+                ranges.append((-1, thread_code, begin, finish, code, params, sequence, direction))
+        if not ranges:
+            return
+        launches = []
+        for row_ids, rows in self.chunks("CUPTI_ACTIVITY_KIND_RUNTIME"):
+            start, _ = self._times("CUPTI_ACTIVITY_KIND_RUNTIME", row_ids, rows)
+            keys = self._launch_keys(rows["globalTid"], rows["correlationId"])
+            launches += [
+                (key, threads[thread], begin)
+                for key, thread, begin in zip(keys, rows["globalTid"], start)
+                if key >= 0 and thread in threads
+            ]
+        self.links = Links(np.array(ranges, OPERATION), np.array(launches, LAUNCH), external_ids=False)
+
+    def columns(self, table: str, row_ids: list[int], rows: dict[str, list[Any]]) -> dict[str, Any]:
+        start, end = self._times(table, row_ids, rows)
+        category, names = TABLES[table], rows["name"]
+        if category == "memcpy":
+            names = [f"[CUDA memcpy {COPY_KINDS.get(kind, 'Unknown')}]" for kind in rows["copyKind"]]
+        elif category == "memset":
+            names = ["[CUDA memset]"] * len(row_ids)
+        kinds = [gpu_category(name or "") for name in names] if category == "kernel" else [category] * len(row_ids)
+        on_host = category in ("api", "marker")
+        found: dict[str, Any] = {
+            "category": kinds,
+            "kernel": names,
+            "start_ns": start,
+            "duration_ns": [None if to is None else to - begin for begin, to in zip(start, end)],
+            "calls": [1] * len(row_ids),
+            "grid": _extents(rows, "grid"),
+            "block": _extents(rows, "block"),
+            # globalTid: 8 bits of hardware, 8 of virtual machine, 24 of process, 24 of thread
+            "thread": [_whole(tid) and tid & 0xFFFFFF for tid in rows["globalTid"]] if on_host else None,
+        }
+        for ours, theirs in (("bytes", "bytes"), ("stream", "streamId"), ("device", "deviceId")):
+            found[ours] = [_whole(value) for value in rows[theirs]]
+        if self.links is not None and category != "marker":
+            owners = rows["globalTid"] if category == "api" else rows["globalPid"]
+            at = self.links.find(np.full(len(row_ids), -1), self._launch_keys(owners, rows["correlationId"]))
+            found |= self.links.columns(at, pa.array(self._operations, pa.string()), pa.array(self._sizes, pa.string()))
+        return found
+
+    def _launch_keys(self, owners: list[Any], correlations: list[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Correlation ids count anew in each process: the process, by a number of ours, and the 32 bits of the id."""
+        keys = np.full(len(owners), -1, dtype=np.int64)
+        for index, (owner, correlation) in enumerate(zip(owners, correlations)):
+            if isinstance(correlation, int) and 0 <= correlation < 2**32 and isinstance(owner, int):
+                process = self._pids.setdefault(owner >> 24, len(self._pids))
+                keys[index] = (process << 32) + correlation
+        return keys
+
+    def _times(self, table: str, row_ids: list[int], rows: dict[str, list[Any]]) -> tuple[list[int], list[int | None]]:
+        for row, start, end in zip(row_ids, rows["start"], rows["end"]):
+            unfinished = end is None and table == "NVTX_EVENTS"
+            if not isinstance(start, int) or not (unfinished or (isinstance(end, int) and end >= start)):
+                raise BadProfile(f"{self.path}: {table} row {row}: begins at {_said(start)} and ends at {_said(end)}")
+        return rows["start"], rows["end"]
+
+
+_NAMES = ("demangledName", "shortName", "nameId", "textId")
+_SIDES = tuple(f"{what}{axis}" for what in ("grid", "block") for axis in "XYZ")
+_EVENT = (
+    "start",
+    "end",
+    "deviceId",
+    "streamId",
+    "correlationId",
+    "globalPid",
+    "globalTid",
+    "bytes",
+    "copyKind",
+    "text",
+)
+_COLUMNS = (*_EVENT, *_SIDES)
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _said(value: Any) -> str:
+    return shown(value) if isinstance(value, str) else f"{value!r:.40}"
+
+
+def _extents(rows: dict[str, list[Any]], what: str) -> list[str | None]:
+    sides = zip(*(rows[f"{what}{axis}"] for axis in "XYZ"))
+    return [",".join(map(str, side)) if all(isinstance(one, int) for one in side) else None for side in sides]

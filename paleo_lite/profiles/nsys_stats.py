@@ -1,0 +1,189 @@
+"""``nsys stats --format csv``: one report or several, in files of their own or as the command prints them.
+
+Reports are recognised by their columns, which the scripts in Nsight Systems' ``reports`` folder print and
+``nsys stats --help-reports`` describes: cuda_gpu_trace, cuda_api_trace, cuda_gpu_kern_sum, cuda_gpu_kern_gb_sum,
+cuda_gpu_mem_time_sum, cuda_gpu_sum, cuda_api_sum, nvtx_sum, and the names and units of older versions (gputrace,
+gpukernsum, ...). Others between them are left out, calls of the operating system (osrt_sum) among them.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import BadProfile
+from .lines import MOST_PREAMBLE, decoded_head, gpu_category, number_of, numbered_lines, shown
+from .table import batch_of
+
+_ROWS = 2**14
+_TIME_NS = {"ns": 1.0, "nsec": 1.0, "us": 1e3, "μs": 1e3, "usec": 1e3, "ms": 1e6, "msec": 1e6, "s": 1e9, "sec": 1e9}
+_SIZE_BYTES = {"B": 1.0, "bytes": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
+_UNIT = re.compile(r"(?P<name>[^()]*?) ?\((?P<unit>[^()]+)\)")
+_SUM_HEADING = re.compile(
+    r'"?(?:Time ?\(%\)|Time)"?,"?Total Time ?(?:\(\w+\))?"?,"?(?:Instances|Num Calls|Count|Calls|Operations)"?,'
+)
+_TRACE_HEADING = re.compile(r'"?Start ?\(\w+\)"?,"?Duration ?\(\w+\)"?,')
+_NAMES = ("Name", "Operation", "Range")
+_CALLS = ("Instances", "Num Calls", "Count", "Calls", "Operations")
+_DEVICE = re.compile(r".*\((\d{1,6})\)")
+
+
+class NsysStatsCsv:
+    """The reader; see `table.Reader`."""
+
+    name = "nsys-stats"
+    what = "nsys stats CSV (cuda_gpu_trace, cuda_gpu_kern_sum, cuda_api_sum, nvtx_sum, ...)"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        return any(_is_heading(line) for line in decoded_head(head))
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """The rows in their order, 16,384 at a time; those of a summary stand for all calls together.
+
+        Sizes in MB are rounded to 1 kB by nsys itself.
+
+        Raises
+        ------
+        BadProfile
+            With the line, if a row is cut or a number is none; and if two reports tell of the same sort of event,
+            which would count twice.
+        """
+        rows: list[dict[str, Any]] = []
+        for row in _rows(path):
+            rows.append(row)
+            if len(rows) == _ROWS:
+                yield _batch(rows, columns)
+                rows = []
+        if rows:
+            yield _batch(rows, columns)
+
+
+def _is_heading(line: str) -> bool:
+    return _SUM_HEADING.match(line) is not None or _TRACE_HEADING.match(line) is not None
+
+
+def _batch(rows: list[dict[str, Any]], columns: tuple[str, ...] | None) -> pa.RecordBatch:
+    names = {name for row in rows for name in row}
+    return batch_of({name: [row.get(name) for row in rows] for name in names}, len(rows), columns)
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    report: _Report | None = None
+    told: dict[str, int] = {}  # by which report, given as the line of its heading, a category is told
+    found = False
+    for number, line in numbered_lines(path):
+        if _is_heading(line):
+            report, found = _Report(path, number, _fields(path, number, line)), True
+            continue
+        if not line.lstrip('"')[:1].isdigit() and not line.startswith(("-", "nan")):
+            report = None  # what nsys prints between reports, or the heading of one that is not read
+            if not found and number > MOST_PREAMBLE:
+                break
+            continue
+        if report is None:
+            continue
+        row = report.row(number, _fields(path, number, line))
+        if row is None:
+            continue
+        if told.setdefault(row["category"], report.line) != report.line:
+            raise BadProfile(
+                f"{path}: line {number}: a second report with {row['category']} rows, after the one at line "
+                f"{told[row['category']]}: they would count twice"
+            )
+        yield row
+    if not found:
+        raise BadProfile(f"{path}: no heading of a report that is read (of traces and summaries of nsys stats)")
+
+
+def _fields(path: Path, number: int, line: str) -> list[str]:
+    try:
+        return next(csv.reader([line], strict=True))
+    except csv.Error as error:
+        raise BadProfile(f"{path}: line {number}: no CSV ({error})") from None
+
+
+class _Report:
+    """One report: what its columns mean."""
+
+    def __init__(self, path: Path, line: int, heading: list[str]) -> None:
+        self.path, self.line = path, line
+        self.columns: dict[str, tuple[int, str]] = {}
+        for index, text in enumerate(heading):
+            match = _UNIT.fullmatch(text.strip())
+            name, unit = (match["name"], match["unit"]) if match else (text.strip(), "")
+            if name in self.columns:
+                raise BadProfile(f"{path}: line {line}: column {shown(name)} stands twice in the heading")
+            self.columns[name] = (index, unit)
+        self.width = len(heading)
+        self.called = next((name for name in _NAMES if name in self.columns), "")
+        if not self.called:
+            raise BadProfile(f"{path}: line {line}: a heading without any of the columns {', '.join(_NAMES)}")
+
+    def row(self, number: int, fields: list[str]) -> dict[str, Any] | None:
+        """The columns of `SCHEMA`, None for a call that is not CUDA's."""
+        if len(fields) != self.width:
+            raise BadProfile(f"{self.path}: line {number}: {len(fields)} columns, expected {self.width}")
+        texts = {name: fields[index].strip() for name, (index, _) in self.columns.items()}
+        name = texts[self.called]
+        category = self._category(name)
+        if category is None:
+            return None
+        row: dict[str, Any] = {"category": category, "kernel": name or None}
+        if "Start" in self.columns:
+            start = self._number(number, texts, "Start", _TIME_NS)
+            row |= {"start_ns": None if start is None else round(start), "calls": 1}
+            row["duration_ns"] = self._number(number, texts, "Duration", _TIME_NS)
+            row["bytes"] = self._number(number, texts, "Bytes", _SIZE_BYTES)
+            row["grid"], row["block"] = (self._extent(texts, short) for short in ("Grd", "Blk"))
+            row["stream"], row["thread"] = (self._id(number, texts, column) for column in ("Strm", "Tid"))
+            device = _DEVICE.fullmatch(texts.get("Device", ""))
+            row["device"] = int(device[1]) if device else None
+        else:
+            row["duration_ns"] = self._number(number, texts, "Total Time", _TIME_NS)
+            calls = next(column for column in _CALLS if column in self.columns)
+            row["calls"] = self._id(number, texts, calls)
+            for ours, theirs in (("grid", "GridXYZ"), ("block", "BlockXYZ")):
+                row[ours] = ",".join(texts.get(theirs, "").split()) or None
+        return row
+
+    def _category(self, name: str) -> str | None:
+        if self.called == "Range":
+            return "marker"
+        if "Num Calls" in self.columns or "Result" in self.columns:
+            return "api" if name.startswith("cu") else None
+        return gpu_category(name)
+
+    def _number(self, number: int, texts: dict[str, str], column: str, units: dict[str, float]) -> float | None:
+        text = texts.get(column, "")
+        if not text:
+            return None
+        unit = self.columns[column][1]
+        factor = units.get(unit) if unit else 1.0
+        try:
+            value = number_of(text)
+        except ValueError:
+            value = -1.0
+        if value < 0 or factor is None:
+            in_unit = f"in {unit}" if unit else ""
+            raise BadProfile(
+                f"{self.path}: line {number}: {column} is {shown(text)} {in_unit}, expected a number from 0"
+            )
+        return round(value * factor, 6)
+
+    def _id(self, number: int, texts: dict[str, str], column: str) -> int | None:
+        text = texts.get(column, "")
+        if not text:
+            return None
+        if not text.isdecimal() or len(text) > 18:
+            raise BadProfile(f"{self.path}: line {number}: {column} is {shown(text)}, expected a whole number")
+        return int(text)
+
+    @staticmethod
+    def _extent(texts: dict[str, str], short: str) -> str | None:
+        sides = [texts.get(f"{short}{axis}", "") for axis in "XYZ"]
+        return ",".join(sides) if all(sides) else None

@@ -1,0 +1,262 @@
+"""nvprof's CSV: the trace of GPU activities or API calls with start times, and metrics and events by kernel.
+
+nvprof prints lines of its own (``==PID== ...``) around the table and the units in a line below the heading. Which
+columns there are and which units they have depends on the version, the options and the run. Sizes and throughputs
+count in powers of 2 (a 409,600-byte copy is 400 KB).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import BadProfile
+from .lines import MOST_ROWS, SIZE_BYTES, SUMMARY_BYTES, TIME_NS, CsvTable, decoded_head, gpu_category, number_of, shown
+from .table import batch_of
+
+_ROWS = 2**14
+_BATCH_TEXT = 2**24
+_MOST_VALUES = 2**24
+_LONGEST_NAME = 200  # characters of a metric's name
+_RATES = {f"{size}/s": factor for size, factor in SIZE_BYTES.items()}
+_ABSENT = {"", "-", "N/A", "n/a", "nan", "-nan", "<OVERFLOW>"}
+_VALUE = re.compile(r"(?P<number>[^%A-Za-z/]+)(?P<unit>%|[KMGT]?B(?:/s)?)?|[A-Z][a-z]{1,10} \((?P<level>\d{1,3})\)")
+_TRACE_HEADING = re.compile(r'"?Start"?[;,\t|]"?Duration"?\s*(?:[;,\t|]|$)')
+_METRIC_HEADING = re.compile(r'"?Device"?[;,\t|]"?Kernel"?[;,\t|]"?Invocations"?[;,\t|]"?(?:Metric|Event) Name"?')
+
+
+class GpuTraceCsv:
+    """What ``nvprof --csv --print-gpu-trace`` and ``--print-api-trace`` print, also as gzip: one row per activity.
+
+    Registers per thread, static and dynamic shared memory (bytes) and a copy's throughput (bytes/s) are ``metric.*``.
+    """
+
+    name = "nvprof-trace"
+    what = "nvprof GPU-trace or API-trace CSV"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """A heading that begins with Start and Duration."""
+        return any(_TRACE_HEADING.match(line) for line in decoded_head(head))
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """The rows, 16,384 at a time.
+
+        Raises
+        ------
+        BadProfile
+            If the heading or its units are changed, a row is cut or a number is none: with the line.
+        """
+        table = CsvTable(path, _TRACE_HEADING, units=True)
+        names: list[str] = []
+        units: list[str] = []
+        numbers: list[int] = []
+        rows: list[list[str]] = []
+        line = size = 0
+        for number, fields in table.rows():
+            full = len(rows) == _ROWS or size > _BATCH_TEXT
+            if rows and (full or table.names is not names or table.units is not units):
+                yield _trace_batch(path, names, units, line, numbers, rows, columns)
+                numbers, rows, size = [], [], 0
+            names, units, line = table.names, table.units, table.units_line
+            numbers.append(number)
+            rows.append(fields)
+            size += sum(map(len, fields))
+        if not rows:
+            names, units = table.names, [""] * len(table.names)
+        yield _trace_batch(path, names, units, line, numbers, rows, columns)
+
+
+class MetricsCsv:
+    """What ``nvprof --csv --metrics NAMES`` (or ``--events``) prints, also as gzip: one row per device and kernel.
+
+    ``metric.NAME`` is the average over the invocations as nvprof prints it: per cent without the sign, a utilisation
+    such as ``Low (2)`` as 2; sizes and throughputs, whose unit changes from row to row, in bytes and bytes/s. What
+    overflowed or was not measured is null. `flops` are those that the counters ``flop_count_hp``, ``_sp`` and ``_dp``
+    saw, 2 for a multiply-accumulate, in all invocations.
+    """
+
+    name = "nvprof-metrics"
+    what = "nvprof metrics and events CSV"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """A heading Device, Kernel, Invocations, Metric Name or Event Name."""
+        return any(_METRIC_HEADING.match(line) for line in decoded_head(head))
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """One batch: there are as many rows as kernels.
+
+        Raises
+        ------
+        BadProfile
+            If the heading is changed, a row is cut, or a value is neither number nor level: with the line.
+        """
+        table = CsvTable(path, _METRIC_HEADING, units=False, most=SUMMARY_BYTES)
+        kernels: dict[tuple[int, str, str], dict[str, float | None]] = {}
+        calls: dict[tuple[int, str, str], int] = {}
+        metrics: dict[str, None] = {}
+        section = 0
+        for count, (number, fields) in enumerate(table.rows()):
+            if count >= MOST_ROWS:
+                raise BadProfile(f"{path}: more than {MOST_ROWS:,} rows, expected a summary")
+            row = dict(zip(table.names, fields))
+            what = row.get("Metric Name", row.get("Event Name", ""))
+            if "Avg" not in row or not what or len(what) > _LONGEST_NAME:
+                raise BadProfile(
+                    f"{path}: line {number}: no metric with an average under {shown(','.join(table.names))}"
+                )
+            if not row["Invocations"].isdecimal() or len(row["Invocations"]) > 18:
+                raise BadProfile(f"{path}: line {number}: {shown(row['Invocations'])} is no number of invocations")
+            key = (section, row["Device"], row["Kernel"])
+            if what in kernels.get(key, {}):  # another process ran the same kernel
+                section += 1
+                key = (section, row["Device"], row["Kernel"])
+            kernels.setdefault(key, {})[what] = _metric(path, number, row["Avg"])
+            calls[key] = max(calls.get(key, 0), int(row["Invocations"]))
+            metrics.setdefault(what)
+            if len(kernels) * len(metrics) > _MOST_VALUES:
+                raise BadProfile(f"{path}: line {number}: more than {_MOST_VALUES:,} values, expected a summary")
+        found: dict[str, Any] = {
+            "category": [gpu_category(kernel) for _, _, kernel in kernels],
+            "kernel": [kernel for _, _, kernel in kernels],
+            "calls": list(calls.values()),
+            "flops": [_flops(values, calls[key]) for key, values in kernels.items()],
+            "device": [_device(device) for _, device, _ in kernels],
+        }
+        for metric in metrics:
+            found[f"metric.{metric}"] = [values.get(metric) for values in kernels.values()]
+        yield batch_of(found, len(kernels), columns)
+
+
+def _trace_batch(
+    path: Path,
+    names: Sequence[str],
+    units: Sequence[str],
+    units_line: int,
+    numbers: Sequence[int],
+    rows: Sequence[Sequence[str]],
+    columns: tuple[str, ...] | None,
+) -> pa.RecordBatch:
+    """Rows of a trace, whose lines are `numbers`, as a batch."""
+    for needed in ("Start", "Duration", "Name"):
+        if needed not in names:
+            raise BadProfile(f"{path}: no column {needed!r} in the heading {shown(','.join(names), 200)}")
+    values = {name: pa.array([row[place] for row in rows], pa.string()) for place, name in enumerate(names)}
+    unit = dict(zip(names, units))
+
+    def measured(name: str, factors: dict[str, float]) -> pa.Array:
+        if name not in values:
+            return pa.nulls(len(rows), pa.float64())
+        array = _numbers(path, numbers, name, values[name])
+        if array.null_count == len(array):
+            return array
+        if unit[name] not in factors:
+            known = ", ".join(filter(None, factors)) or "none"
+            raise BadProfile(f"{path}: line {units_line}: the unit of {name} is {shown(unit[name])}, expected {known}")
+        return pc.multiply(array, factors[unit[name]])
+
+    def joined(axis: str) -> pa.Array | None:
+        parts = [values.get(f"{axis} {letter}") for letter in "XYZ"]
+        if any(part is None for part in parts):
+            return None
+        blanks = [pc.if_else(pc.equal(part, ""), pa.scalar(None, pa.string()), part) for part in parts]
+        return pc.binary_join_element_wise(*blanks, ",", null_handling="emit_null")
+
+    start, duration = measured("Start", TIME_NS), measured("Duration", TIME_NS)
+    if duration.null_count:
+        place = int(pc.index(pc.is_null(duration), True).as_py())
+        raise BadProfile(f"{path}: line {numbers[place]}: no duration")
+    if len(start) and (pc.max(start).as_py() or 0) >= 2**63:
+        raise BadProfile(f"{path}: a start beyond what 64 bits hold")
+    # The number that ends a kernel's name is the correlation of its launch: no part of the name.
+    kernel = pc.replace_substring_regex(values["Name"], r"\s*\[\d+\]$", "").dictionary_encode()
+    category = pa.array([gpu_category(name) for name in kernel.dictionary.to_pylist()], pa.string()).take(
+        kernel.indices
+    )
+    device = values.get("Device")
+    if device is None:
+        category = pa.array(["api"] * len(rows), pa.string())
+    else:
+        category = pc.if_else(pc.equal(device, ""), "api", category)
+    found = {
+        "category": category,
+        "kernel": kernel,
+        "start_ns": pc.round(start).cast(pa.int64()),
+        "duration_ns": duration,
+        "calls": pa.array(np.ones(len(rows), np.int64)),
+        "bytes": pc.round(measured("Size", SIZE_BYTES)),  # printed in MB with six decimals
+        "grid": joined("Grid"),
+        "block": joined("Block"),
+        "stream": _last_numbers(values.get("Stream")),
+        "device": _last_numbers(device),
+        "metric.registers_per_thread": measured("Registers Per Thread", {"": 1.0}),
+        "metric.static_shared_bytes": measured("Static SMem", SIZE_BYTES),
+        "metric.dynamic_shared_bytes": measured("Dynamic SMem", SIZE_BYTES),
+        "metric.throughput_bytes_per_s": measured("Throughput", _RATES),
+    }
+    return batch_of(found, len(rows), columns)
+
+
+def _numbers(path: Path, numbers: Sequence[int], name: str, texts: pa.Array) -> pa.Array:
+    """A column of numbers of 0 or more, null where it is blank."""
+    filled = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+    try:
+        array = filled.cast(pa.float64())
+        wrong = pc.invert(pc.and_(pc.is_finite(array), pc.greater_equal(array, 0)))
+        place = pc.index(wrong, True).as_py()
+    except pa.ArrowInvalid:
+        place = next(place for place, text in enumerate(texts.to_pylist()) if text and not _is_number(text))
+    if place >= 0:
+        text = shown(texts[place].as_py())
+        raise BadProfile(f"{path}: line {numbers[place]}: {name} is {text}, expected a number of 0 or more")
+    return array
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(pa.scalar(text).cast(pa.float64()).is_valid)
+    except pa.ArrowInvalid:
+        return False
+
+
+def _last_numbers(texts: pa.Array | None) -> pa.Array | None:
+    """The number of a stream or device, ``7`` or ``GeForce GTX 1080 Ti (0)``; a name without one has none."""
+    if texts is None:
+        return None
+    encoded = texts.dictionary_encode()
+    found = pa.array([_device(text) for text in encoded.dictionary.to_pylist()], pa.int64())
+    return found.take(encoded.indices)
+
+
+def _device(text: str) -> int | None:
+    match = re.search(r"(?:^|[ (])(\d{1,9})\)?$", text)
+    return int(match[1]) if match else None
+
+
+def _flops(values: dict[str, float | None], calls: int) -> float | None:
+    """All FLOPs of a kernel, if its counters were read."""
+    counted = [values.get(f"flop_count_{precision}") for precision in ("hp", "sp", "dp")]
+    return calls * sum(filter(None, counted)) if any(count is not None for count in counted) else None
+
+
+def _metric(path: Path, number: int, text: str) -> float | None:
+    """A metric's value; see `MetricsCsv`."""
+    if text.rstrip("%") in _ABSENT:
+        return None
+    match = _VALUE.fullmatch(text)
+    if match and match["level"]:
+        return float(match["level"])
+    try:
+        value = number_of(match["number"]) if match else math.nan
+        factor = 1.0 if match is None or match["unit"] in (None, "%") else {**SIZE_BYTES, **_RATES}[match["unit"]]
+    except (ValueError, KeyError):
+        value = math.nan
+    if math.isnan(value):
+        raise BadProfile(f"{path}: line {number}: {shown(text)} is no metric's value")
+    return value * factor

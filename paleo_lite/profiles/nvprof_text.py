@@ -1,0 +1,218 @@
+"""nvprof's summary: kernels, copies and API calls with their total, mean, shortest and longest time.
+
+Printed as text or, with ``--csv``, as CSV with the units in a line of their own. Since CUDA 9 a first column tells GPU
+activities from API calls; before, each had its own heading.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from ..errors import BadProfile
+from .lines import (
+    MOST_ROWS,
+    SIZE_BYTES,
+    SUMMARY_BYTES,
+    TIME_NS,
+    decoded_head,
+    gpu_category,
+    number_of,
+    numbered_lines,
+    quantity_of,
+    shown,
+)
+from .table import batch_of
+
+_HEADER = re.compile(r"\s*(Type\s+)?Time\(%\)\s+Time\s+Calls\s+Avg\s+Min\s+Max\s+Name")
+_CSV_HEADER = re.compile(r'(?:"?Type"?,)?"?Time\(%\)"?,"?Time"?,"?Calls"?,"?Avg"?,"?Min"?,"?Max"?,"?Name"?')
+_LOOSE_HEADER = re.compile(r'"?(?:Type\b.{0,4})?Time\(%\).{1,12}Time.{1,12}Calls')
+_MEMORY_HEADER = re.compile(r"\s*Count\s+Avg Size\s+Min Size\s+Max Size\s+Total Size\s+Total Time\s+Name")
+_DEVICE = re.compile(r'\s*Device "[^"]*\((\d{1,6})\)"$')
+_OWN = re.compile(r"\s*==[=\d]*== ?")
+_ROW = re.compile(
+    r"(?:\s*(?P<type>[A-Za-z][A-Za-z ()]{0,40}):)?\s*(?P<percent>[\d.]+)%\s+(?P<time>\S+)\s+(?P<calls>\d+)"
+    r"\s+(?P<avg>\S+)\s+(?P<min>\S+)\s+(?P<max>\S+)\s+(?P<name>\S.*)"
+)
+_LIKE_A_ROW = re.compile(r"\s*(?:(?:GPU activities|API calls|OpenACC|OpenMP|Range)\b|[\d.]+%)|\s{12,}\d")
+_TYPES = {
+    "GPU activities": "",
+    "API calls": "api",
+    "OpenACC (excl)": "cpu",
+    "OpenACC (incl)": "cpu",
+    "OpenMP (incl)": "cpu",
+}
+_TYPES |= {"OpenMP (excl)": "cpu", "Range": "marker"}
+_TIMES = ("Time", "Avg", "Min", "Max")
+
+
+class _Row(NamedTuple):
+    category: str
+    name: str
+    duration_ns: float
+    calls: int
+    avg_ns: float | None
+    min_ns: float | None
+    max_ns: float | None
+    percent: float | None
+    size: float | None = None
+    device: int | None = None
+
+
+class SummaryText:
+    """What ``nvprof COMMAND`` prints, as text or CSV, also as gzip.
+
+    A row stands for all calls of a kernel: `duration_ns` is their total, ``metric.duration_avg_ns``, ``_min_ns`` and
+    ``_max_ns`` are of one call, ``metric.time_percent`` is nvprof's share of the section. Rows of a list that was cut
+    to its head are read as they are: their shares add up to less than 100. Migrations of unified memory are copies
+    with bytes. Within NVTX ranges only the ranges are read, since their kernels are listed before.
+    """
+
+    name = "nvprof-summary"
+    what = "nvprof summary (text or CSV)"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """A heading ``Time(%) Time Calls Avg Min Max Name``."""
+        return any(_LOOSE_HEADER.match(line.strip()) for line in decoded_head(head))
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """One batch: there are as many rows as distinct kernels and calls.
+
+        Raises
+        ------
+        BadProfile
+            If a heading is changed, a row is cut, or a time is no time: with the line.
+        """
+        rows = []
+        for row in _rows(path):
+            rows.append(row)
+            if len(rows) > MOST_ROWS:
+                raise BadProfile(f"{path}: more than {MOST_ROWS:,} rows, expected a summary")
+        yield batch_of(
+            {
+                "category": [row.category for row in rows],
+                "kernel": [row.name for row in rows],
+                "duration_ns": [row.duration_ns for row in rows],
+                "calls": [row.calls for row in rows],
+                "bytes": [row.size for row in rows],
+                "device": [row.device for row in rows],
+                "metric.duration_avg_ns": [row.avg_ns for row in rows],
+                "metric.duration_min_ns": [row.min_ns for row in rows],
+                "metric.duration_max_ns": [row.max_ns for row in rows],
+                "metric.time_percent": [row.percent for row in rows],
+            },
+            len(rows),
+            columns,
+        )
+
+
+def _rows(path: Path) -> Iterator[_Row]:
+    """The rows of all sections of all processes in the file."""
+    section, kind, device, ranges, known = "", "", None, False, False
+    names: list[str] = []
+    units: list[str] = []
+    for number, line in numbered_lines(path, SUMMARY_BYTES):
+        row = None
+        own = _OWN.match(line)
+        if own:
+            title = line[own.end() :]
+            if title.endswith("result:") or title.startswith("API calls:"):
+                section, ranges = "", title.startswith("NVTX")
+                kind = "API calls" if title.startswith("API calls:") else "GPU activities"
+        elif _HEADER.fullmatch(line):
+            section, known = "text", True
+        elif _CSV_HEADER.fullmatch(line):
+            section, known = "csv", True
+            names, units = [name.strip('"') for name in line.split(",")], []
+        elif _MEMORY_HEADER.fullmatch(line):
+            section = "memory"
+        elif _LOOSE_HEADER.match(line.strip()):
+            raise BadProfile(f"{path}: line {number}: the heading is {shown(line)}, expected Time(%), Time, Calls, ...")
+        elif found := _DEVICE.fullmatch(line):
+            device = int(found[1])
+        elif section == "csv" and not units:
+            units = _units(path, number, line, names)
+        elif section == "csv":
+            row = _csv_row(path, number, line, names, units, kind)
+        elif section == "memory":
+            row = _migration(path, number, line, device)
+            section = section if row else ""
+        elif section == "text" and (match := _ROW.fullmatch(line)):
+            kind = match["type"] or kind
+            times = [match[key] for key in ("time", "avg", "min", "max")]
+            row = _row(path, number, kind, match["name"], match["calls"], times, match["percent"])
+        elif section:
+            _check_no_row(path, number, line)
+            section = "ended"
+        if row and (row.category == "marker" or not ranges):
+            yield row
+    if not known:
+        raise BadProfile(f"{path}: no heading 'Time(%) Time Calls Avg Min Max Name', expected an nvprof summary")
+
+
+def _check_no_row(path: Path, number: int, line: str) -> None:
+    """The program's own output may follow a section, half a row may not."""
+    if _LIKE_A_ROW.match(line):
+        raise BadProfile(f"{path}: line {number}: {shown(line.strip())} is no whole row of an nvprof summary")
+
+
+def _row(path: Path, number: int, kind: str, name: str, calls: str, times: list[str], percent: str) -> _Row:
+    if kind not in _TYPES:
+        raise BadProfile(f"{path}: line {number}: {shown(kind)} is no section of an nvprof summary that is known")
+    if not (calls.isdecimal() and calls.isascii()) or len(calls) > 18:
+        raise BadProfile(f"{path}: line {number}: {shown(calls)} is no number of calls")
+    try:
+        total, mean, least, most = [quantity_of(text, TIME_NS) for text in times]
+        share = number_of(percent)
+    except ValueError as error:
+        raise BadProfile(f"{path}: line {number}: {shown(str(error))} is no number or has no unit") from None
+    if min(total, mean, least, most) < 0:
+        raise BadProfile(f"{path}: line {number}: a time is negative")
+    return _Row(_TYPES[kind] or gpu_category(name), name, total, int(calls), mean, least, most, share)
+
+
+def _fields(path: Path, number: int, line: str, names: list[str]) -> dict[str, str]:
+    try:
+        fields = next(csv.reader([line], strict=True))
+    except csv.Error as error:
+        raise BadProfile(f"{path}: line {number}: no CSV ({error})") from None
+    if len(fields) != len(names):
+        raise BadProfile(f"{path}: line {number}: {len(fields)} columns, expected {len(names)}")
+    return dict(zip(names, fields))
+
+
+def _units(path: Path, number: int, line: str, names: list[str]) -> list[str]:
+    """The line below a CSV heading, which tells the units of the times."""
+    fields = _fields(path, number, line, names)
+    units = [fields[name] for name in _TIMES]
+    if not set(units) <= set(TIME_NS):
+        raise BadProfile(f"{path}: line {number}: the units are {shown(line)}, expected ns, us, ms or s")
+    return units
+
+
+def _csv_row(path: Path, number: int, line: str, names: list[str], units: list[str], kind: str) -> _Row:
+    fields = _fields(path, number, line, names)
+    times = [fields[name] + unit for name, unit in zip(_TIMES, units)]
+    return _row(path, number, fields.get("Type") or kind, fields["Name"], fields["Calls"], times, fields["Time(%)"])
+
+
+def _migration(path: Path, number: int, line: str, device: int | None) -> _Row | None:
+    """A row of 'Unified Memory profiling result'; None where the section ends. Page faults have no sizes, only '-'."""
+    fields = line.split(None, 6)
+    if not fields or not fields[0].isdecimal():
+        return None
+    try:
+        count, _, _, _, size, time, name = fields
+        moved = None if size == "-" else quantity_of(size, SIZE_BYTES)
+        duration = quantity_of(time, TIME_NS)
+        calls = int(count) if len(count) <= 18 else -1
+    except ValueError:
+        raise BadProfile(f"{path}: line {number}: {shown(line.strip())} is no whole row of unified memory") from None
+    if min(calls, duration, moved or 0) < 0:
+        raise BadProfile(f"{path}: line {number}: a count, size or time is out of range")
+    return _Row("memcpy", f"[Unified Memory {name}]", duration, calls, None, None, None, None, moved, device)

@@ -1,0 +1,250 @@
+"""pyprof: one row per kernel launch with the operation's shapes, as parquet or CSV. It has no start times.
+
+Columns as NVIDIA's PyProf names them (pyprof/prof/output.py); which of them are there is the user's choice and the
+version's. A row whose FLOPs and bytes are both 0 is one that pyprof could not count, so both are absent, not 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..errors import BadProfile
+from .arrow import from_numpy, to_numpy, words
+from .table import batch_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TEXT = {
+    "kernel": "Kernel",
+    "op": "Op",
+    "layer": "Layer",
+    "direction": "Direction",
+    "grid": "Grid",
+    "block": "Block",
+    "tensor_core": "TC",
+    "params": "Params",
+}
+NUMBERS = {
+    "duration_ns": "Sil(ns)",
+    "flops": "FLOPs",
+    "bytes": "Bytes",
+    "stream": "Stream",
+    "device": "Device",
+    "thread": "TId",
+}
+"""Columns of `SCHEMA` that hold text and numbers, and what pyprof calls them."""
+
+ABSENT = ("", "-", "na", "na=na,")
+"""What pyprof writes where it knows nothing."""
+
+_ROWS = 2**18
+_GROUP_BYTES = 4 * 2**30  # a row group is read whole: more than this is no pyprof file
+_BLOCK_BYTES = 2**20
+_PROBLEMS = (pa.ArrowException, OSError, ValueError, OverflowError, IndexError, MemoryError)
+
+
+class PyprofParquet:
+    """Parquet written from pyprof's table, whatever the file is called."""
+
+    name = "pyprof"
+    what = "pyprof parquet"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """Parquet that has a column of kernels or of their durations.
+
+        Raises
+        ------
+        BadProfile
+            If the file begins as parquet but has no readable footer.
+        """
+        if not head.startswith(b"PAR1"):
+            return False
+        with _open(path) as file:
+            return bool({"Kernel", "Sil(ns)"} & set(file.schema_arrow.names))
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """The rows, 262,144 at a time; memory holds one row group of the wanted columns."""
+        with _open(path) as file:
+            wanted = _wanted(path, file.schema_arrow.names, columns)
+            _check_size(path, file)
+        texts = [wanted[column] for column in TEXT if column in wanted]
+        row = 0
+        with _open(path, texts) as file:
+            # Threads would compete with the processes that read other files.
+            pieces = file.iter_batches(_ROWS, columns=list(wanted.values()), use_threads=False)
+            for piece in _guarded(path, pieces):
+                yield _tidy(path, row, piece, wanted, columns)
+                row += piece.num_rows
+
+
+class PyprofCsv:
+    """What ``python -m pyprof.prof --csv`` prints, also as gzip."""
+
+    name = "pyprof-csv"
+    what = "pyprof CSV"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """A header with pyprof's names for kernel and duration."""
+        names = head.partition(b"\n")[0].decode("utf-8", "replace").split(",")
+        return {"Kernel", "Sil(ns)"} <= {name.strip(' "\r') for name in names}
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """The rows, about a megabyte of text at a time."""
+        import pyarrow.csv as pa_csv
+
+        types = {ours: pa.string() for ours in TEXT.values()} | {ours: pa.float64() for ours in NUMBERS.values()}
+        convert = pa_csv.ConvertOptions(column_types=types, null_values=["", "na", "-", "nan", "NaN"])
+        try:
+            with _stream(path) as raw:
+                read = pa_csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
+                reader = pa_csv.open_csv(raw, read_options=read, convert_options=convert)
+                wanted = _wanted(path, reader.schema.names, columns)
+                row = 0
+                for piece in _guarded(path, reader):
+                    yield _tidy(path, row, piece, wanted, columns)
+                    row += piece.num_rows
+        except _PROBLEMS as error:
+            raise BadProfile(f"{path}: no pyprof CSV that can be read ({_first_line(error)})") from None
+
+
+def _open(path: Path, texts: Sequence[str] = ()) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path, read_dictionary=list(texts), page_checksum_verification=True)
+    except _PROBLEMS as error:
+        raise BadProfile(f"{path}: parquet that is truncated or corrupted ({_first_line(error)})") from None
+
+
+def _stream(path: Path) -> Any:
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+    raw = pa.OSFile(str(path))
+    return pa.CompressedInputStream(raw, "gzip") if zipped else raw
+
+
+def _guarded(path: Path, pieces: Any) -> Iterator[pa.RecordBatch]:
+    """Arrow's errors as ours, with the batch they came at."""
+    number = 0
+    iterator = iter(pieces)
+    while True:
+        try:
+            piece = next(iterator)
+        except StopIteration:
+            return
+        except _PROBLEMS as error:
+            raise BadProfile(f"{path}: batch {number} cannot be read ({_first_line(error)})") from None
+        yield piece
+        number += 1
+
+
+def _wanted(path: Path, names: Sequence[str], columns: tuple[str, ...] | None) -> dict[str, str]:
+    """The columns of ours that are asked for and there, with pyprof's names."""
+    for name in ("Kernel", "Sil(ns)"):
+        if name not in names:
+            raise BadProfile(f"{path}: a pyprof file without the column {name!r}: it has {', '.join(names) or 'none'}")
+    asked = {ours: theirs for ours, theirs in {**TEXT, **NUMBERS}.items() if columns is None or ours in columns}
+    if {"flops", "bytes"} & set(asked):  # whether one is 0 or absent shows in the other
+        asked |= {"flops": "FLOPs", "bytes": "Bytes"}
+    asked["duration_ns"] = "Sil(ns)"  # read in any case: it tells the rows
+    return {ours: theirs for ours, theirs in asked.items() if theirs in names}
+
+
+def _check_size(path: Path, file: pq.ParquetFile) -> None:
+    for number in range(file.metadata.num_row_groups):
+        size = file.metadata.row_group(number).total_byte_size
+        if not 0 <= size <= _GROUP_BYTES:
+            raise BadProfile(f"{path}: row group {number} says it holds {size:,} bytes, at most 4 GiB are read")
+
+
+def _tidy(
+    path: Path, row: int, piece: pa.RecordBatch, wanted: dict[str, str], columns: tuple[str, ...] | None
+) -> pa.RecordBatch:
+    """A batch of pyprof's as one of ours; `row` is the number of rows before it."""
+    found: dict[str, Any] = {}
+    measured: dict[str, NDArray[np.float64]] = {}
+    try:
+        for ours, theirs in wanted.items():
+            values = piece.column(theirs)
+            if ours == "tensor_core":
+                found[ours] = _truth(_text(values))
+            elif ours in TEXT:
+                found[ours] = _text(values)
+            elif ours in ("stream", "device", "thread"):
+                found[ours] = values if values.type == pa.int64() else values.cast(pa.int64())
+            else:
+                measured[ours] = _measured(path, row, theirs, values)
+        uncounted: Any = False
+        if {"flops", "bytes"} <= set(measured):
+            uncounted = (measured["flops"] == 0) & (measured["bytes"] == 0)
+        for ours, numbers in measured.items():
+            valid = ~(np.isnan(numbers) | uncounted) if ours != "duration_ns" else None
+            found[ours] = from_numpy(numbers, pa.float64(), valid)
+        if columns is None or "category" in columns:
+            found["category"] = _one_word("kernel", piece.num_rows)
+        if columns is None or "calls" in columns:
+            found["calls"] = from_numpy(np.ones(piece.num_rows, np.int64), pa.int64())
+        return batch_of(found, piece.num_rows, columns)
+    except _PROBLEMS as error:
+        raise BadProfile(f"{path}: rows from {row}: not what pyprof writes ({_first_line(error)})") from None
+
+
+def _measured(path: Path, row: int, name: str, values: pa.Array) -> NDArray[np.float64]:
+    """Durations, FLOPs or bytes, NaN where absent; an absent duration is an error, as is what no kernel can have."""
+    if values.type != pa.float64() and not pa.types.is_integer(values.type):
+        values = values.cast(pa.float64())
+    numbers = to_numpy(values, np.nan).astype(np.float64, copy=False)
+    if len(numbers) and numbers.min() >= 0 and numbers.max() < np.inf:  # NaN would fail both
+        return numbers
+    wrong = ~(numbers >= 0) | np.isinf(numbers)
+    if name != "Sil(ns)":
+        wrong &= ~np.isnan(numbers)
+    if wrong.any():
+        place = int(wrong.argmax())
+        shown = "absent" if np.isnan(numbers[place]) else f"{numbers[place]:g}"
+        raise BadProfile(f"{path}: row {row + place}: {name} is {shown}, expected a number of 0 or more")
+    return numbers
+
+
+def _text(values: pa.Array) -> pa.Array:
+    """Dictionary-encoded text, null where pyprof writes that it knows nothing."""
+    if not pa.types.is_dictionary(values.type):
+        values = values.cast(pa.string()).dictionary_encode()
+    kind = pa.dictionary(pa.int32(), pa.string())
+    values = values if values.type == kind else values.cast(kind)
+    names = values.dictionary.to_pylist()
+    known = np.array([name not in ABSENT for name in names], bool)
+    indices = to_numpy(values.indices, -1)
+    if len(indices) and not -1 <= indices.min() <= indices.max() < len(names):  # which Arrow does not look after
+        raise ValueError("text that refers to no entry of its dictionary")
+    if known.all():
+        return values
+    # Rows without a text have -1, the entry past the end, which is absent.
+    place = np.where(known, np.cumsum(known) - 1, -1).astype(np.int32)
+    moved = np.append(place, np.int32(-1))[indices]
+    rest = words([name for name in names if name not in ABSENT])
+    return pa.DictionaryArray.from_arrays(from_numpy(moved, pa.int32(), moved >= 0), rest)
+
+
+def _truth(values: pa.Array) -> pa.Array:
+    """Whether tensor cores were used: pyprof writes 1 and 0, and "-" for operations that cannot."""
+    known = [_TRUTH.get(word, -1) for word in values.dictionary.to_pylist()]
+    truth = np.array([*known, -1], np.int8)[to_numpy(values.indices, -1)]
+    bits = [pa.py_buffer(np.packbits(side, bitorder="little")) for side in (truth >= 0, truth == 1)]
+    return pa.Array.from_buffers(pa.bool_(), len(truth), bits)
+
+
+_TRUTH = {"1": 1, "True": 1, "0": 0, "False": 0}
+
+
+def _one_word(word: str, length: int) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(from_numpy(np.zeros(length, np.int32), pa.int32()), words([word]))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,80 @@
+"""SQLite files that somebody else wrote: opened for reading only, nothing in them trusted."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from ..errors import BadProfile
+
+MAGIC = b"SQLite format 3\0"
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that writes nothing, neither the file nor a journal beside it.
+
+    Text that is not UTF-8 is read as Latin-1. SQLite's own errors inside the block become ours.
+
+    Raises
+    ------
+    BadProfile
+        If the file is cut, compressed, corrupted or no SQLite.
+    """
+    _check_length(path)
+    connection = None
+    try:
+        connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)
+        connection.text_factory = _text
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        yield connection
+    except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeDecodeError) as error:
+        # SQLite's message can quote the file
+        what = "".join(letter if letter.isprintable() else "?" for letter in str(error)[:200])
+        raise BadProfile(f"{path}: SQLite that is cut or corrupted ({what})") from None
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def tables_of(connection: sqlite3.Connection) -> dict[str, list[str]]:
+    """The columns of every plain table. Views and virtual tables, which run code of the file's own, are left out."""
+    rows = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%' LIMIT 10000"
+    ).fetchall()
+    found = {}
+    for (name,) in rows:
+        if isinstance(name, str) and name.isidentifier():
+            columns = connection.execute(f'PRAGMA table_info("{name}")').fetchall()
+            found[name] = [str(column[1]) for column in columns]
+    return found
+
+
+def _check_length(path: Path) -> None:
+    """Compare the file with the number of pages in its header (SQLite file format, 1.3): a cut one has fewer."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+        size = path.stat().st_size
+    except OSError as error:
+        raise BadProfile(f"{path}: cannot be read ({error.strerror or error})") from None
+    if header[:2] == b"\x1f\x8b":
+        raise BadProfile(f"{path}: compressed SQLite, which cannot be read as it is: decompress it first (gunzip)")
+    if len(header) < 100 or not header.startswith(MAGIC):
+        raise BadProfile(f"{path}: no SQLite, or cut within its header")
+    page = int.from_bytes(header[16:18], "big")
+    page = 65536 if page == 1 else page
+    pages = int.from_bytes(header[28:32], "big")
+    if header[24:28] == header[92:96] and pages * page > size:
+        raise BadProfile(f"{path}: SQLite that is cut: {size:,} bytes of {pages * page:,}")
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")

@@ -1,0 +1,228 @@
+"""The table that PyTorch's profiler prints: ``prof.key_averages().table()`` and ``print(prof)``, of any version.
+
+Columns lie under rules of dashes, or between tabs where the table went through a document. What they are called
+changed with the versions and the device (CUDA, XPU, ...). An operation's total covers what it calls, so totals of
+rows add up to more than the run; the time in the operation itself is ``metric.self_cpu_ns``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import BadProfile
+from .lines import (
+    MOST_PREAMBLE,
+    MOST_ROWS,
+    SUMMARY_BYTES,
+    TIME_NS,
+    decoded_head,
+    number_of,
+    numbered_lines,
+    quantity_of,
+    shown,
+)
+from .table import batch_of
+
+_RULE = re.compile(r"\s*-{3,}(?: {1,2}-{3,})+\s*")
+_GAP = re.compile(r"\t| {2,}")
+_KNOWN = {"Self CPU %", "Self CPU", "Self CPU total", "CPU total", "CPU total %", "CPU time", "CPU time avg"}
+_NOT_DEVICES = {"CPU", "CPU %"}
+_FLOPS = re.compile(r"Total ([KMGTP]?)FLOPs", re.IGNORECASE)
+_FLOPS_RATE = re.compile(r"([KMGTP]?)FLOPS")
+_SCALES = dict(zip(("", "K", "M", "G", "T", "P"), (1.0, 1e3, 1e6, 1e9, 1e12, 1e15)))
+_SIZES = {"b": 1.0, "B": 1.0, "Kb": 2.0**10, "KB": 2.0**10, "Mb": 2.0**20, "MB": 2.0**20, "Gb": 2.0**30, "GB": 2.0**30}
+_SIZES |= {"TB": 2.0**40}
+_ABSENT = ("", "--", "NaN", "nan")
+_API = re.compile(r"cu(?:da)?[A-Z]\w+|hip[A-Z]\w+")
+
+
+class TorchTable:
+    """A table of PyTorch's profiler, also within a log or as gzip.
+
+    An operation is a row of category cpu with its total CPU time; the time on the device is ``metric.device_ns``, of
+    itself and what it calls, and ``metric.self_device_ns``. A row with device time alone is a kernel or copy.
+    FLOPs are those that PyTorch counts (2 for a multiply-accumulate), `params` the shapes of the inputs as printed.
+    """
+
+    name = "torch-table"
+    what = "PyTorch profiler's printed table"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """A heading that begins with Name and has a CPU time."""
+        return any(_is_heading(line) for line in decoded_head(head))
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """One batch: a table has at most a row per event that was printed.
+
+        Raises
+        ------
+        BadProfile
+            If the heading is changed, the table or a row is cut, a time is none, or there are several tables: with the
+            line.
+        """
+        rows = [_row(path, number, cells) for number, cells in _cells(path)]
+        names = {row["kernel"] for row in rows if row["category"] == "cpu"}
+        for row in rows:
+            # On the device's timeline an annotation has a row of its own, over the kernels within it
+            if row["category"] == "kernel" and (row["kernel"] in names or row["kernel"].startswith("Optimizer.")):
+                row["category"] = "marker"
+        metrics = dict.fromkeys(name for row in rows for name in row if name.startswith("metric."))
+        wanted = ("category", "kernel", "op", "duration_ns", "calls", "flops", "params", *metrics)
+        yield batch_of({name: [row.get(name) for row in rows] for name in wanted}, len(rows), columns)
+
+
+def _is_heading(line: str) -> bool:
+    cells = [cell.strip() for cell in _GAP.split(line.strip())]
+    return cells[0] == "Name" and bool(_KNOWN & set(cells))
+
+
+def _cells(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line, and text by column, of every row."""
+    names: list[str] = []
+    spans: list[tuple[int, int]] = []
+    rule, ended = "", False
+    rows = 0
+    for number, line in numbered_lines(path, SUMMARY_BYTES):
+        if _RULE.fullmatch(line):
+            if not names:
+                rule = line
+            elif rows and not ended:
+                ended = True
+        elif _is_heading(line):
+            if names:
+                raise BadProfile(f"{path}: line {number}: a second table, expected one: they would be added up")
+            names, spans = _heading(path, number, line, rule)
+        elif not names:
+            if number > MOST_PREAMBLE:
+                break
+        elif not ended:
+            cells = _slices(line, spans) if spans else [cell.strip() for cell in line.split("\t")]
+            if cells is None or len(cells) != len(names):
+                raise BadProfile(f"{path}: line {number}: {shown(line.strip())} is no row of {len(names)} columns")
+            row = _in_order(dict(zip(names, cells)))
+            filled = {name for name in names if row[name]}
+            if all(name == "Source Location" or _FLOPS.fullmatch(name) for name in filled):
+                continue  # the rest of a stack of calls
+            rows += 1
+            if rows > MOST_ROWS:
+                raise BadProfile(f"{path}: more than {MOST_ROWS:,} rows, expected a summary")
+            yield number, row
+    if not names:
+        raise BadProfile(f"{path}: no heading with Name and CPU time, expected a table of PyTorch's profiler")
+    if spans and not ended and any(name.startswith("Self ") for name in names):
+        raise BadProfile(f"{path}: the table is cut: no rule of dashes ends it")
+
+
+def _heading(path: Path, number: int, line: str, rule: str) -> tuple[list[str], list[tuple[int, int]]]:
+    """Names of the columns, and where they lie; nowhere in a table with tabs."""
+    spans = [] if "\t" in line else [match.span() for match in re.finditer(r"-+", rule)]
+    cells = _slices(line, spans) if spans else [cell.strip() for cell in line.split("\t")]
+    if cells is None or len(cells) < 2:
+        raise BadProfile(f"{path}: line {number}: a heading that is not under a rule of dashes")
+    if cells[-1] == "" and spans:  # a rule too many: PyTorch draws one for a column of shapes that nobody has
+        cells, spans = cells[:-1], spans[:-1]
+    if len(set(cells)) < len(cells):
+        raise BadProfile(f"{path}: line {number}: a column stands twice in the heading")
+    return cells, spans
+
+
+def _slices(line: str, spans: list[tuple[int, int]]) -> list[str] | None:
+    """The cells that lie under the rule; None where a cell is wider and nothing else tells where it ends."""
+    starts = [start for start, _ in spans]
+    gaps = "".join(line[end:start] for (_, end), start in zip(spans, [*starts[1:], starts[-1]]))
+    if not gaps.strip() and not line[: starts[0]].strip():
+        ends = [*starts[1:], None]
+        return [line[start:end].strip() for start, end in zip(starts, ends)]
+    cells = [cell.strip() for cell in _GAP.split(line.strip())]
+    return cells if len(cells) == len(spans) else None
+
+
+def _in_order(row: dict[str, str]) -> dict[str, str]:
+    """PyTorch prints FLOPs before the source and calls the columns in the other order: put right what it swapped."""
+    flops = next((name for name in row if _FLOPS.fullmatch(name)), None)
+    source = row.get("Source Location")
+    if flops is None or source is None:
+        return row
+    try:
+        swapped = source == "--" or number_of(source) >= 0
+    except ValueError:
+        swapped = False
+    return row | ({flops: source, "Source Location": row[flops]} if swapped else {})
+
+
+def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
+    def read(name: str, value_of: Callable[[str], float]) -> float | None:
+        text = cells.get(name, "")
+        if text in _ABSENT:
+            return None
+        try:
+            return value_of(text)
+        except ValueError:
+            raise BadProfile(f"{path}: line {number}: {name} is {shown(text)}") from None
+
+    def time(*names: str) -> float | None:
+        value = next(
+            (value for name in names if (value := read(name, lambda text: quantity_of(text, TIME_NS))) is not None),
+            None,
+        )
+        if value is not None and value < 0:
+            raise BadProfile(f"{path}: line {number}: a time is negative")
+        return value
+
+    device = _device(cells)
+    counted = next((name for name in ("# of Calls", "Number of Calls", "Calls") if name in cells), "")
+    calls = read(counted, number_of)
+    if calls is not None and (calls != int(calls) or not 0 <= calls < 2**53):
+        raise BadProfile(f"{path}: line {number}: {calls:g} is no number of calls")
+    total, own = time("CPU total"), time("Self CPU", "Self CPU total")
+    on_device, own_on_device = time(f"{device} total"), time(f"Self {device}", f"Self {device} total")
+    if total is None and on_device is None:
+        raise BadProfile(f"{path}: line {number}: no total time under {shown(', '.join(cells), 200)}")
+    name = cells["Name"]
+    row: dict[str, Any] = {"kernel": name, "calls": None if calls is None else int(calls)}
+    row["category"] = _category(name, bool(on_device) and not total and not own)
+    if row["category"] in ("cpu", "api", "marker") and total is not None:
+        row["duration_ns"] = total
+    else:
+        row["duration_ns"] = on_device
+    if row["category"] == "cpu":
+        row["op"] = name
+    shapes = cells.get("Input Shapes", "")
+    row["params"] = None if shapes in ("", "[]") else shapes
+    row |= {"metric.self_cpu_ns": own}
+    if device:
+        row |= {"metric.device_ns": on_device, "metric.self_device_ns": own_on_device}
+    for heading in cells:
+        if match := _FLOPS.fullmatch(heading) or _FLOPS_RATE.fullmatch(heading):
+            flops = read(heading, number_of)
+            column = "flops" if heading.startswith("Total") else "metric.flops_per_s"
+            row[column] = None if flops is None else flops * _SCALES[match[1].upper()]
+        elif heading.endswith(" Mem"):
+            word = heading.replace(device, "device") if device else heading
+            memory = read(heading, lambda text: quantity_of(text, _SIZES))
+            row[f"metric.{word.lower().replace(' mem', '').replace(' ', '_')}_memory_bytes"] = memory
+    return row
+
+
+def _device(cells: dict[str, str]) -> str:
+    """What the columns of the device's times are called by (CUDA, XPU, ...); empty without any."""
+    for heading in cells:
+        word, _, rest = heading.partition(" ")
+        if rest == "total" and word not in _NOT_DEVICES:
+            return word
+    return ""
+
+
+def _category(name: str, on_device_only: bool) -> str:
+    if name.startswith("ProfilerStep"):
+        return "marker"
+    if "nccl" in name[:200].lower() and on_device_only:
+        return "communication"
+    if on_device_only:
+        return {"Memc": "memcpy", "Mems": "memset"}.get(name[:4], "kernel")
+    return "api" if _API.fullmatch(name) else "cpu"

@@ -1,0 +1,231 @@
+"""Intel VTune's hotspots as CSV, and the Application Performance Snapshot's summary as text.
+
+``vtune -report hotspots -format csv -csv-delimiter comma`` (amplxe-cl before 2020) prints one row per function, or per
+what ``-group-by`` says, with times in seconds; a breakdown of a time is called ``CPU Time:Spin Time``. ``aps --report``
+prints one value a line, indented under what it is part of, among advice that begins with ``|``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import BadProfile
+from .lines import (
+    MOST_ROWS,
+    SUMMARY_BYTES,
+    TIME_NS,
+    CsvTable,
+    decoded_head,
+    number_of,
+    numbered_lines,
+    quantity_of,
+    shown,
+)
+from .table import batch_of
+from .tau import category_of
+
+_GROUPINGS = (
+    "Function Stack|Function / Call Stack|Function|Module|Process|Thread|Source File|Source Line|Task Type|Core|Package"
+)
+_HEADING = re.compile(rf'"?(?:{_GROUPINGS})"?(?P<delimiter>[^\w"\s]|\t).*\b(?:CPU|Wait|GPU) Time\b')
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+")
+_SELF_TIME = ("CPU Time", "CPU Time:Self")
+_MOST_COLUMNS = 1000
+
+_SUMMARY = re.compile(r"\|?\s*Summary information\b")
+_FACT = re.compile(r"(?P<indent>\s*)(?P<label>[^:|]{1,100}?)\s*:(?:\s+(?P<value>.*))?")
+_VALUE = re.compile(
+    r"(?P<number>[+-]?\d{1,30}(?:\.\d{1,30})?)(?![\d.])\s*(?P<unit>%|[A-Za-z][A-Za-z/]{0,5}\b)?(?:\s+(?P<rest>.*))?"
+)
+_SHARE = re.compile(r"(?P<share>[\d.]+)% of Elapsed Time")
+_UNITS = {"%": "percent", "s": "s", "ms": "ms", "GHz": "ghz", "MHz": "mhz"}
+_UNITS |= {
+    f"{size}{per}": f"{size.lower()}{name}"
+    for size in ("B", "KB", "MB", "GB", "TB")
+    for per, name in (("", ""), ("/s", "_per_s"))
+}
+
+
+class HotspotsCsv:
+    """VTune's hotspots, by any delimiter. `duration_ns` is the CPU time in the function itself.
+
+    Other columns of numbers are ``metric.*``, times in ns: ``metric.cpu_time_spin_time_ns``, ``metric.cpi_rate``.
+    """
+
+    name = "vtune-hotspots"
+    what = "Intel VTune hotspots CSV"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """A heading that begins with what VTune groups by and has a CPU time."""
+        return any(_HEADING.match(line) for line in decoded_head(head))
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """One batch: there are as many rows as functions.
+
+        Raises
+        ------
+        BadProfile
+            If there is no CPU time, a row is cut or split by its function's commas, or a time is none: with the line.
+        """
+        table = CsvTable(path, _HEADING, units=False, delimiter=_delimiter(path), most=SUMMARY_BYTES)
+        numbers: list[int] = []
+        rows: list[list[str]] = []
+        names: list[str] = []
+        for number, fields in table.rows():
+            if names and table.names != names:
+                raise BadProfile(f"{path}: line {number}: a second table with other columns, expected one report")
+            if len(rows) >= MOST_ROWS or len(fields) > _MOST_COLUMNS:
+                raise BadProfile(f"{path}: line {number}: more rows or columns than a summary has")
+            names = table.names
+            numbers.append(number)
+            rows.append(fields)
+        plain = [re.sub(r":\s+", ":", name) for name in table.names]
+        time = next((plain.index(name) for name in _SELF_TIME if name in plain), None)
+        if time is None:
+            raise BadProfile(f"{path}: no column 'CPU Time' under {shown(', '.join(plain), 200)}")
+        found: dict[str, Any] = {
+            "category": [category_of(row[0].strip()) for row in rows],
+            "kernel": [row[0].strip() for row in rows],
+            "duration_ns": _column(path, numbers, [row[time] for row in rows], "CPU Time", "s"),
+        }
+        for place, name in enumerate(plain):
+            cells = [row[place] for row in rows]
+            first = next((cell for cell in cells if cell), "")
+            if place in (0, time) or not re.match(r"[+-]?\d[\d.,]*(?:s|%)?$", first) or name in ("PID", "TID"):
+                continue
+            is_time = name.startswith("CPU Time") or name.endswith("Time")
+            is_time = is_time and not first.endswith("%")
+            metric = f"metric.{_slug(name)}{'_ns' if is_time else ''}"
+            found[metric] = _column(path, numbers, cells, name, "s" if is_time else "")
+        yield batch_of(found, len(rows), columns)
+
+
+class ApsSummary:
+    """The Application Performance Snapshot's summary: one row for the application, one per MPI function listed.
+
+    What else it prints is ``metric.*`` of the application, as printed and named with its unit:
+    ``metric.cpu_utilization_percent``, ``metric.dram_bandwidth_peak_gb_per_s``.
+    """
+
+    name = "vtune-aps"
+    what = "Intel Application Performance Snapshot summary"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """'Summary information', and the platform, result or elapsed time that APS tells below it."""
+        lines = decoded_head(head)
+        facts = any(line.strip().startswith(("HW Platform", "Used statistics", "Elapsed Time:")) for line in lines)
+        return facts and any(_SUMMARY.match(line) for line in lines)
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """One batch.
+
+        Raises
+        ------
+        BadProfile
+            If there is no summary, no value in it, or the elapsed time is no time: with the line.
+        """
+        application: dict[str, Any] = {"category": "cpu", "kernel": "application"}
+        calls: list[dict[str, Any]] = []
+        for number, names, text in _facts(path):
+            label = names[-1]
+            if label == "Application":
+                application["kernel"] = text
+                continue
+            match = _VALUE.fullmatch(text)
+            if label == "Elapsed Time" or label.startswith("MPI_"):
+                duration = _seconds(path, number, label, match)
+                if label == "Elapsed Time":
+                    application["duration_ns"] = duration
+                    continue
+                share = _SHARE.search(text)
+                row = {"category": "communication", "kernel": label, "duration_ns": duration}
+                calls.append(row | {"metric.time_percent": float(share["share"]) if share else None})
+            elif match:
+                unit = match["unit"] or ""
+                name = "_".join(filter(None, [*map(_slug, names), _UNITS.get(unit, "")]))
+                value = _finite(path, number, match["number"])
+                if application.setdefault(f"metric.{name}", value) != value:
+                    raise BadProfile(f"{path}: line {number}: {shown(label)} stands twice with different values")
+            if len(application) + len(calls) > _MOST_COLUMNS:
+                raise BadProfile(f"{path}: line {number}: more than {_MOST_COLUMNS:,} values, expected a summary")
+        rows = [application, *calls]
+        if len(application) + len(calls) < 3:
+            raise BadProfile(f"{path}: a summary of APS without any value")
+        found = dict.fromkeys(name for row in rows for name in row)
+        yield batch_of({name: [row.get(name) for row in rows] for name in found}, len(rows), columns)
+
+
+def _delimiter(path: Path) -> str:
+    for number, line in numbered_lines(path):
+        if match := _HEADING.match(line):
+            return match["delimiter"]
+        if number > 10_000:
+            break
+    raise BadProfile(f"{path}: no heading with Function and CPU Time, expected VTune's hotspots")
+
+
+def _column(path: Path, numbers: list[int], cells: list[str], name: str, unit: str) -> list[float | None]:
+    """Numbers with or without their unit, null where blank; seconds become ns."""
+    values: list[float | None] = []
+    for number, cell in zip(numbers, cells):
+        text = cell.strip()
+        text = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
+        try:
+            if not text:
+                values.append(None)
+                continue
+            if unit:
+                values.append(quantity_of(text if text.endswith("s") else text + unit, TIME_NS))
+            else:
+                values.append(number_of(text.rstrip("%")))
+        except ValueError:
+            raise BadProfile(f"{path}: line {number}: {name} is {shown(cell)}, expected a number") from None
+        if unit and (values[-1] or 0) < 0:
+            raise BadProfile(f"{path}: line {number}: {name} is negative")
+    return values
+
+
+def _facts(path: Path) -> Iterator[tuple[int, list[str], str]]:
+    """Line, headings that it stands under and its own label, and value, of every value."""
+    above: list[tuple[int, str]] = []
+    known = False
+    for number, line in numbered_lines(path, SUMMARY_BYTES):
+        if _SUMMARY.match(line):
+            known = True
+        if not known or line.lstrip().startswith("|") or line.startswith("Graphical representation"):
+            continue
+        match = _FACT.fullmatch(line)
+        indent = len(line) - len(line.lstrip())
+        above = [heading for heading in above if heading[0] < indent]
+        label = match["label"].strip() if match else line.strip()
+        if match and match["value"]:
+            yield number, [*(heading for _, heading in above), label], match["value"].strip()
+        elif len(above) < 8:
+            above.append((indent, label[:100]))
+    if not known:
+        raise BadProfile(f"{path}: no 'Summary information', expected the summary of APS")
+
+
+def _seconds(path: Path, number: int, label: str, match: re.Match[str] | None) -> float:
+    if match is None or match["unit"] not in ("s", "ms"):
+        raise BadProfile(f"{path}: line {number}: {label} is no time in seconds")
+    value = _finite(path, number, match["number"])
+    if value < 0:
+        raise BadProfile(f"{path}: line {number}: {label} is negative")
+    return round(value * TIME_NS[match["unit"]], 6)
+
+
+def _finite(path: Path, number: int, text: str) -> float:
+    try:
+        return number_of(text)
+    except ValueError:
+        raise BadProfile(f"{path}: line {number}: {shown(text)} is no number") from None
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")

@@ -1,0 +1,189 @@
+"""Efficiencies to look at: a row per profile, means of groups, and for a single profile where its time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..efficiency.analysis import Efficiency
+from ..units import format_si
+from .sheet import Column, Page, Sheet
+
+_TITLES = {
+    "data_loader": "loader", "batch_size": "batch", "gradient_precision": "gradients", "compute_precision": "compute",
+    "gpus_per_node": "GPUs", "repetition": "run",
+}  # fmt: skip
+_LISTED = 8  # operations without a count that are listed
+
+
+def efficiency_page(result: Efficiency) -> Page:
+    """The page of an analysis of any number of profiles."""
+    varying = [name for name in result.configuration if len({row.get(name) for row in result.rows}) > 1]
+    sheets = []
+    if len(result.rows) == 1 and result.method == "steady":
+        sheets += _one(result.rows[0])
+    rows = _rows_sheet(result, varying)
+    if result.rows:
+        sheets.append(rows)
+    groups = _groups_sheet(result)
+    if result.groups:
+        sheets.append(groups)
+    return Page(
+        headline=_headline(result),
+        facts=_facts(result, varying),
+        sheets=sheets,
+        notes=_notes(result),
+        data=groups if result.groups else _data(result),
+    )
+
+
+def _headline(result: Efficiency) -> str:
+    read, failed = len(result.rows), len(result.failed)
+    if read == 1 and not failed:
+        row = result.rows[0]
+        return (
+            f"{row['file']} on {result.device.name}: {_share(row['flops_efficiency'])} of peak FLOP/s, "
+            f"{_share(row['bandwidth_efficiency'])} of peak bandwidth"
+        )
+    bad = f", {failed} could not be read" if failed else ""
+    return f"{read} profile{'' if read == 1 else 's'} against {result.device.name}{bad}"
+
+
+def _facts(result: Efficiency, varying: Sequence[str]) -> list[tuple[str, str]]:
+    words = {
+        "steady": "one steady iteration (medians), what the profiler left out counted from the shapes",
+        "notebook": "all rows as the profiler counted them, as SURFBoard's notebook does",
+    }
+    facts = [
+        ("method", f"{result.method}: {words[result.method]}"),
+        ("peak", result.peak.describe()),
+        ("memory", f"{format_si(result.device.bandwidth_bytes_per_s, 'B/s')} peak bandwidth"),
+    ]
+    constant = [name for name in result.configuration if name not in varying and result.rows]
+    if constant:
+        facts.append(("all of them", ", ".join(f"{_title(name)} {result.rows[0][name]}" for name in constant)))
+    bases = sorted({row["time_basis"] for row in result.rows if "time_basis" in row})
+    if bases:
+        facts.append(("rates over", " or ".join(bases)))
+    return facts
+
+
+def _rows_sheet(result: Efficiency, varying: Sequence[str]) -> Sheet:
+    names = [name for name in varying if name not in ("return_code",)]
+    lead = [Column(name, _title(name), left=isinstance(result.rows[0][name], str)) for name in names if result.rows]
+    if not lead:
+        lead = [Column("file", "file", left=True)]
+    return Sheet("Profiles", [*lead, *_figures(result.method)], result.rows)
+
+
+def _groups_sheet(result: Efficiency) -> Sheet:
+    lead = [Column(name, _title(name)) for name in result.group_by]
+    columns = [*lead, Column("files", "files", spare=9), *_figures(result.method)]
+    return Sheet(f"Means by {', '.join(map(_title, result.group_by))}", columns, result.groups)
+
+
+def _data(result: Efficiency) -> Sheet:
+    keys = list(dict.fromkeys(key for row in result.rows for key in row if key not in ("missing", "notes")))
+    return Sheet("", [Column(key, key) for key in keys], result.rows)
+
+
+def _figures(method: str) -> list[Column]:
+    if method == "notebook":
+        return [
+            Column("compute_efficiency", "compute\neff. (%)", _scaled(100), spare=2),
+            Column("flops_per_s", "TFLOP/s", _scaled(1e-12), spare=3),
+            Column("bandwidth_bytes_per_s", "GB/s", _scaled(1e-9), spare=4),
+            Column("bandwidth_efficiency", "bandwidth\neff. (%)", _scaled(100), spare=1),
+            Column("flops_efficiency", "FLOPS\neff. (%)", _scaled(100)),
+        ]
+    return [
+        Column("forward_s", "forward", _time),
+        Column("backward_s", "backward", _time),
+        Column("kernel_s", "iteration", _time, spare=3),
+        Column("compute_efficiency", "in\ncompute", _percent, spare=4),
+        Column("flops_efficiency", "of peak\nFLOP/s", _percent),
+        Column("bandwidth_efficiency", "of peak\nB/s", _percent, spare=2),
+        Column("conv_ppp_forward", "conv.\nfw. PPP", _ratio, spare=6),
+        Column("conv_ppp_backward", "conv.\nbw. PPP", _ratio, spare=5),
+        Column("conv_ppp", "conv. of\niteration", _percent, spare=7),
+    ]
+
+
+def _one(row: dict[str, Any]) -> list[Sheet]:
+    """Where an iteration's time goes, and what of it nobody counts."""
+    parts = []
+    for part in ("forward", "backward", "update", "other"):
+        if (time_s := row[f"{part}_s"]) is not None:
+            parts.append({"part": part, "time_s": time_s, "share": time_s / row["kernel_s"]})
+    for part in ("forward", "backward"):
+        if (time_s := row[f"conv_{part}_s"]) is not None:
+            flops, ppp = row[f"conv_flops_{part}"], row[f"conv_ppp_{part}"]
+            share = time_s / row["kernel_s"]
+            parts.append({"part": f"conv. {part}", "time_s": time_s, "share": share, "flops": flops, "ppp": ppp})
+    total = {"part": "iteration", "time_s": row["kernel_s"], "share": 1.0, "flops": row["flops"]}
+    sheets = [
+        Sheet(
+            "A steady iteration, by summed kernel time",
+            [
+                Column("part", "part", left=True),
+                Column("time_s", "time", _time),
+                Column("share", "share", _percent),
+                Column("flops", "FLOPs", format_si),
+                Column("ppp", "PPP", _ratio),
+            ],
+            parts,
+            [total],
+        )
+    ]
+    if row["missing"]:
+        listed = row["missing"][:_LISTED]
+        title = "FLOPs that neither the profiler nor a rule counts"
+        if len(row["missing"]) > len(listed):
+            title += f", the longest {len(listed)} of {len(row['missing'])}"
+        sheets.append(
+            Sheet(
+                title,
+                [
+                    Column("op", "operation", left=True),
+                    Column("time_s", "time", _time),
+                    Column("share", "share", lambda value: f"{value:.2%}"),
+                ],
+                [{"op": item.get("op"), "time_s": item.get("time_s"), "share": item.get("share")} for item in listed],
+            )
+        )
+    return sheets
+
+
+def _notes(result: Efficiency) -> list[str]:
+    """What is said of every profile once; what is said of some with how many."""
+    counts: dict[str, int] = {}
+    for row in result.rows:
+        for note in row.get("notes", ()):
+            counts[note] = counts.get(note, 0) + 1
+    total = len(result.rows)
+    notes = [note if count == total else f"{note} ({count} of {total} profiles)" for note, count in counts.items()]
+    return notes + [f"not read: {failure['error']}" for failure in result.failed]
+
+
+def _title(name: str) -> str:
+    return _TITLES.get(name, name)
+
+
+def _scaled(factor: float) -> Callable[[float], str]:
+    return lambda value: f"{value * factor:.6f}"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def _share(value: float | None) -> str:
+    return "an unknown share" if value is None else _percent(value)
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _time(value: float) -> str:
+    return format_si(value, "s")

@@ -1,0 +1,159 @@
+"""Kernels of a profile to look at: where the time went, how near the limits, what to do first, what counters mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..efficiency.kernels import KernelReport, KernelRow
+from ..efficiency.metrics import explain
+from ..efficiency.next_command import kernels_that_matter
+from ..profiles.classes import CLASSES
+from ..units import format_si
+from .sheet import Column, Page, Sheet
+
+ORDERS = ("time", "rank", "ppp")
+"""How the table can be sorted."""
+
+_EXPLAINED = 3  # kernels whose counters are explained
+
+
+def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time") -> Page:
+    """The page of a profile's kernels.
+
+    Parameters
+    ----------
+    report : KernelReport
+    top : int or None
+        How many kernels to list; None lists all.
+    order : str
+        One of `ORDERS`.
+    """
+    rows = [row.to_dict() for row in _ordered(report.kernels, order)]
+    shown = rows if top is None else rows[:top]
+    title = "Kernels" if len(shown) == len(rows) else f"Kernels, {len(shown)} of {len(rows)}"
+    sheets = [Sheet(f"{title}, by {order}", _columns(report), shown, _foot(report))]
+    if report.time_s is not None:
+        classes = [{**row, "meaning": CLASSES.get(row["class"])} for row in report.by_class()]
+        sheets.insert(0, Sheet("By class", _class_columns(), classes))
+    sheets += _metric_sheets(report)
+    return Page(
+        headline=_headline(report),
+        facts=_facts(report),
+        sheets=sheets,
+        notes=report.notes,
+        data=Sheet("", [Column(key, key) for key in rows[0] if key != "metrics"], rows),
+    )
+
+
+def command_lines(report: KernelReport, commands: list[str]) -> str:
+    """The commands of the selective run, with what they are for as shell comments."""
+    chosen = kernels_that_matter(report.kernels)
+    share = sum(row.share or 0.0 for row in chosen)
+    lines = [f"# step 1 is done: {len(report.kernels)} kernels by time, from {_printable(report.path)}"]
+    lines.append(f"# step 2: counters for the {len(chosen)} that matter, {share:.0%} of the time:")
+    lines += [f"#   {row.share or 0:6.1%}  {_printable(row.name)}" for row in chosen]
+    lines.append("# collection starts where the program says so: torch.cuda.profiler.start() and stop()")
+    return "\n".join([*lines, *commands])
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _ordered(rows: list[KernelRow], order: str) -> list[KernelRow]:
+    if order == "rank":
+        return sorted(rows, key=lambda row: row.rank or 0)
+    if order == "ppp":
+        return sorted(
+            rows, key=lambda row: -1.0 if row.flops_efficiency is None else row.flops_efficiency, reverse=True
+        )
+    return rows
+
+
+def _headline(report: KernelReport) -> str:
+    direction = "" if report.direction == "all" else f", {report.direction}"
+    kernels, calls = len(report.kernels), sum(row.calls for row in report.kernels)
+    answer = f"{report.path}{direction}: {_many(kernels, 'kernel')}, {_many(calls, 'call')}"
+    if report.time_s is None:
+        return answer
+    return f"{answer}, {format_si(report.time_s, 's', 5)}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def _facts(report: KernelReport) -> list[tuple[str, str]]:
+    facts = [("format", report.format)]
+    if report.configuration:
+        facts.append(("run", ", ".join(f"{name} {value}" for name, value in report.configuration.items())))
+    facts.append(("peak", f"{report.peak.describe()}, {report.device.name}"))
+    facts.append(("memory", f"{format_si(report.device.bandwidth_bytes_per_s, 'B/s')} peak bandwidth"))
+    if report.union_s is not None and report.time_s:
+        busy = ", ".join(
+            f"{format_si(seconds, 's', 5)}" + (f" on device {device}" if device >= 0 else "")
+            for device, seconds in (report.busy_s or {}).items()
+        )
+        facts.append(
+            ("busy", f"{busy}; overlapping kernels count once, {report.time_s / report.union_s:.3f}x in the sum")
+        )
+    return facts
+
+
+def _columns(report: KernelReport) -> list[Column]:
+    """The columns that some kernel has a value for."""
+    columns = [
+        Column("name", "kernel", left=True),
+        Column("rank", "rank", spare=1),
+        Column("class", "class", left=True, spare=2),
+        Column("calls", "calls", lambda value: f"{value:,}", spare=6),
+        Column("time_s", "time", lambda value: format_si(value, "s")),
+        Column("share", "share", lambda value: f"{value:.1%}"),
+        Column("flops_per_s", "FLOP/s", format_si, spare=5),
+        Column("flops_efficiency", "PPP", lambda value: f"{value:.2%}"),
+        Column("bound", "bound by", left=True, spare=4),
+        Column("headroom", "headroom", lambda value: f"{value:.0%}", spare=3),
+        Column("occupancy", "occu-\npancy", lambda value: f"{value:.0%}", spare=1),
+    ]
+    rows = [row.to_dict() for row in report.kernels]
+    return [column for column in columns if any(row[column.key] is not None for row in rows)]
+
+
+def _class_columns() -> list[Column]:
+    return [
+        Column("class", "class", left=True),
+        Column("kernels", "kernels", spare=1),
+        Column("calls", "calls", lambda value: f"{value:,}"),
+        Column("time_s", "time", lambda value: format_si(value, "s")),
+        Column("share", "share", lambda value: f"{value:.1%}"),
+        Column("meaning", "what it is", left=True, spare=2),
+    ]
+
+
+def _foot(report: KernelReport) -> list[dict[str, Any]]:
+    if report.time_s is None:
+        return []
+    calls = sum(row.calls for row in report.kernels)
+    return [{"name": "all kernels", "calls": calls, "time_s": report.time_s, "share": 1.0}]
+
+
+def _metric_sheets(report: KernelReport) -> list[Sheet]:
+    """What the counters of the kernels that matter say, in words."""
+    measured = [row for row in report.kernels if any(explain(name, 0.0) for name in row.metrics)]
+    chosen = sorted(measured, key=lambda row: row.rank or 0)[:_EXPLAINED]
+    rows: dict[str, dict[str, Any]] = {}
+    for place, row in enumerate(chosen, 1):
+        for name, value in row.metrics.items():
+            if (told := explain(name, value)) is not None:
+                rows.setdefault(name, told)[f"value_{place}"] = told["shown"]
+    if not rows:
+        return []
+    columns = [Column("metric", "counter", left=True)]
+    columns += [Column(f"value_{place}", f"({place})", spare=place) for place in range(1, len(chosen) + 1)]
+    columns += [
+        Column("meaning", "what it is", left=True, fold=True),
+        Column("good", "good", left=True, fold=True),
+        Column("remedy", "if it is not", left=True, fold=True, spare=2),
+    ]
+    names = ", ".join(f"({place}) {row.name.rsplit('::', 1)[-1]}" for place, row in enumerate(chosen, 1))
+    return [Sheet(f"Counters of {names}", columns, [rows[name] for name in sorted(rows)])]

@@ -1,0 +1,199 @@
+"""`paleo-lite efficiency` as people use it: four formats, exit codes, one bad file among good ones, Ctrl-C."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from paleo_lite.cli import main
+
+CONV = "N=2,C=4,H=8,W=8,K=6,P=8,Q=8,R=3,S=3,ph=1,pw=1,U=1,V=1,dh=1,dw=1,g=1,fp32,"
+NAME = "run_0_config_{nodes}_2_ib_nvprof_2_resnet50_dali-gpu_{batch}_fp16_fp32_ret_0_0.gzip"
+
+
+def write(folder: Path, nodes: int, batch: int) -> Path:
+    rows = [
+        (1, "fprop", "conv2d", "winograd", CONV, 1000 * batch, 0.0, 0.0),
+        (2, "bprop", "conv2d", "cudnn::wgrad_alg1_engine", CONV, 2000 * batch, 0.0, 0.0),
+        (1, "fprop", "add_", "elementwise_kernel", "T=[(5,)],fp32,", 100, 5.0, 40.0),
+    ] * 6
+    names = ("TId", "Direction", "Op", "Kernel", "Params", "Sil(ns)", "FLOPs", "Bytes")
+    path = folder / NAME.format(nodes=nodes, batch=batch)
+    pq.write_table(pa.table(dict(zip(names, map(list, zip(*rows))))), path)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    for nodes in (16, 1):
+        for batch in (32, 64):
+            write(folder, nodes, batch)
+    return folder
+
+
+def run(*arguments: object, width: int = 80) -> Result:
+    words = ["efficiency", *map(str, arguments), "--gpu", "k40m"]
+    return CliRunner(env={"COLUMNS": str(width)}).invoke(main, words, prog_name="paleo-lite")
+
+
+def test_json_of_the_steady_method(folder):
+    result = run(folder, "--group-by", "batch_size,nodes", "--format", "json", "--jobs", 1)
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert (answer["device"], answer["method"]) == ("k40m", "steady")
+    assert [(row["nodes"], row["batch_size"]) for row in answer["rows"]] == [(1, 32), (1, 64), (16, 32), (16, 64)]
+    row = answer["rows"][0]
+    conv = 2 * 2 * 6 * 8 * 8 * 4 * 3 * 3  # two per multiply-accumulate; backward is weight gradients alone
+    assert row["forward_s"] == pytest.approx(32e-6) and row["backward_s"] == pytest.approx(64e-6)
+    assert row["flops"] == 2 * conv + 5
+    assert row["flops_per_s"] == pytest.approx(row["flops"] / 96.1e-6)
+    assert row["flops_efficiency"] == pytest.approx(row["flops_per_s"] / 4.29e12)
+    assert row["bandwidth_efficiency"] == pytest.approx(row["bandwidth_bytes_per_s"] / 288e9)
+    assert row["conv_ppp_forward"] == pytest.approx(conv / 32e-6 / 4.29e12)
+    assert row["compute_efficiency"] == pytest.approx(1.0)
+    assert [(group["batch_size"], group["nodes"], group["files"]) for group in answer["groups"]] == [
+        (32, 1, 1), (32, 16, 1), (64, 1, 1), (64, 16, 1),
+    ]  # fmt: skip
+
+
+def test_json_of_the_notebook_method(folder):
+    result = run(folder, "--method", "notebook", "--group-by", "nodes", "--format", "json")
+    answer = json.loads(result.stdout)
+    row = answer["rows"][1]
+    total_s = (64_000 + 128_000 + 100) * 6e-9
+    assert row["compute_efficiency"] == pytest.approx(600e-9 / total_s)
+    assert row["flops_per_s"] == pytest.approx(30 / total_s)
+    assert row["bandwidth_bytes_per_s"] == pytest.approx(240 / total_s)
+    mean = sum(row["flops_per_s"] for row in answer["rows"][:2]) / 2
+    assert answer["groups"][0]["flops_per_s"] == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("method", ["steady", "notebook"])
+def test_tables_fit(folder, width, method):
+    for paths in ([folder], [next(folder.iterdir())]):
+        result = run(*paths, "--method", method, "--group-by", "nodes", width=width)
+        assert result.exit_code == 0, result.output
+        tables = result.stdout.partition("\nnote:")[0].splitlines()[1:]
+        assert max(map(len, tables)) <= width
+        assert "Means by nodes" in result.stdout
+
+
+def test_csv_and_markdown(folder):
+    rows = list(csv.DictReader(io.StringIO(run(folder, "--format", "csv").stdout)))
+    assert len(rows) == 4 and float(rows[0]["forward_s"]) == pytest.approx(32e-6)
+    assert "| nodes | batch |" in run(folder, "--format", "markdown").stdout
+
+
+def test_columns_come_from_the_name_pattern(folder):
+    result = run(folder, "--name-pattern", r"config_(?P<machines>\d+)", "--group-by", "machines", "--format", "json")
+    assert [group["machines"] for group in json.loads(result.stdout)["groups"]] == [1, 16]
+
+
+def test_durations_take_the_place_of_kernel_times(folder, tmp_path):
+    table = tmp_path / "durations.csv"
+    table.write_text("nodes,batch_size,duration_s\n1,32,0.001\n")
+    rows = json.loads(run(folder, "--durations", table, "--format", "json").stdout)["rows"]
+    assert rows[0]["flops_per_s"] == pytest.approx(rows[0]["flops"] / 0.001)
+    assert [row["time_basis"] for row in rows[:2]] == ["batch duration", "sum of kernel times"]
+
+
+def test_a_bad_file_among_good_ones(folder):
+    bad = folder / "zz_broken.gzip"
+    bad.write_bytes(b"PAR1 and no more")
+    stopped = run(folder)
+    assert stopped.exit_code == 1
+    assert str(bad) in stopped.stderr and stopped.stdout == ""
+    assert stopped.stderr.count("\n") == 1
+    going = run(folder, "--keep-going", "--jobs", 2)
+    assert going.exit_code == 1
+    assert str(bad) in going.stderr and "4 profiles" in going.stdout
+    answer = json.loads(run(folder, "--keep-going", "--format", "json").stdout)
+    assert len(answer["rows"]) == 4
+    assert [failure["file"] for failure in answer["failed"]] == [str(bad)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--group-by", "machines"], 2, "no column is called 'machines'"),
+        (["--group-by", "node"], 2, "did you mean nodes"),
+        (["--name-pattern", "("], 2, "no regular expression"),
+        (["--name-pattern", "run"], 2, "names nothing"),
+        (["--precision", "fp8"], 2, "has no fp8 peak"),
+        (["--jobs", "0"], 2, "whole number of 1 or more"),
+        (["--method", "other"], 2, "'other' is not one of"),
+        (["--scheduler", "nonsense"], 2, "no Dask scheduler answers"),
+    ],
+)
+def test_mistakes_are_one_sentence(folder, arguments, code, says):
+    if "--scheduler" in arguments:
+        pytest.importorskip("distributed")
+    result = run(folder, *arguments)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert says in result.stderr and "Traceback" not in result.stderr
+
+
+def test_no_files(tmp_path):
+    for path, says in ((tmp_path, "no files in"), (tmp_path / "absent", "no such file or folder")):
+        result = run(path)
+        assert result.exit_code == 2 and says in result.stderr
+
+
+def test_all_files_bad(tmp_path):
+    (tmp_path / "a").write_text("nothing that anybody reads")
+    result = run(tmp_path, "--keep-going")
+    assert result.exit_code == 1 and "no profile that paleo-lite reads" in result.stderr and result.stdout == ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+def test_an_interrupt_exits_130_and_leaves_nothing(folder):
+    columns = {"Kernel": [f"k{i % 50}" for i in range(400_000)], "Sil(ns)": list(range(400_000))}
+    pq.write_table(pa.table(columns), folder / "large")
+    for number in range(1000):  # more work than anybody waits for
+        os.link(folder / "large", folder / f"large_{number}")
+    command = [sys.executable, "-m", "paleo_lite", "efficiency", str(folder), "--gpu", "k40m", "--jobs", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    for _ in range(400):
+        group = members(process.pid)
+        if len(group) >= 4 or process.poll() is not None:  # itself, the server, two workers
+            break
+        time.sleep(0.02)
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output) == (130, b""), errors
+    assert errors == b"paleo-lite: interrupted\n"
+    for _ in range(100):
+        if not members(process.pid):
+            break
+        time.sleep(0.05)
+    assert members(process.pid) == []
+
+
+def members(group: int) -> list[int]:
+    """Processes of a process group."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found

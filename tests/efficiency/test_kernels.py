@@ -1,0 +1,214 @@
+"""Kernels of a profile: the seed's table to the last printed digit, and the rules for what the profiler left out."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from paleo_lite.efficiency.kernels import report_kernels
+from paleo_lite.errors import BadProfile, BadValue, UnknownPrecision
+from paleo_lite.hardware import find_device
+from paleo_lite.profiles.configuration import parse_name
+from paleo_lite.profiles.pyprof import PyprofParquet
+from paleo_lite.profiles.table import Profile, batch_of
+
+DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "surfboard"
+SEED_FILE = "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"
+K40M = find_device("k40m")  # 4.29 TFLOP/s, 288 GB/s: the ridge point is 14.9 FLOP per byte
+
+
+class InMemory:
+    """A reader of rows given as columns, in batches."""
+
+    name, what = "in-memory", "rows of a test"
+
+    def __init__(self, *batches):
+        self._batches = batches
+
+    def recognises(self, path, head):
+        return False
+
+    def batches(self, path, columns):
+        for batch in self._batches:
+            yield batch_of(batch, len(batch["kernel"]), columns)
+
+
+def profile(*batches, name="run"):
+    return Profile(Path(name), "in-memory", InMemory(*batches))
+
+
+def report(*batches, **options):
+    return report_kernels(profile(*batches), K40M, **options)
+
+
+def by_name(result):
+    return {row.name: row for row in result.kernels}
+
+
+@pytest.fixture(scope="module")
+def seed():
+    path = DATA / "pyprof_kernels" / SEED_FILE
+    if not path.is_file():
+        pytest.skip(f"no {path}: set PALEO_LITE_DATA")
+    return report_kernels(Profile(path, "pyprof", PyprofParquet(), parse_name(path.name)), K40M)
+
+
+def printed_table():
+    """Seed 000's last table, whole: kernel, nanoseconds, FLOPs, FLOP/s, per cent."""
+    text = (DATA / "notebook_outputs" / "gpu_efficiency.txt").read_text()
+    text = text[text.index("#### [12] code") : text.index("#### [13]")]
+    rows = {}
+    for line in text.splitlines():
+        match = re.match(r"(\S+)((?:\s+[\d.]+(?:e[+-]\d+)?)+)\s*$", line)
+        if match:
+            rows.setdefault(match[1], []).extend(match[2].split())
+    return {name: values for name, values in rows.items() if len(values) == 4}
+
+
+@pytest.mark.needs_data
+def test_the_seeds_table_to_every_printed_digit(seed):
+    printed = printed_table()
+    assert len(printed) == len(seed.kernels) == 66
+    for name, (duration, flops, rate, percent) in printed.items():
+        (row,) = [row for row in seed.kernels if row.name.startswith(name.removesuffix("..."))][:1]
+        assert round(row.time_s * 1e9) == int(duration), name
+        assert f"{row.flops or 0:.6e}" == flops, name
+        assert f"{row.flops_per_s or 0:.6e}" == rate, name
+        assert f"{100 * (row.flops_efficiency or 0):.6f}" == percent, name
+
+
+@pytest.mark.needs_data
+def test_the_first_four_of_the_seed(seed):
+    best = sorted(seed.kernels, key=lambda row: -(row.flops_efficiency or 0))[:4]
+    assert [f"{100 * row.flops_efficiency:.6f}" for row in best] == ["34.812331", "32.977376", "30.071315", "14.808427"]
+
+
+@pytest.mark.needs_data
+def test_what_pyprof_could_not_count_is_absent(seed):
+    rows = by_name(seed)
+    for name in ("cudnn::detail::dgrad_alg1_engine", "cudnn::detail::wgrad_alg1_engine"):
+        assert rows[name].flops is None and rows[name].flops_efficiency is None and rows[name].bound is None
+    assert seed.busy_s is None and seed.to_dict()["union_s"] is None
+    assert any("no start times" in note for note in seed.notes)
+
+
+def test_roofline_headroom_and_rank():
+    result = report(
+        {
+            "kernel": ["sgemm_a", "bn_fw_b", "sgemm_a", "unknown_c"],
+            "duration_ns": [1e9, 1e9, 1e9, 5e8],
+            "flops": [4.29e11, 1e6, 4.29e11, None],  # a tenth of the peak
+            "bytes": [1e9, 1.44e11, 1e9, None],  # half of the bandwidth
+        }
+    )
+    rows = by_name(result)
+    gemm, norm, unknown = rows["sgemm_a"], rows["bn_fw_b"], rows["unknown_c"]
+    assert (gemm.bound, norm.bound, unknown.bound) == ("compute", "memory", None)
+    assert gemm.flops_efficiency == pytest.approx(0.1) and gemm.headroom == pytest.approx(0.9)
+    assert norm.headroom == pytest.approx(0.5)
+    assert unknown.headroom is None and unknown.flops is None
+    assert gemm.calls == 2 and gemm.share == pytest.approx(2 / 3.5)
+    # 2 s x 0.9, 0.5 s in full, 1 s x 0.5: equal gains go by name
+    assert [row.name for row in sorted(result.kernels, key=lambda row: row.rank)] == ["sgemm_a", "bn_fw_b", "unknown_c"]
+
+
+def test_counted_zero_is_not_absent():
+    (row,) = report({"kernel": ["copy"], "duration_ns": [10.0], "flops": [0.0], "bytes": [8.0]}).kernels
+    assert row.flops == 0 and row.flops_efficiency == 0 and row.bound == "memory"
+
+
+def test_flops_of_a_part_of_the_calls_say_nothing_about_the_bound():
+    result = report(
+        {"kernel": ["k"] * 5, "duration_ns": [1e6] * 5, "flops": [1e6, *[None] * 4], "bytes": [1.0, *[None] * 4]}
+    )
+    (row,) = result.kernels
+    assert row.known_share == pytest.approx(0.2) and row.bound is None and row.headroom is None
+    assert any("lower bounds" in note for note in result.notes)
+
+
+def test_occupancy_stands_in_where_the_roofline_says_nothing():
+    result = report(
+        {"kernel": ["a", "b"], "duration_ns": [1e6, 1e6], "metric.achieved_occupancy": [0.9, 0.2]},
+        {"kernel": ["a", "b"], "duration_ns": [3e6, 1e6], "metric.achieved_occupancy": [0.5, None]},
+    )
+    rows = by_name(result)
+    assert rows["a"].occupancy == pytest.approx((0.9 * 1 + 0.5 * 3) / 4)  # weighted by time
+    assert rows["b"].occupancy == pytest.approx(0.2) and rows["b"].headroom == pytest.approx(0.8)
+    assert (rows["b"].rank, rows["a"].rank) == (2, 1)
+
+
+def test_overlapping_kernels_count_once_in_the_union():
+    result = report(
+        {"kernel": ["a", "a"], "start_ns": [0, 50], "duration_ns": [100.0, 100.0], "device": [0, 0]},
+        {"kernel": ["a", "a"], "start_ns": [0, 140], "duration_ns": [100.0, 20.0], "device": [1, 0]},
+    )
+    assert result.time_s == pytest.approx(320e-9)
+    assert result.busy_s == pytest.approx({0: 160e-9, 1: 100e-9})
+    assert result.union_s == pytest.approx(260e-9)
+
+
+def test_templates_are_one_function_unless_full_names_are_asked_for():
+    rows = {"kernel": ["void f<int>(int)", "void f<float>(float)"], "duration_ns": [1.0, 2.0]}
+    assert [row.name for row in report(rows).kernels] == ["f"]
+    assert [row.name for row in report(rows, full_names=True).kernels] == rows["kernel"][::-1]
+
+
+def test_what_the_host_did_is_left_out():
+    result = report(
+        {
+            "kernel": ["k", "cudaLaunchKernel", "aten::add"],
+            "category": ["kernel", "api", "cpu"],
+            "duration_ns": [1, 5, 9],
+        }
+    )
+    assert [row.name for row in result.kernels] == ["k"]
+
+
+def test_counters_without_durations():
+    result = report({"kernel": ["a"], "calls": [7], "metric.ipc": [1.5]})
+    (row,) = result.kernels
+    assert row.calls == 7 and row.metrics == {"ipc": 1.5}
+    assert row.time_s is None and row.share is None and row.rank is None and result.time_s is None
+    assert "no durations" in result.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("batches", "options", "error", "message"),
+    [
+        ([], {}, BadProfile, "no rows"),
+        ([{"kernel": [], "duration_ns": []}], {}, BadProfile, "no rows"),
+        ([{"kernel": ["k"]}], {}, BadProfile, "duration"),
+        ([{"kernel": ["k"], "duration_ns": [float("nan")]}], {}, BadProfile, "nan"),
+        ([{"kernel": ["k"], "duration_ns": [-5.0]}], {}, BadProfile, "-5"),
+        ([{"kernel": ["x"], "category": ["cpu"], "duration_ns": [1.0]}], {}, BadProfile, "no kernels"),
+        ([{"kernel": ["k"], "duration_ns": [1.0]}], {"direction": "bprop"}, BadProfile, "bprop"),
+        ([{"kernel": ["k"], "duration_ns": [1.0]}], {"direction": "sideways"}, BadValue, "sideways"),
+        ([{"kernel": ["k"], "duration_ns": [1.0]}], {"precision": "fp16"}, UnknownPrecision, "fp16"),
+    ],
+)
+def test_one_clear_sentence(batches, options, error, message):
+    with pytest.raises(error, match=message) as raised:
+        report(*batches, **options)
+    assert "\n" not in str(raised.value)
+
+
+def test_json_has_the_documented_fields():
+    (row,) = report({"kernel": ["sgemm_sm35_x"], "duration_ns": [1e6], "flops": [1e6], "bytes": [1e3]}).to_dict()[
+        "kernels"
+    ]
+    assert {
+        "name",
+        "class",
+        "calls",
+        "time_s",
+        "share",
+        "flops",
+        "flops_per_s",
+        "flops_efficiency",
+        "bound",
+        "rank",
+    } <= set(row)
+    assert row["class"] == "gemm" and row["time_s"] == pytest.approx(1e-3)

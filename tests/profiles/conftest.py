@@ -1,0 +1,186 @@
+"""Real profiles outside the repository, and small ones that the tests write."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of measured data, from PALEO_LITE_DATA; skips the test where it is absent."""
+    folder = Path(os.environ.get("PALEO_LITE_DATA") or ROOT.parent / "shared" / "data")
+    if not (folder / "profiles").is_dir():
+        pytest.skip(f"no profiles in {folder}: set PALEO_LITE_DATA")
+    return folder
+
+
+NVPROF_SCHEMA = """
+CREATE TABLE StringTable(_id_ INTEGER PRIMARY KEY AUTOINCREMENT, value TEXT NOT NULL UNIQUE);
+CREATE TABLE Version(version INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY(_id_ INTEGER PRIMARY KEY AUTOINCREMENT, copyKind INT NOT NULL,
+  srcKind INT NOT NULL, dstKind INT NOT NULL, flags INT NOT NULL, bytes INT NOT NULL, start INT NOT NULL,
+  end INT NOT NULL, deviceId INT NOT NULL, contextId INT NOT NULL, streamId INT NOT NULL,
+  correlationId INT NOT NULL, runtimeCorrelationId INT NOT NULL);
+CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET(_id_ INTEGER PRIMARY KEY AUTOINCREMENT, value INT NOT NULL,
+  bytes INT NOT NULL, start INT NOT NULL, end INT NOT NULL, deviceId INT NOT NULL, contextId INT NOT NULL,
+  streamId INT NOT NULL, correlationId INT NOT NULL, flags INT NOT NULL, memoryKind INT NOT NULL);
+CREATE TABLE CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL(_id_ INTEGER PRIMARY KEY AUTOINCREMENT,
+  cacheConfig BLOB NOT NULL, sharedMemoryConfig INT NOT NULL, registersPerThread INT NOT NULL, start INT NOT NULL,
+  end INT NOT NULL, completed INT NOT NULL, deviceId INT NOT NULL, contextId INT NOT NULL, streamId INT NOT NULL,
+  gridX INT NOT NULL, gridY INT NOT NULL, gridZ INT NOT NULL, blockX INT NOT NULL, blockY INT NOT NULL,
+  blockZ INT NOT NULL, staticSharedMemory INT NOT NULL, dynamicSharedMemory INT NOT NULL,
+  localMemoryPerThread INT NOT NULL, localMemoryTotal INT NOT NULL, correlationId INT NOT NULL, gridId INT NOT NULL,
+  name INT NOT NULL);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME(_id_ INTEGER PRIMARY KEY AUTOINCREMENT, cbid INT NOT NULL,
+  start INT NOT NULL, end INT NOT NULL, processId INT NOT NULL, threadId INT NOT NULL, correlationId INT NOT NULL,
+  returnValue INT NOT NULL);
+CREATE TABLE CUPTI_ACTIVITY_KIND_MARKER(_id_ INTEGER PRIMARY KEY AUTOINCREMENT, flags INT NOT NULL,
+  timestamp INT NOT NULL, id INT NOT NULL, objectKind INT NOT NULL, objectId BLOB NOT NULL, name INT NOT NULL,
+  domain INT NOT NULL);
+"""
+"""nvprof's tables as CUPTI documents the activity records (no real file is to be had)."""
+
+
+def write_nvprof(path: Path) -> Path:
+    """A file as nvprof -o writes it, with one or two activities of each kind."""
+    thread = (4321).to_bytes(4, "little") + (0x7F0012345678).to_bytes(8, "little")
+    database = sqlite3.connect(path)
+    database.executescript(NVPROF_SCHEMA)
+    names = [
+        "_ZN5cudnn6detail23implicit_convolve_sgemmIffLi128EEEvi",
+        "ncclAllReduceRingLLKernel_sum_f32",
+        "forward",
+        "epoch",
+    ]
+    database.executemany("INSERT INTO StringTable VALUES(?, ?)", enumerate(names, 1))
+    marks = "NULL, x'00', 1, ?, ?, ?, ?, 0, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?"
+    kernel = f"INSERT INTO CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL VALUES({marks})"
+    database.execute(kernel, (32, 1000, 3500, 3500, 7, 12544, 2, 1, 8, 8, 1, 4096, 512, 11, 1, 1))
+    database.execute(kernel, (48, 4000, 9000, 9000, 9, 16, 1, 1, 256, 1, 1, 0, 0, 12, 2, 2))
+    database.execute(
+        "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES(NULL, 1, 1, 3, 0, 602112, 100, 900, 0, 1, 7, 10, 0)"
+    )
+    database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES(NULL, 0, 4096, 950, 960, 1, 1, 7, 13, 0, 2)")
+    runtime = "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES(NULL, ?, ?, ?, 4321, ?, ?, 0)"
+    database.execute(runtime, (211, 90, 98, 0x12345678 - 2**32, 11))
+    database.execute(runtime, (9999, 99, 100, 0x12345678, 12))
+    marker = "INSERT INTO CUPTI_ACTIVITY_KIND_MARKER VALUES(NULL, ?, ?, ?, 2, ?, ?, 0)"
+    database.execute(marker, (2, 50, 1, thread, 3))
+    database.execute(marker, (1, 60, 2, thread, 4))
+    database.execute(marker, (4, 9500, 1, thread, 0))
+    database.execute(marker, (2, 9600, 3, thread, 3))
+    database.commit()
+    database.close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def nvprof_file(tmp_path_factory) -> Path:
+    return write_nvprof(tmp_path_factory.mktemp("nvprof") / "run.nvvp")
+
+
+TAU_XML = """<profile_xml>
+<definitions thread="*">
+<metric id="0"><name>TIME</name>
+<units>unknown</units>
+</metric>
+<event id="0"><name>.TAU application</name><group>TAU_USER</group></event>
+<event id="1"><name><![CDATA[<genexpr> [{a.py}{3}]]]></name><group>TAU_PYTHON</group></event>
+<event id="2"><name>MPI_Allreduce()</name><group>MPI</group></event>
+<userevent id="0"><name>Message size for all-reduce</name></userevent>
+</definitions>
+</profile_xml>
+<profile_xml>
+<thread id="1.0.0.77" node="1" context="0" thread="0">
+<metadata><attribute><name>CPU Cores</name><value>8</value></attribute></metadata>
+</thread>
+<definitions thread="1.0.0.77">
+<metric id="0"><name>TIME</name></metric>
+</definitions>
+<profile thread="1.0.0.77">
+<timestamp>1571893167667145</timestamp>
+<interval_data metrics="0 ">
+0 1 2 1000 5000000
+1 3 0 20 -4
+2 10 0 2500 2500
+</interval_data>
+<atomic_data>
+0 10 67049472 8 729169.5 1E+17
+</atomic_data>
+</profile>
+</profile_xml>
+\0<profile_xml>
+<derivedentity id="total"></derivedentity>
+<derivedprofile derivedentity="total">
+<derivedinterval_data metrics="0 ">
+0 1 2 1000 5000000
+</derivedinterval_data>
+</derivedprofile>
+</profile_xml>
+"""
+
+SAMPLES = {
+    "nvprof_text.SummaryText": """==7== NVPROF is profiling process 7, command: python a.py
+==7== Profiling result:
+            Type  Time(%)      Time     Calls       Avg       Min       Max  Name
+ GPU activities:   75.00%  3.0000ms         3  1.0000ms  900.00us  1.1000ms  void gemm<int=3>(float*, int)
+                   25.00%  1.0000ms         2  500.00us  500.00us  500.00us  [CUDA memcpy HtoD]
+      API calls:  100.00%  1.50000s         5  300.00ms     545ns  1.40000s  cudaLaunchKernel
+""",
+    "nvprof_csv.GpuTraceCsv": """==7== Profiling result:
+"Start","Duration","Grid X","Grid Y","Grid Z","Block X","Block Y","Block Z","Size","Throughput","Device","Stream","Name"
+s,ms,,,,,,,MB,GB/s,,,
+1.443182,40.152845,,,,,,,15.258789,0.371111,"GTX 1080 Ti (0)","7","[CUDA memcpy HtoD]"
+1.483534,0.001536,1,1,1,32,8,1,,,"GTX 1080 Ti (1)","8","pad(float*, int) [2437]"
+""",
+    "nvprof_csv.MetricsCsv": """==7== Metric result:
+"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"
+"GTX 1080 Ti (0)","reduce<int>(int*)",101,"achieved_occupancy","Achieved Occupancy",0.5,0.7,0.6
+"GTX 1080 Ti (0)","reduce<int>(int*)",101,"gld_efficiency","Global Memory Load Efficiency",99.0%,100.0%,99.5%
+"GTX 1080 Ti (0)","reduce<int>(int*)",101,"dram_utilization","Device Memory Utilization","Low (1)","Mid (5)","Low (2)"
+"GTX 1080 Ti (0)","gemm(int*)",2,"gst_throughput","Global Store Throughput",1.2MB/s,1.3MB/s,976.562500KB/s
+""",
+    "tau_xml.TauXml": TAU_XML,
+    "vtune.HotspotsCsv": """Function,CPU Time,CPU Time:Effective Time,CPU Time:Spin Time,Instructions,CPI Rate,Module
+compress_block,12.504,12.100,0.404,871000000,5.149,app
+[Outside any known module],0.120,0.120,0.0,26000000,,
+""",
+    "vtune.ApsSummary": """| Summary information
+|--------------------------------------------------------------------
+  Application                   : train
+  HW Platform                   : Intel(R) Processor code named Knights Landing
+  Logical core count per node   : 256
+  Used statistics               : aps_results
+|
+| Your application might underutilize the available logical CPU cores.
+  Elapsed Time:                             784.33 s
+  MPI Time:                                  65.98 s             8.41% of Elapsed Time
+    Top 5 MPI functions (avg time):
+        MPI_Waitall:                         58.48 s             7.46% of Elapsed Time
+  CPU Utilization:                            6.50%
+  Average CPU Utilization:                   16.60 out of 256 logical CPUs
+    DRAM Bandwidth
+       Peak:                                  3.73 GB/s
+""",
+    "torch_table.TorchTable": """
+-------------  ------------  ------------  ------------  ------------  ------------  ------------
+         Name    Self CPU %      Self CPU   CPU total %     CPU total  CPU time avg    # of Calls
+-------------  ------------  ------------  ------------  ------------  ------------  ------------
+ aten::conv2d         0.07%      12.549us        64.67%      10.879ms       5.440ms             2
+ aten::linear         0.34%      57.045us        14.60%       1.867ms       1.867ms             1
+-------------  ------------  ------------  ------------  ------------  ------------  ------------
+Self CPU time total: 12.746ms
+""",
+}
+"""A small profile of each text format, by module and class of its reader."""
+
+
+@pytest.fixture(scope="session")
+def samples() -> dict[str, bytes]:
+    return {name: text.encode() for name, text in SAMPLES.items()}

@@ -1,0 +1,169 @@
+"""Profiles are recognised by what is in them, whatever they are called."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import sqlite3
+
+import pytest
+
+from paleo_lite.errors import BadProfile, UnknownFormat
+from paleo_lite.profiles.detect import READERS, load_reader, open_profile, read_head
+
+# Pattern below the folder of data, format (None: no profile), least number of files.
+REAL = [
+    ("surfboard/pyprof_kernels/*.gzip", "pyprof", 64),
+    ("surfboard/mpi/*interval.gzip", "tau-parquet", 1),
+    ("surfboard/mpi/*/*.gzip", "tau-parquet", 3),
+    ("surfboard/tau_xml/*.xml", "tau-xml", 2),
+    ("profiles/nvprof_summary_text/*.txt", "nvprof-summary", 1),
+    ("profiles/nvprof_gpu_trace_csv/*.csv", "nvprof-trace", 3),
+    ("profiles/nvprof_metrics_csv/*.csv", "nvprof-metrics", 2),
+    ("profiles/nsys_sqlite/*.sqlite", "nsys-sqlite", 1),
+    ("profiles/ncu_csv/gemm*.csv", "ncu", 2),
+    ("profiles/ncu_csv/saxpy.csv", "ncu", 1),
+    ("profiles/ncu_csv/transpose*.csv", "ncu", 1),
+    ("profiles/torch_chrome_trace_resnet50/*", "chrome-trace", 1),
+    ("profiles/torch_chrome_trace/c*", "chrome-trace", 3),
+    ("profiles/torch_chrome_trace/[nt]*", "chrome-trace", 5),
+    ("profiles/tracelens/*", "chrome-trace", 1),
+    # tables, notes and archives that stand beside profiles
+    ("surfboard/mpi/init_times*", None, 1),
+    ("surfboard/*.csv", None, 1),
+    ("surfboard/derived/*", None, 5),
+    ("profiles/ncu_csv/environment.txt", None, 1),
+    ("profiles/ncu_csv/timing*.csv", None, 1),
+    ("profiles/chakra_et/*", None, 2),
+    ("measured/*.csv", None, 5),
+    ("SOURCES.md", None, 1),
+]
+
+SMALL = {
+    "nvprof_text.SummaryText": "nvprof-summary",
+    "nvprof_csv.GpuTraceCsv": "nvprof-trace",
+    "nvprof_csv.MetricsCsv": "nvprof-metrics",
+    "tau_xml.TauXml": "tau-xml",
+    "vtune.HotspotsCsv": "vtune-hotspots",
+    "vtune.ApsSummary": "vtune-aps",
+    "torch_table.TorchTable": "torch-table",
+}
+
+
+@pytest.mark.needs_data
+@pytest.mark.parametrize(("pattern", "name", "least"), REAL)
+def test_real_files_under_any_name(data_folder, tmp_path, pattern, name, least):
+    paths = sorted(data_folder.glob(pattern))
+    assert len(paths) >= least
+    for number, path in enumerate(paths):
+        link = tmp_path / f"{number}.profile"
+        link.symlink_to(path)
+        if name is None:
+            with pytest.raises(UnknownFormat):
+                open_profile(link)
+        else:
+            assert open_profile(link).format == name, path.name
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("key", SMALL)
+def test_small_texts_under_a_wrong_name(tmp_path, samples, key, zipped):
+    path = tmp_path / "profile.parquet"
+    path.write_bytes(gzip.compress(samples[key]) if zipped else samples[key])
+    profile = open_profile(path)
+    assert profile.format == SMALL[key]
+    assert len(profile.read()) > 0
+
+
+def test_nvprof_sqlite(nvprof_file):
+    assert open_profile(nvprof_file).format == "nvprof-sqlite"
+
+
+def test_small_texts_are_those_of_the_tests(samples):
+    assert set(SMALL) == set(samples)
+
+
+def test_each_small_text_is_of_one_format_only(tmp_path, samples, nvprof_file):
+    path = tmp_path / "x"
+    for key, raw in [*samples.items(), ("nvprof_sqlite.NvprofSqlite", nvprof_file.read_bytes())]:
+        path.write_bytes(raw)
+        found = [
+            f"{module}.{name}" for module, name in READERS if load_reader(module, name).recognises(path, raw[: 2**16])
+        ]
+        assert found == [key]
+
+
+def test_every_reader_says_what_it_reads():
+    readers = [load_reader(module, name) for module, name in READERS]
+    for attribute in ("name", "what"):
+        texts = [getattr(reader, attribute) for reader in readers]
+        assert all(texts) and len(set(texts)) == len(texts)
+    for module, name in READERS:
+        assert hasattr(importlib.import_module(f"paleo_lite.profiles.{module}"), name)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"hello",
+        b"Name,Age\nA,3\n",
+        b"{}",
+        b"[1, 2]",
+        b"<html></html>",
+        b"\0" * 100,
+        bytes(range(256)),
+        b"\xff\xfea\0b\0",
+    ],
+)
+def test_unknown_content_lists_what_is_read(tmp_path, raw):
+    path = tmp_path / "trace.json"
+    path.write_bytes(raw)
+    with pytest.raises(UnknownFormat, match="no profile that paleo-lite reads") as caught:
+        open_profile(path)
+    for module, name in READERS:
+        assert load_reader(module, name).what in str(caught.value)
+
+
+def test_configuration_comes_from_the_file_name(tmp_path, samples):
+    path = tmp_path / "run_7_config_1_2_IB_tau_1_resnet50_dali-gpu_16_fp16_fp32_ret_0.xml"
+    path.write_bytes(samples["tau_xml.TauXml"])
+    configuration = open_profile(path).configuration
+    assert (configuration["repetition"], configuration["gpus_per_node"], configuration["batch_size"]) == (7, 2, 16)
+    assert configuration["data_loader"] == "dali-gpu"
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"\x1f\x8b\x08\x00garbage that is no deflate stream", "gzip at byte 0 cannot be decompressed"),
+        (b"PAR1 and then nothing", "parquet that is truncated or corrupted"),
+        (b"SQLite format 3\0 and then nothing", "no SQLite, or cut within its header"),
+    ],
+)
+def test_damaged_files_say_what_is_wrong(tmp_path, raw, message):
+    path = tmp_path / "x"
+    path.write_bytes(raw)
+    with pytest.raises(BadProfile, match=message):
+        open_profile(path)
+
+
+def test_absent_file_and_folder(tmp_path):
+    for path in (tmp_path / "absent", tmp_path):
+        with pytest.raises(BadProfile, match="cannot be read"):
+            open_profile(path)
+
+
+def test_other_sqlite_says_which_tables_were_looked_for(tmp_path):
+    path = tmp_path / "films.sqlite"
+    database = sqlite3.connect(path)
+    database.execute("CREATE TABLE films(title TEXT)")
+    database.close()
+    with pytest.raises((BadProfile, UnknownFormat), match=r"without the tables|reads:"):
+        open_profile(path).read()
+
+
+def test_the_head_of_a_gzip_bomb_is_small(tmp_path):
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(b"\0" * 2**26))
+    assert len(read_head(path)) <= 2**16

@@ -1,0 +1,252 @@
+"""Kernel names: what is left of them, what class they tell, and that nothing in a name can hurt."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paleo_lite.profiles.classes import CLASSES
+from paleo_lite.profiles.names import LONGEST, classify, normalise
+
+# Names as profilers printed them (pyprof, nvprof, kineto, nsys), or as cuDNN, cuBLAS, CUTLASS and NCCL call them.
+# Classes follow cuDNN's algorithm names and the operation that launched the kernel.
+TABLE = [
+    # cuDNN on Kepler, from SURFBoard's pyprof files and an nvprof summary
+    ("cudnn::detail::implicit_convolve_sgemm", None, "convolution_implicit_gemm", None),
+    ("void cudnn::detail::implicit_convolve_sgemm<float, float, int=1024, int=5>(int, int, float const *)",
+     "cudnn::detail::implicit_convolve_sgemm", "convolution_implicit_gemm", None),
+    ("cudnn_convolve_sgemm_sm35_ldg_nn_64x16x64x16x16", None, "convolution_precomputed_gemm", False),
+    ("cudnn::detail::dgrad_engine", None, "convolution_dgrad", None),
+    ("cudnn::detail::dgrad2d_alg1_1", None, "convolution_dgrad", None),
+    ("cudnn_dgrad_sm35_ldg_nt_64x16x128x8x32", None, "convolution_dgrad", False),
+    ("cudnn::detail::wgrad_alg0_engine", None, "convolution_wgrad", None),
+    ("cudnn::winograd::winograd3x3Kernel", None, "convolution_winograd", None),
+    ("cudnn::winograd_nonfused::winogradWgradDelta4x4", None, "convolution_winograd", None),
+    ("fft2d_r2c_32x32", None, "convolution_fft", False),
+    ("pointwise_mult_and_sum_complex", None, "convolution_fft", None),
+    ("im2col4d_kernel", None, "convolution_explicit_gemm", None),
+    ("void explicit_convolve_sgemm<float, int, 128, 5, 5, 3, 3, 3, 0, false>(int, int)", "explicit_convolve_sgemm",
+     "convolution_explicit_gemm", None),
+    ("void precomputed_convolve_sgemm<float, 1024, 5, 5, 4, 3, 3, 1, false>(int, int)", "precomputed_convolve_sgemm",
+     "convolution_precomputed_gemm", None),
+    # cuDNN from Maxwell to Ampere
+    ("maxwell_scudnn_128x64_relu_small_nn_v1", None, "convolution_precomputed_gemm", False),
+    ("volta_scudnn_128x64_stridedB_interior_nn_v1", None, "convolution_dgrad", False),
+    ("volta_scudnn_128x128_stridedB_splitK_small_nn_v1", None, "convolution_wgrad", False),
+    ("cudnn_infer_volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1", None, "convolution_winograd", False),
+    ("volta_s884cudnn_fp16_256x64_ldg8_relu_exp_small_nhwc_tn_v1", None, "convolution_precomputed_gemm", True),
+    ("turing_fp16_s1688cudnn_fp16_128x128_ldg8_relu_f2f_exp_interior_nhwc_tn_v1", None,
+     "convolution_precomputed_gemm", True),
+    ("turing_fp16_s1688cudnn_fp16_128x128_ldg8_dgrad_exp_interior_nhwc_nt_v1", None, "convolution_dgrad", True),
+    ("sm80_xmma_wgrad_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16_stage4"
+     "_warpsize2x2x1_g1_tensor16x8x8_execute_kernel_cudnn_train", None, "convolution_wgrad", True),
+    ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize64x128x32_stage5_warpsize2x2x1_g1"
+     "_tensor16x8x8_execute_kernel_cudnn_infer", None, "convolution_implicit_gemm", True),
+    ("void conv_depthwise2d_forward_kernel<1, float, int>(at::GenericPackedTensorAccessor<float const>)",
+     "conv_depthwise2d_forward_kernel", "convolution_direct", None),
+    ("conv_depthwise2d_grad_weight_kernel", None, "convolution_wgrad", None),
+    ("conv_depthwise2d_backward_kernel", None, "convolution_dgrad", None),
+    ("void cudnn::cnn::conv2d_grouped_direct_kernel<false, true, float>(cudnnTensorStruct)",
+     "cudnn::cnn::conv2d_grouped_direct_kernel", "convolution_direct", None),
+    # matrix products
+    ("sgemm_largek_lds64", None, "gemm", False),
+    ("maxwell_sgemm_128x64_tn", None, "gemm", False),
+    ("volta_h884gemm_64x64_ldg8_tn", None, "gemm", True),
+    ("volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn", None, "gemm", True),
+    ("turing_h1688gemm_128x128_ldg8_nn", None, "gemm", True),
+    ("turing_int8_i8816gemm_int8_128x128_ldg16_relu_nn", None, "gemm", True),
+    ("ampere_fp16_s16816gemm_fp16_128x128_ldg8_relu_f2f_stages_64x3_nn", None, "gemm", True),
+    ("ampere_bf16_s16816gemm_bf16_64x64_sliced1x2_ldg8_f2f_stages_64x5_tn", None, "gemm", True),
+    ("ampere_h16816gemm_256x128_ldg8_stages_64x3_nn", None, "gemm", True),
+    ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4_execute_kernel"
+     "__5x_cublas", None, "gemm", False),
+    ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x"
+     "_cublas_gmma", None, "gemm", True),
+    ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4>"
+     "(cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4::Params)",
+     "cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4", "gemm", True),
+    ("void cutlass::Kernel<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(cutlass_80_simt_sgemm::Params)",
+     "cutlass_80_simt_sgemm_128x32_8x5_nn_align1", "gemm", False),
+    ("void cutlass_cudnn_infer::Kernel<cutlass_tensorop_s1688fprop_optimized_tf32_128x128_32x4_nhwc_align4>(x::Params)",
+     "cutlass_tensorop_s1688fprop_optimized_tf32_128x128_32x4_nhwc_align4", "convolution_implicit_gemm", True),
+    ("nvjet_tst_144x128_64x6_2x1_v_bz_bias_TNN", None, "gemm", True),
+    ("void splitKreduce_kernel<32, 16, int, float>(cublasSplitKParams<float>)", "splitKreduce_kernel", "gemm", None),
+    ("Cijk_Ailk_Bljk_SB_MT64x64x16_SN_1LDSB0", None, "gemm", None),
+    # the rest of a network
+    ("void cudnn::bn_fw_tr_1C11_singleread<float, 512, true, 1, 2, 0>(cudnn::bn_fw_tr_1C11_args<float>)",
+     "cudnn::bn_fw_tr_1C11_singleread", "batch_norm", None),
+    ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>(int, float)",
+     "at::native::vectorized_layer_norm_kernel", "normalization", None),
+    ("void at::native::(anonymous namespace)::max_pool_forward_nchw<float, float>(int)",
+     "at::native::max_pool_forward_nchw", "pooling", None),
+    ("void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, false>(float*)",
+     "softmax_warp_forward", "softmax", None),
+    ("void <unnamed>::softmax_warp_forward<float, float, float, (int)6, (bool)0, (bool)0>(T2 *, const T1 *)",
+     "softmax_warp_forward", "softmax", None),
+    ("void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::launch_clamp_scalar("
+     "at::TensorIteratorBase&, c10::Scalar)::{lambda()#1}::operator()() const>(int)",
+     "at::native::vectorized_elementwise_kernel", "elementwise", None),
+    ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)"
+     "::TensorListMetadata<4>, at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4>>(int)",
+     "at::native::multi_tensor_apply_kernel", "optimizer", None),
+    ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)"
+     "::TensorListMetadata<1>, at::native::BinaryOpScalarFunctor<float, 1, 1, 0>, std::multiplies<float>>(int)",
+     "at::native::multi_tensor_apply_kernel", "elementwise", None),
+    ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float>>>(int)",
+     "at::native::reduce_kernel", "reduction", None),
+    ("void tensorflow::functor::ApplyAdamKernel<float>(int, float*)", "tensorflow::functor::ApplyAdamKernel",
+     "optimizer", None),
+    ("triton_red_fused_sum_1", None, "reduction", None),
+    ("triton_poi_fused_add_cos_sin_0", None, "elementwise", None),
+    ("flash_fwd_kernel", None, "attention", None),
+    ("fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext", None, "attention", None),
+    ("nvjpeg::dctQuantInvJpegKernel", None, "input", None),
+    ("dali::kernels::resampling::BatchedSeparableResampleKernel", None, "input", None),
+    # copies and messages
+    ("[CUDA memcpy HtoD]", "memcpy HtoD", "memcpy", False),
+    ("[CUDA memcpy Host-to-Device]", "memcpy HtoD", "memcpy", False),
+    ("Memcpy HtoD (Pageable -> Device)", "memcpy HtoD", "memcpy", False),
+    ("[CUDA memset]", "memset", "memset", False),
+    ("Memset (Device)", "memset", "memset", False),
+    ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
+     "ncclKernel_AllReduce_RING_LL_Sum_float", "communication", False),
+    # spellings
+    ("unnamed>::gemm_naive_kernel(const float *, const float *, float *, int, int, int)", "gemm_naive_kernel", "gemm",
+     None),  # as Nsight Compute wrote it into a CSV
+    ("void matrixMulCUDA<int=32>(float*, float*, float*, int, int) [1073]", "matrixMulCUDA", "gemm", None),
+    ("std::enable_if<(((0)>(0)))&&vllm::_typeConvert<T1>::exists, void>::type vllm::rms_norm_kernel<c10::BFloat16, "
+     "(int)8>(T1 *, float)", "vllm::rms_norm_kernel", "normalization", None),
+    ("redzone_checker", None, "other", None),
+    ("my_kernel", None, "other", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("raw", "name", "label", "tensor_core"), TABLE, ids=[row[0][:60] for row in TABLE])
+def test_names_and_classes(raw, name, label, tensor_core):
+    known = classify(raw)
+    assert known.name == (raw if name is None else name)
+    assert known.label == label
+    assert known.tensor_core is tensor_core
+
+
+# Mangled names and what nsys prints for the same kernels (profiles/nsys_sqlite), or c++filt for the others.
+MANGLED = [
+    ("_ZN2at6native13reduce_kernelILi512ELi1ENS0_8ReduceOpIfNS0_7MeanOpsIffffEEjfLi4ELi4EEEEEvT1_",
+     "at::native::reduce_kernel"),
+    ("_ZN2at6native40_GLOBAL__N__0f1a8107_8_Shape_cu_49f7391c30CatArrayBatchedCopy_vectorizedINS1_10OpaqueTypeILj4EEEj"
+     "Li1ELi128ELi1ELi16ELi4EEEvPcNS1_25CatArrInputTensorMetadataIT_T0_XT2_EXT3_EEENS1_16TensorSizeStrideIS6_Lj4EEEiS6_",
+     "at::native::CatArrayBatchedCopy_vectorized"),
+    ("_ZN50_GLOBAL__N__fa15d16e_17_RangeFactories_cu_38772b0829elementwise_kernel_with_indexIiZZZN2at6native15arange_",
+     "elementwise_kernel_with_index"),
+    ("_ZN5cudnn6detail23implicit_convolve_sgemmIffLi128EEEvi", "cudnn::detail::implicit_convolve_sgemm"),
+    ("_Z5saxpyifPfS_", "saxpy"),
+    ("_ZL11local_thingi", "local_thing"),
+    ("_ZN12_GLOBAL__N_13fooEv", "foo"),
+    ("__nv_static_73__60_tmpxft_00002314_00000000_15_spRealComplex_compute_60_cpp1_ii_1f28721c__ZN13spRealComplex23"
+     "preprocessC2C_kernelMemIjfL9fftAxii_t3EEEvP7ComplexIT0_E", "spRealComplex::preprocessC2C_kernelMem"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mangled", "name"), MANGLED, ids=[row[1] for row in MANGLED])
+def test_mangled(mangled, name):
+    assert normalise(mangled) == name
+
+
+def test_a_truncated_mangled_cutlass_kernel_is_classed_by_what_is_left():
+    # As kineto cut it in torch_chrome_trace/nccl_parser_config.
+    name = (
+        "_ZN19cutlass_cudnn_train6KernelINS_4conv6kernel23ImplicitGemmConvolutionINS1_11threadblock22ImplicitGemm"
+        "MultistageINS_4gemm9GemmShapeILi128ELi128ELi32EEENS4_52Conv2dWgradOutputGradientTileAccessIteratorOptimizedI"
+    )
+    assert classify(name).label == "convolution_wgrad"
+
+
+def test_copies_and_messages_are_known_by_their_category():
+    assert classify("mpi_bcast", "communication").label == "communication"
+    assert classify("mpi_bcast").label == "other"
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_a_name(text):
+    known = classify(text)
+    assert known.label in CLASSES
+    assert len(known.name) <= max(LONGEST, len(text))
+
+
+@given(st.text("_ZN0123456789SIELabc", max_size=200).map("_Z".__add__))
+def test_any_mangled_text_is_a_name(text):
+    assert len(normalise(text)) <= 2 * len(text)
+
+
+@pytest.mark.parametrize("unit", ["_ZN", "<", "cudnn_", "conv", "_GLOBAL__N_", "S_", "9999", "(anonymous namespace)::"])
+def test_a_name_of_a_million_characters_is_cut(unit):
+    assert len(classify(unit * 1_000_000).name) <= LONGEST
+
+
+@pytest.mark.needs_data
+def test_nsys_own_names_agree(data_folder):
+    """nsys stores each kernel mangled, demangled and short: three spellings of one name."""
+    path = data_folder / "profiles" / "nsys_sqlite" / "h100_2gpu_1s.sqlite"
+    database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    rows = database.execute(
+        "SELECT DISTINCT m.value, d.value, s.value FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds m ON"
+        " m.id = k.mangledName JOIN StringIds d ON d.id = k.demangledName JOIN StringIds s ON s.id = k.shortName"
+    ).fetchall()
+    database.close()
+    assert len(rows) > 30
+    for mangled, demangled, short in rows:
+        assert normalise(mangled) == normalise(demangled)
+        assert normalise(mangled).rsplit("::", 1)[-1] == short
+
+
+@pytest.mark.needs_data
+def test_classes_agree_with_the_operations_of_a_trace(data_folder):
+    """PyTorch says which operation launched each cuDNN kernel; the class must not say another."""
+    folder = data_folder / "profiles" / "torch_chrome_trace_resnet50"
+    with gzip.open(next(folder.glob("*.json.gz"))) as file:
+        events = json.load(file)["traceEvents"]
+    ops = {
+        event["args"]["External id"]: event["name"]
+        for event in events
+        if event.get("cat") == "Operator" and "External id" in event.get("args", {})
+    }
+    gradients = {
+        "aten::cudnn_convolution_backward_input": "convolution_dgrad",
+        "aten::cudnn_convolution_backward_weight": "convolution_wgrad",
+    }
+    anything = {"convolution_winograd", "gemm", "elementwise", "layout", "memset", "convolution_precomputed_gemm"}
+    checked = Counter()
+    for event in events:
+        op = ops.get(event.get("args", {}).get("external id")) if event.get("cat") == "Kernel" else None
+        label = classify(event["name"]).label if op else ""
+        if op in gradients:
+            assert label == gradients[op] or label in anything, (op, event["name"])
+            checked[label] += 1
+        elif op == "aten::cudnn_convolution":
+            assert label not in gradients.values(), event["name"]
+            checked[label] += 1
+        elif op in ("aten::cudnn_batch_norm", "aten::cudnn_batch_norm_backward"):
+            assert label in ("batch_norm", "elementwise", "memset"), event["name"]
+    assert checked["convolution_dgrad"] > 200 and checked["convolution_wgrad"] > 200
+
+
+@pytest.mark.needs_data
+def test_more_than_99_percent_of_gpu_time_is_classed(data_folder):
+    from pyarrow import parquet
+
+    files = sorted((data_folder / "surfboard" / "pyprof_kernels").glob("*_1_2_ib_*dali-gpu_64_*.gzip"))
+    assert files
+    for file in files:
+        table = (
+            parquet.read_table(file, columns=["Kernel", "Sil(ns)"]).group_by("Kernel").aggregate([("Sil(ns)", "sum")])
+        )
+        times: Counter[str] = Counter()
+        for row in table.to_pylist():
+            times[classify(row["Kernel"]).label] += row["Sil(ns)_sum"]
+        assert times["other"] < 0.01 * times.total(), file.name
