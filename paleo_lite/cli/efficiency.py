@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from ..errors import MissingExtra
 from ..hardware import find_device
 from ..units import PRECISION_BYTES
 from .common import WHOLE, complete_devices, hardware_files, output_options, show
+from .profile_options import need_pyarrow
 
 
 @click.command()
@@ -63,10 +63,7 @@ def efficiency(
       paleo-lite efficiency profiles/ --gpu k40m --group-by batch_size,nodes
       paleo-lite efficiency profiles/ --gpu k40m --method notebook --format csv
     """
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise MissingExtra("reading profiles", "profiles") from None
+    need_pyarrow()
     from ..efficiency.analysis import measure_efficiency
     from ..report.efficiency import efficiency_page
 

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
-from ..errors import BadValue, MissingExtra
+from ..errors import BadValue
+from ..extras import need
 from ..units import PRECISION_BYTES
 from .common import complete_devices
 
@@ -43,7 +44,4 @@ def parse_top(top: str) -> int | None:
 
 def need_pyarrow() -> None:
     """Refuse in one sentence where the extra is absent."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise MissingExtra("reading profiles", "profiles") from None
+    need("pyarrow", "reading profiles", "profiles")

@@ -18,7 +18,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from ..errors import BadProfile, BadValue, MissingExtra
+from ..errors import BadProfile, BadValue
+from ..extras import need
 
 _T = TypeVar("_T")
 Work = Callable[[Path], _T]
@@ -133,12 +134,9 @@ def _leave_interrupts_to_the_parent() -> None:
 
 @contextmanager
 def _cluster(address: str) -> Iterator[Executor]:
+    distributed = need("distributed", "a scheduler", "cluster")
     try:
-        from distributed import Client
-    except ImportError:
-        raise MissingExtra("a scheduler", "cluster") from None
-    try:
-        client = Client(address, timeout=_ANSWER_S, set_as_default=False)
+        client = distributed.Client(address, timeout=_ANSWER_S, set_as_default=False)
     except (OSError, ValueError) as error:
         raise BadValue(f"no Dask scheduler answers at {address!r} ({error})") from None
     with client, client.get_executor(pure=False) as executor:

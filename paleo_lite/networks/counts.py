@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from ..counting import Work, count
-from ..errors import MissingExtra, UnknownName
+from ..errors import UnknownName
+from ..extras import need
 from ..units import format_si
 from .network import Network
 
@@ -107,11 +108,7 @@ class LayerCounts(msgspec.Struct, frozen=True, eq=False):
         MissingExtra
             If pandas is not installed.
         """
-        try:
-            import pandas
-        except ModuleNotFoundError:
-            raise MissingExtra("a data frame", "profiles") from None
-        return pandas.DataFrame(list(self.rows()))
+        return need("pandas", "a data frame", "profiles").DataFrame(list(self.rows()))
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return [

@@ -13,7 +13,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ..errors import MissingExtra
+from ..extras import need
 
 _SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -30,12 +30,8 @@ def import_torch(purpose: str = "tracing a network") -> ModuleType:
     MissingExtra
         If torch is not installed.
     """
-    try:
-        return importlib.import_module("torch")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise MissingExtra(purpose, "torch") from None
+    found: ModuleType = need("torch", purpose, "torch")
+    return found
 
 
 def import_torchvision(purpose: str = "building a torchvision network") -> ModuleType:
@@ -48,14 +44,12 @@ def import_torchvision(purpose: str = "building a torchvision network") -> Modul
     """
     torch = import_torch(purpose)
     try:
-        return importlib.import_module("torchvision")
-    except ModuleNotFoundError as error:
-        if error.name != "torchvision":
-            raise
-        raise MissingExtra(purpose, "torch") from None
+        found: ModuleType = need("torchvision", purpose, "torch")
     except RuntimeError as error:
         if "operator torchvision::nms does not exist" not in str(error):
             raise
+    else:
+        return found
     library = torch.library.Library("torchvision", "FRAGMENT")
     for schema in _SCHEMAS:
         library.define(schema)

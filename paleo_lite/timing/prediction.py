@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ..errors import MissingExtra, UnknownName
+from ..errors import UnknownName
+from ..extras import need
 from ..hardware import Device, PeakRate
 from ..units import format_si
 from .models import TimeModel
@@ -214,11 +215,8 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
         MissingExtra
             If pandas is not installed.
         """
-        try:
-            import pandas
-        except ModuleNotFoundError:
-            raise MissingExtra("a data frame", "profiles") from None
-        return pandas.DataFrame(list(self.rows()), columns=["name", "kind", "flops", "bytes", "time_s", "bound"])
+        columns = ["name", "kind", "flops", "bytes", "time_s", "bound"]
+        return need("pandas", "a data frame", "profiles").DataFrame(list(self.rows()), columns=columns)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         throughput = self.throughput_per_s
