@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from functools import lru_cache
 
 import pytest
@@ -26,3 +27,11 @@ def built():
         return module.eval().to("meta"), size
 
     return build
+
+
+@pytest.fixture
+def interruptible():
+    """Processes started by a test take an interrupt, also where the tests themselves run in the background without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

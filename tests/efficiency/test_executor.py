@@ -92,6 +92,7 @@ def test_no_files(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_stops_the_processes(work, files, tmp_path):
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
