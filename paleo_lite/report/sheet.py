@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import msgspec
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-
-_GAP = 2  # blanks between columns
-_FOLDED = 16  # the narrowest that a column of text is made
+from .terminal import write_page
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -58,56 +53,6 @@ class Sheet(msgspec.Struct, frozen=True):
     rows: Sequence[dict[str, Any]]
     foot: Sequence[dict[str, Any]] = ()
 
-    def fitting(self, width: int) -> list[Column]:
-        """The columns that fit a width; the first may take two fifths of it, columns that fold little."""
-        columns = list(self.columns)
-        needed = {}
-        for place, column in enumerate(columns):
-            cells = [*column.title.splitlines(), *(column.text(row) for row in self.rows)]
-            natural = max((len(cell) for cell in cells), default=0)
-            most = _FOLDED if column.fold else width * 2 // 5 if place == 0 else natural
-            needed[column.key] = min(natural, most)
-        while sum(needed[column.key] + _GAP for column in columns) - _GAP > width:
-            spare = max(columns, key=lambda column: column.spare)
-            if not spare.spare:
-                break
-            columns.remove(spare)
-        return columns
-
-    def rich(self, width: int) -> RenderableType:
-        """A rich table for a terminal of that width."""
-        from rich import box
-        from rich.table import Table
-
-        columns = self.fitting(width)
-        dropped = [column.title.replace("\n", " ") for column in self.columns if column not in columns]
-        table = Table(
-            title=self.title or None,
-            title_justify="left",
-            title_style="bold",
-            caption=f"not shown at this width: {', '.join(dropped)}" if dropped else None,
-            caption_justify="left",
-            box=box.SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
-            pad_edge=False,
-            show_edge=False,
-        )
-        for place, column in enumerate(columns):
-            table.add_column(
-                column.title,
-                justify="left" if column.left else "right",
-                overflow="fold",
-                no_wrap=not column.fold and place > 0,
-                max_width=max(width * 2 // 5, 16) if place == 0 else None,
-            )
-        for row in self.rows:
-            table.add_row(*(_plain(column.text(row)) for column in columns))
-        if self.foot:
-            table.add_section()
-        for row in self.foot:
-            table.add_row(*(_plain(column.text(row) if column.key in row else "") for column in columns), style="bold")
-        return table
-
     def markdown(self) -> str:
         """A Markdown table, with the title as a bold line."""
         lines = [f"**{self.title}**", ""] if self.title else []
@@ -147,7 +92,7 @@ def show_page(page: Page, style: str, out: IO[str]) -> None:
     elif style == "markdown":
         out.write(_markdown(page))
     else:
-        _rich(page, out)
+        write_page(page, out)
 
 
 def _markdown(page: Page) -> str:
@@ -159,37 +104,6 @@ def _markdown(page: Page) -> str:
     if notes:
         parts.append("\n".join(f"> {note}" for note in notes))
     return "\n\n".join(parts) + "\n"
-
-
-def _rich(page: Page, out: IO[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(file=out, highlight=False, emoji=False, markup=False)
-    if page.headline:
-        console.print(_plain(page.headline), style="bold", soft_wrap=True)
-    if page.facts:
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="dim", no_wrap=True)
-        grid.add_column(overflow="fold")
-        for name, value in page.facts:
-            grid.add_row(_plain("  " + name), _plain(value))
-        console.print(grid)
-    for sheet in page.sheets:
-        console.print()
-        console.print(sheet.rich(console.width))
-    notes = list(page.notes)
-    if notes:
-        console.print()
-    for note in notes:
-        console.print(_plain(f"note: {note}"), style="yellow", soft_wrap=True)
-
-
-def _plain(text: str) -> Any:
-    """Text that rich takes as it is: names may hold brackets."""
-    from rich.text import Text
-
-    return Text(text)
 
 
 def _raw(value: Any) -> Any:

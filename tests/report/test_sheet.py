@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paleo_lite.report.sheet import Column, Page, Sheet, show_page
+from paleo_lite.report.terminal import fitting, table_lines
 
 
 def render(page: Page, style: str) -> str:
@@ -31,9 +32,9 @@ SHEET = Sheet(
 
 
 def test_the_most_spare_columns_go_first() -> None:
-    assert [column.key for column in SHEET.fitting(100)] == ["name", "seen", "much"]
-    assert [column.key for column in SHEET.fitting(50)] == ["name", "seen"]
-    assert [column.key for column in SHEET.fitting(20)] == ["name"]
+    assert [column.key for column in fitting(SHEET, 100)] == ["name", "seen", "much"]
+    assert [column.key for column in fitting(SHEET, 50)] == ["name", "seen"]
+    assert [column.key for column in fitting(SHEET, 20)] == ["name"]
 
 
 def test_what_is_dropped_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,5 +68,22 @@ def test_markdown_escapes_what_would_end_a_cell() -> None:
 def test_any_names_fit_any_width(cells: list[tuple[str, int]], width: int) -> None:
     rows = [{"name": name, "much": much} for name, much in cells]
     sheet = Sheet("", SHEET.columns, rows)
-    assert sheet.fitting(width)[0].key == "name"
+    assert fitting(sheet, width)[0].key == "name"
     assert len(list(csv.reader(io.StringIO(render(Page("", (), [sheet]), "csv"), newline="")))) == len(rows) + 1
+
+
+@given(st.lists(st.tuples(st.text(max_size=60), st.integers()), max_size=5), st.integers(44, 120))
+def test_a_table_is_never_wider_than_the_terminal(cells: list[tuple[str, int]], width: int) -> None:
+    columns = [Column("name", "name", left=True), Column("note", "note", left=True, fold=True), Column("much", "much")]
+    rows = [{"name": name[:20], "note": name * 3, "much": much % 10**6} for name, much in cells]
+    lines = table_lines(Sheet("", columns, rows, [{"name": "total", "much": 1}]), width)
+    assert max(map(len, lines)) <= width
+    assert all(line.isprintable() for line in lines)
+
+
+def test_folded_cells_keep_every_word() -> None:
+    text = "the quick brown fox jumps over the lazy dog again and again until it is tired"
+    columns = [Column("name", "name", left=True), Column("note", "note", left=True, fold=True)]
+    lines = table_lines(Sheet("", columns, [{"name": "a", "note": text}]), 40)
+    assert len(lines) > 4
+    assert " ".join(" ".join(lines[2:]).removeprefix("a").split()) == text
