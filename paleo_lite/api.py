@@ -207,11 +207,6 @@ def devices(hardware_files: Sequence[str | Path] = ()) -> list[Device]:
     return list_devices([Path(file) for file in hardware_files])
 
 
-def networks() -> list[str]:
-    """Names of the shipped networks."""
-    return network_names()
-
-
 def trace(module: nn.Module, *inputs: Any, **named_inputs: Any) -> Network:
     """Trace a module on the meta device; see `paleo_lite.networks.trace.trace`.
 
@@ -228,3 +223,6 @@ def trace(module: nn.Module, *inputs: Any, **named_inputs: Any) -> Network:
     from .networks.trace import trace as trace_module
 
     return trace_module(module, *inputs, **named_inputs)
+
+
+__all__ = ["devices", "layers", "network_names", "predict", "resolve", "trace"]
