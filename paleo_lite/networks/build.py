@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ..errors import FactoryFailed, TraceFailed, UnknownName
-from .torch_import import import_torchvision
+from .torch_import import MISSING_OPERATOR, import_torchvision
 
 _STORAGE = frozenset(("empty", "zeros", "ones", "full", "rand", "randn", "empty_strided"))
 
@@ -91,16 +93,13 @@ def load_factory(reference: str) -> nn.Module:
     FactoryFailed
         If it cannot be imported, raises or returns something else; the message carries its own error.
     """
-    import importlib
-    import sys
-
     if reference.count(":") != 1 or not all(reference.split(":")):
         raise FactoryFailed(f"{reference!r} names no factory: expected package.module:factory")
     module_name, attribute = reference.split(":")
     if "" not in sys.path:
         sys.path.insert(0, "")  # a file beside the user, as python -m would find it
     try:
-        target: Any = importlib.import_module(module_name)
+        target = _import(module_name)
         for part in attribute.split("."):
             target = getattr(target, part)
         made = target if isinstance(target, nn.Module) else build(target)
@@ -109,6 +108,17 @@ def load_factory(reference: str) -> nn.Module:
     if not isinstance(made, nn.Module):
         raise FactoryFailed(f"{reference} returned a {type(made).__name__}, not a torch.nn.Module")
     return made
+
+
+def _import(name: str) -> Any:
+    """A user's module; what it imports of torchvision works beside a CPU build of torch, too."""
+    try:
+        return importlib.import_module(name)
+    except RuntimeError as error:
+        if MISSING_OPERATOR not in str(error):
+            raise
+    import_torchvision()
+    return importlib.import_module(name)
 
 
 __all__ = ["MetaParameters", "build", "load_factory", "torchvision_model", "torchvision_names"]

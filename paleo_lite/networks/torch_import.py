@@ -15,6 +15,9 @@ from typing import Any
 
 from ..extras import need
 
+MISSING_OPERATOR = "operator torchvision::nms does not exist"
+"""How ``import torchvision`` dies where its C extension could not be loaded."""
+
 _SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -46,7 +49,7 @@ def import_torchvision(purpose: str = "building a torchvision network") -> Modul
     try:
         found: ModuleType = need("torchvision", purpose, "torch")
     except RuntimeError as error:
-        if "operator torchvision::nms does not exist" not in str(error):
+        if MISSING_OPERATOR not in str(error):
             raise
     else:
         return found

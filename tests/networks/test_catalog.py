@@ -207,3 +207,17 @@ def test_all_networks_are_listed():
     assert len(network_names()) >= 82
     assert {"vgg16", "googlenet-caffe", "resnet50-caffe"} <= set(network_names())
     assert all(Path(name).name == name for name in network_names())
+
+
+def test_a_factory_may_use_torchvision(tmp_path):
+    """In a fresh process, where nobody has imported torchvision yet: ResNet-18 has 11,689,512 parameters."""
+    (tmp_path / "uses_torchvision.py").write_text(
+        "import torchvision\n\ndef make():\n    return torchvision.models.resnet18()\n"
+    )
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from paleo_lite.networks import trace_factory\n"
+        "assert trace_factory('uses_torchvision:make', [(3, 64, 64)]).parameters == 11_689_512\n"
+        "assert trace_factory('torchvision.models:resnet18', [(3, 64, 64)]).parameters == 11_689_512\n"
+    )
+    run(code)
