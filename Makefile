@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
-.PHONY: predict test lint benchmark descriptors calibrations clean
+.PHONY: predict test lint benchmark descriptors calibrations accuracy clean
 
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
@@ -30,6 +30,15 @@ descriptors: $(STAMPS)/test
 DATA ?= ../shared/data
 calibrations: $(STAMPS)/test
 	$(BIN)/python -m paleo_lite.calibration.ship $(DATA) calibrations
+
+# How true predictions are, on what was held out of the same measurements.
+accuracy: $(STAMPS)/test
+	sed -n '/^# /,/^<!-- tables -->/p' docs/accuracy.md > docs/accuracy.md.new
+	for split in network family gpu source; do \
+		printf '\n## Leave one %s out\n\n' $$split; \
+		COLUMNS=400 $(BIN)/paleo-lite validate --data $(DATA) --split $$split --format markdown || exit 1; \
+	done >> docs/accuracy.md.new
+	mv docs/accuracy.md.new docs/accuracy.md
 
 clean:
 	rm -rf $(VENV)

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+# First of all: where typing_extensions is installed msgspec imports it, and numpy behind it takes 60 ms longer.
+import numpy  # noqa: F401
+
 from .counting import count, find_convention
 from .errors import BadValue, CalibrationFailed
 from .files import shipped

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
-from ..counting import count
+from ..counting import Layer, Work, count
 from ..errors import CalibrationFailed
 from ..hardware import Device
 from ..networks import find_network
 from ..timing.calibrated import sensitivities
-from ..timing.features import Features, features_of
+from ..timing.features import Features, features_of, merge_alike
 from ..timing.fitted import rates_of
 from .fit import Fit, Prior, Runs, fit, stack
 from .measurements import Measurement
-from .prior import base_prior
+from .prior import base_prior, is_kepler
 
 _features: dict[tuple[str, int, str, str, int], Features] = {}  # the same step is asked for in every fold
 
@@ -31,9 +32,15 @@ def features_for(measurement: Measurement) -> Features:
     m = measurement
     key = (m.network, m.image_size, m.precision, m.phase, m.batch_size)
     if key not in _features:
-        network = find_network(m.network, m.image_size or None)
-        _features[key] = features_of(network.layers, count(network.layers, m.precision), m.phase, m.batch_size)
+        layers, work = _counted(m.network, m.image_size, m.precision)
+        _features[key] = merge_alike(features_of(layers, work, m.phase, m.batch_size))
     return _features[key]
+
+
+@lru_cache(maxsize=256)
+def _counted(name: str, image_size: int, precision: str) -> tuple[tuple[Layer, ...], Work]:
+    network = find_network(name, image_size or None)
+    return network.layers, count(network.layers, precision)
 
 
 def order(measurements: Sequence[Measurement]) -> list[Measurement]:
@@ -49,6 +56,11 @@ def runs_of(measurements: Sequence[Measurement], device: Device, precision: str)
 def on_tensor_cores(device: Device, precision: str) -> bool:
     """Whether multiply-accumulates in this precision run on tensor cores."""
     return device.find_peak(precision).peak.unit == "tensor"
+
+
+def prior_of(device: Device, precision: str) -> Prior:
+    """What is believed of a device in a precision before any measurement."""
+    return base_prior(on_tensor_cores(device, precision), is_kepler(device))
 
 
 def calibrate(
@@ -82,7 +94,7 @@ def calibrate(
     if others:
         raise CalibrationFailed(f"measurements in {', '.join(others)} cannot calibrate {precision}")
     ordered = order(measurements)
-    prior = prior or base_prior(on_tensor_cores(device, precision))
+    prior = prior or prior_of(device, precision)
     return ordered, fit(runs_of(ordered, device, precision), prior)
 
 
@@ -98,8 +110,9 @@ def held_out(runs: Runs, prior: Prior, folds: Sequence[np.ndarray]) -> tuple[np.
     """
     predicted, deviation = np.full(len(runs), np.nan), np.full(len(runs), np.nan)
     everything = np.arange(len(runs))
+    whole = fit(runs, prior) if len(folds) > 1 else None
     for fold in folds:
-        learnt = fit(runs.choose(np.setdiff1d(everything, fold)), prior)
+        learnt = fit(runs.choose(np.setdiff1d(everything, fold)), prior, start=None if whole is None else whole.theta)
         left_out = runs.choose(fold)
         times, gradient = sensitivities(
             left_out.features, left_out.rates, np.exp(learnt.theta), left_out.run, len(left_out)
@@ -117,5 +130,5 @@ def held_out_error(measurements: Sequence[Measurement], device: Device, precisio
         return None
     runs = runs_of(measurements, device, precision)
     folds = [np.array([i for i, name in enumerate(networks) if name == one]) for one in sorted(set(networks))]
-    predicted, _ = held_out(runs, base_prior(on_tensor_cores(device, precision)), folds)
+    predicted, _ = held_out(runs, prior_of(device, precision), folds)
     return float(np.mean(np.abs(predicted / runs.measured_s - 1)))

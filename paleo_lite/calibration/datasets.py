@@ -7,8 +7,10 @@ Rows whose device or network nobody here knows, or that time several devices, ar
 from __future__ import annotations
 
 import csv
+import gzip
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -19,8 +21,17 @@ from ..networks import network_names
 from .measurements import Measurement
 
 _PHASES = {"inference": "inference", "forward+backward": "forward+backward"}
-_DICE = {"K80": "k80-die"}
-"""Sources that say K80 time one of its two devices."""
+_DEVICES = {
+    "K80": "k80-die",
+    # What these sources ran on: a DGX-1, and Amazon's p3 instances.
+    "P100": "p100-sxm2",
+    "P100-SXM2 (DGX-1)": "p100-sxm2",
+    "V100": "v100-sxm2",
+    "M60 (1 of 2 GPUs)": "m60-die",
+    "GTX TITAN X (Maxwell)": "titanx-maxwell",
+    "TITAN X (Pascal)": "titanx-pascal",
+}
+"""What sources call a device that is another here: those that say K80 time one of its two devices."""
 
 
 class Dataset(msgspec.Struct, frozen=True):
@@ -28,6 +39,24 @@ class Dataset(msgspec.Struct, frozen=True):
 
     measurements: list[Measurement]
     left_out: dict[str, int]
+
+
+def published(folder: Path) -> Dataset:
+    """All published measurements in a folder.
+
+    Raises
+    ------
+    BadFile
+        If a file is missing or names a GPU that has no file.
+    """
+    from .published_networks import published_networks
+    from .published_timm import published_timm
+
+    parts = [read(folder) for read in (torchvision_benchmark, published_networks, published_timm)]
+    left_out = Counter[str]()
+    for part in parts:
+        left_out.update(part.left_out)
+    return Dataset(sorted(each for part in parts for each in part.measurements), dict(left_out))
 
 
 def torchvision_benchmark(folder: Path) -> Dataset:
@@ -38,9 +67,8 @@ def torchvision_benchmark(folder: Path) -> Dataset:
     BadFile
         If the folder does not hold ``torchvision_fp16_fp32_fp64.csv``.
     """
-    path = folder / "torchvision_fp16_fp32_fp64.csv"
     known, left_out, found = set(network_names()), Counter[str](), []
-    for row in _rows(path):
+    for row in rows_of(folder / "torchvision_fp16_fp32_fp64.csv"):
         if row["n_gpus"] != "1":
             left_out["several GPUs"] += 1
         elif row["network"] not in known:
@@ -52,7 +80,7 @@ def torchvision_benchmark(folder: Path) -> Dataset:
             source = f"pytorch-gpu-benchmark {row['framework_version']}" + (f" run {run.rstrip(')')}" if run else "")
             found.append(
                 Measurement(
-                    gpu=_device(name),
+                    gpu=device_of(name),
                     network=row["network"],
                     batch_size=int(row["batch_size"]),
                     phase=_PHASES[row["phase"]],
@@ -63,25 +91,32 @@ def torchvision_benchmark(folder: Path) -> Dataset:
                     source=source,
                 )
             )
-    return Dataset(_medians(found), dict(left_out))
+    return Dataset(medians(found), dict(left_out))
 
 
-def _device(name: str) -> str:
+@cache
+def device_of(name: str) -> str:
+    """The id of the device that a source means by a name."""
     try:
-        return find_device(_DICE.get(name, name)).id
+        return find_device(_DEVICES.get(name, name)).id
     except UsageProblem as error:
         raise BadFile(f"a published measurement names a GPU that has no file: {error}") from None
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
+def rows_of(path: Path) -> Iterator[dict[str, str]]:
+    """Rows of a CSV, gzipped where its name says so."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with (
+            gzip.open(path, "rt", newline="", encoding="utf-8")
+            if path.suffix == ".gz"
+            else path.open(newline="", encoding="utf-8") as file
+        ):
             yield from csv.DictReader(file)
     except OSError as error:
-        raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
+        raise BadFile(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
-def _medians(measurements: list[Measurement]) -> list[Measurement]:
+def medians(measurements: list[Measurement]) -> list[Measurement]:
     """Repeated rows of one source become their median."""
     groups: dict[Measurement, list[float]] = {}
     for each in measurements:

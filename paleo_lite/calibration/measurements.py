@@ -24,6 +24,7 @@ TEMPLATE = (
 """What ``calibrate --template`` prints. time_s: seconds of one step, synchronised, the median of several."""
 
 _ROWS_AT_MOST = 1_000_000
+_HEAD = 4096
 
 
 class Measurement(msgspec.Struct, frozen=True, order=True):
@@ -54,6 +55,20 @@ class Measurement(msgspec.Struct, frozen=True, order=True):
     image_size: int = 0
     framework: str = ""
     source: str = ""
+
+
+def is_measurements(path: Path) -> bool:
+    """Whether a file's first line has most of the columns of measurements; True of one that cannot be read at all."""
+    if path.is_dir():
+        return False
+    try:
+        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+            head = file.readline(_HEAD)
+            while head.startswith("#"):
+                head = file.readline(_HEAD)
+    except OSError:
+        return True  # reading it says why not
+    return len(set(COLUMNS) & set(head.strip().split(","))) > len(COLUMNS) // 2
 
 
 def read_measurements(path: Path) -> list[Measurement]:

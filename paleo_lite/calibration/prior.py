@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
+from ..hardware import Device
 from ..timing.calibrated import NAMES
 from .fit import Fit, Prior
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 BASE: dict[str, tuple[float, float, float]] = {
     "efficiency_conv_3x3": (1.3, 0.6, 0.3),
@@ -22,9 +29,11 @@ BASE: dict[str, tuple[float, float, float]] = {
     "share_matrix": (0.65, 0.65, 0.3),
     "share_other": (0.75, 0.75, 0.3),
     "half": (0.2, 0.2, 0.7),
+    "half_3x3": (0.3, 0.3, 1.2),
     "floor_s": (5e-6, 5e-6, 0.5),
     "overhead_s": (20e-6, 20e-6, 0.5),
     "overhead_backward_s": (8e-6, 8e-6, 0.5),
+    "overhead_gradient_s": (30e-6, 30e-6, 1.0),
     "step_s": (1e-3, 1e-3, 1.0),
 }
 """Median on vector units, median on tensor cores, and deviation of the logarithm, of every parameter.
@@ -36,25 +45,115 @@ the autograd engine, which is C++, less than half of that; a kernel takes a few 
 """
 
 
-def base_prior(tensor_cores: bool) -> Prior:
-    """The prior of `BASE` for multiply-accumulates on tensor cores or on vector units."""
+KEPLER_SHARE = 128 / 192
+"""Of Kepler's 192 lanes per multiprocessor four schedulers fill 128 with one instruction each (GK110 white paper)."""
+
+KEPLER_HALF = 20.0
+"""How many times more tiles a 3x3 convolution needs on Kepler: cuDNN computes Winograd's 36 products there in as many
+launches, each of a sixteenth of the positions. Two fits of a K80 say 19 and 26."""
+
+
+def base_prior(tensor_cores: bool, kepler: bool = False) -> Prior:
+    """The prior of `BASE` for multiply-accumulates on tensor cores or on vector units, on Kepler's where said."""
     rows = [BASE[name] for name in NAMES]
     median = [row[1 if tensor_cores else 0] for row in rows]
-    return Prior(np.log(median), np.array([row[2] for row in rows]))
+    return Prior(np.log(median) + kepler_shift(kepler), np.array([row[2] for row in rows]))
 
 
-def pooled_prior(fits: Sequence[Fit], base: Prior) -> Prior:
+def kepler_shift(kepler: bool) -> NDArray[np.float64]:
+    """What is different on Kepler, in logarithms of the parameters."""
+    shift = np.log([KEPLER_SHARE if name.startswith("efficiency") else 1.0 for name in NAMES])
+    shift[NAMES.index("half_3x3")] = np.log(KEPLER_HALF)
+    return shift if kepler else np.zeros(len(NAMES))
+
+
+def pooled_prior(fits: Sequence[Fit], base: Prior, weights: Sequence[float] | None = None) -> Prior:
     """The prior that fits of other devices leave: their mean, and how much they differ (and do not know).
 
-    Each parameter's mean is weighted by how far its measurements moved it, with `base` as one more device. The
+    Each parameter's mean is weighted by how far its measurements moved it, with `base` as one device more. The
     deviation adds what differs between devices to what each of them leaves open.
+
+    Parameters
+    ----------
+    fits : sequence of Fit
+    base : Prior
+    weights : sequence of float, optional
+        How much each fit counts, of a device: several fits of one share its weight.
     """
     if not fits:
         return base
+    counts = np.ones(len(fits)) if weights is None else np.array(weights)
     thetas = np.array([base.mean, *(fit.theta for fit in fits)])
-    weights = np.array([np.full(len(NAMES), 0.5), *(np.clip(fit.moved, 0.02, 1) for fit in fits)])
-    mean = (weights * thetas).sum(axis=0) / weights.sum(axis=0)
-    between = (weights * (thetas - mean) ** 2).sum(axis=0) / weights.sum(axis=0)
+    moved = np.array([np.full(len(NAMES), 0.5), *(np.clip(fit.moved, 0.02, 1) for fit in fits)])
+    shares = moved * np.array([1.0, *counts])[:, None]
+    total = shares.sum(axis=0)
+    mean = (shares * thetas).sum(axis=0) / total
+    between = (shares * (thetas - mean) ** 2).sum(axis=0) / total
     variances = np.array([base.deviation**2, *(np.diag(fit.covariance) for fit in fits)])
-    within = (weights * variances).sum(axis=0) / weights.sum(axis=0)
+    within = (shares * variances).sum(axis=0) / total
     return Prior(mean, np.minimum(np.sqrt(between + within), base.deviation))
+
+
+OTHER_SOFTWARE = 0.1
+"""How much a fit under other software counts beside one under the same."""
+
+YEARS_TO_HALF = 2.0
+"""Devices this many years apart count half for each other: kernels are written for a generation."""
+
+
+class Neighbour(msgspec.Struct, frozen=True, eq=False):
+    """A fit of a device, as another device borrows from it.
+
+    Attributes
+    ----------
+    device : Device
+    source : str
+        Its first word names the software.
+    fit : Fit
+    """
+
+    device: Device
+    source: str
+    fit: Fit
+
+
+def prior_from_others(base: Prior, device: Device, source: str, others: Sequence[Neighbour]) -> Prior:
+    """The prior for a device under some software from fits of other devices in the same precision.
+
+    Launching, copies and the choice of algorithms are the software's, so that fits under the same software count most,
+    and those of a near generation; several fits of one device count as one.
+
+    Parameters
+    ----------
+    base : Prior
+        Of the device.
+    device : Device
+    source : str
+    others : sequence of Neighbour
+        Those of the device itself are not looked at.
+    """
+    used = [other for other in others if other.device.id != device.id]
+    same = [_software(other.source) == _software(source) for other in used]
+    rest = OTHER_SOFTWARE if any(same) else 1.0
+    alike = Counter((other.device.id, equal) for other, equal in zip(used, same))
+    weights = [
+        (1.0 if equal else rest)
+        / alike[other.device.id, equal]
+        * 0.5 ** (abs(other.device.year - device.year) / YEARS_TO_HALF)
+        for other, equal in zip(used, same)
+    ]
+    shift = kepler_shift(is_kepler(device))
+    fits = [
+        msgspec.structs.replace(other.fit, theta=other.fit.theta - kepler_shift(is_kepler(other.device)) + shift)
+        for other in used
+    ]
+    return pooled_prior(fits, base, weights)
+
+
+def is_kepler(device: Device) -> bool:
+    """Whether a device is of NVIDIA's Kepler generation."""
+    return device.architecture == "Kepler"
+
+
+def _software(source: str) -> str:
+    return source.split(" ", maxsplit=1)[0]

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ..hardware import find_device
 from .calibrate import calibrate, held_out_error
-from .datasets import torchvision_benchmark
+from .datasets import published
+from .from_profiles import measure_profiles
 from .measurements import Measurement
 from .store import make_calibration, write_calibration
 
@@ -20,8 +21,10 @@ def main() -> None:
     """Fit and write; of several sources of a device in a precision, the one with most measurements is shipped."""
     if len(sys.argv) != 3:
         sys.exit("usage: python -m paleo_lite.calibration.ship DATA FOLDER")
+    data = Path(sys.argv[1])
     groups: dict[tuple[str, str], dict[str, list[Measurement]]] = defaultdict(lambda: defaultdict(list))
-    for each in torchvision_benchmark(Path(sys.argv[1]) / "measured").measurements:
+    profiled = measure_profiles([data / "surfboard" / "pyprof_kernels"], "k40m", "resnet50", "fp32")
+    for each in published(data / "measured").measurements + profiled:
         groups[each.gpu, each.precision][each.source].append(each)
     for (gpu, precision), sources in sorted(groups.items()):
         chosen = max(sorted(sources), key=lambda source: len(sources[source]))
@@ -30,7 +33,8 @@ def main() -> None:
         error = held_out_error(measurements, device, precision)
         calibration = make_calibration(gpu, precision, measurements, fit, held_out_error=error)
         write_calibration(calibration, Path(sys.argv[2]) / f"{gpu}-{precision}.toml", force=True)
-        print(f"{gpu}-{precision}: {len(measurements)} measurements, held-out error {error:.1%}", flush=True)
+        shown = "-" if error is None else f"{error:.1%}"
+        print(f"{gpu}-{precision}: {len(measurements)} measurements, held-out error {shown}", flush=True)
 
 
 if __name__ == "__main__":

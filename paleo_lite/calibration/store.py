@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,18 +48,19 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     moved: float
 
 
-class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a calibration was learnt from."""
+class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a calibration was learnt from; `inputs` are file names with the SHA-256 of their content."""
 
     points: int
     networks: list[str]
     phases: list[str]
     sources: list[str]
+    inputs: list[str] = []
     date: str = ""
     version: str = ""
 
 
-class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The whole file.
 
     Attributes
@@ -105,6 +107,7 @@ def make_calibration(
     fit: Fit,
     *,
     held_out_error: float | None = None,
+    inputs: Sequence[Path] = (),
     date: str = "",
     version: str = "",
 ) -> Calibration:
@@ -131,6 +134,7 @@ def make_calibration(
         networks=sorted({m.network for m in measurements}),
         phases=sorted({m.phase for m in measurements}),
         sources=sorted({m.source for m in measurements if m.source}),
+        inputs=[f"{path.name} sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in inputs],
         date=date,
         version=version,
     )

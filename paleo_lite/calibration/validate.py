@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,17 +12,17 @@ import numpy as np
 from ..errors import BadValue
 from ..hardware import find_device
 from ..timing.fitted import QUANTILES
-from .calibrate import calibrate, held_out, on_tensor_cores, order, runs_of
-from .fit import Fit, Runs
+from .calibrate import calibrate, held_out, on_tensor_cores, order, prior_of, runs_of
+from .fit import Runs
 from .measurements import Measurement
-from .prior import base_prior, pooled_prior
+from .prior import Neighbour, prior_from_others
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
-SPLITS = ("network", "family", "gpu")
+SPLITS = ("network", "family", "gpu", "source")
 
 FAMILIES = (
     "wide_resnet", "resnext", "resnet", "densenet", "vgg", "mnasnet", "mobilenet", "shufflenet", "squeezenet",
@@ -74,9 +74,10 @@ def validate(measurements: Sequence[Measurement], split: str) -> tuple[list[Row]
     Parameters
     ----------
     measurements : sequence of Measurement
-    split : {"network", "family", "gpu"}
-        What is held out at a time: a network or a family within a device, precision, phase and source; or all
-        measurements of a device, which is then predicted from its data sheet and what the others taught.
+    split : {"network", "family", "gpu", "source"}
+        What is held out at a time: a network or a family of what one source measured of a device in a precision; all
+        measurements of a device, which is then predicted from its data sheet and what the others taught; or a source,
+        predicted from the other sources of the device. All phases are fitted together, as calibrations are.
 
     Raises
     ------
@@ -85,37 +86,60 @@ def validate(measurements: Sequence[Measurement], split: str) -> tuple[list[Row]
     """
     if split not in SPLITS:
         raise BadValue(f"the split is {', '.join(SPLITS)}, not {split!r}")
-    groups: dict[tuple[str, str, str, str], list[Measurement]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[Measurement]] = defaultdict(list)
     for each in order(measurements):
-        groups[each.gpu, each.precision, each.phase, each.source].append(each)
+        groups[each.gpu, each.precision, "" if split == "source" else each.source].append(each)
     fits = _fits(groups) if split == "gpu" else {}
     rows, points = [], []
-    for key, group in groups.items():
-        gpu, precision, phase, _ = key
+    for (gpu, precision, source), group in groups.items():
         if len({m.network for m in group}) < 3:
             continue
         device = find_device(gpu)
         runs = runs_of(group, device, precision)
+        prior = prior_of(device, precision)
         if split == "gpu":
-            others = [fit for other, fit in fits.items() if other[0] != gpu and other[1:3] == (precision, phase)]
-            if not others:
+            others = fits[precision, on_tensor_cores(device, precision)]
+            if all(other.device.id == gpu for other in others):
                 continue
-            base = base_prior(on_tensor_cores(device, precision))
-            predicted, deviation = held_out(runs, pooled_prior(others, base), [np.arange(len(runs))])
+            prior = prior_from_others(prior, device, source, others)
+            folds = [np.arange(len(runs))]
         else:
-            folds = _folds([m.network if split == "network" else family_of(m.network) for m in group])
-            predicted, deviation = held_out(runs, base_prior(on_tensor_cores(device, precision)), folds)
+            folds = _folds([_LABELS[split](m) for m in group])
+            if len(folds) < 2:
+                continue
+        predicted, deviation = held_out(runs, prior, folds)
         found = [Point(m, float(p), float(d)) for m, p, d in zip(group, predicted, deviation)]
-        baselines = {} if split == "gpu" else _baselines(runs, folds)
-        rows.append(_row(split, key, found, baselines))
+        simple = {} if split == "gpu" else _simple_times(runs, folds)
+        parts = [(m.phase, m.source) for m in group]
+        for phase, name in sorted(set(parts)):
+            chosen = np.array([part == (phase, name) for part in parts])
+            baselines = {
+                name: float(np.mean(np.abs(times[chosen] / runs.measured_s[chosen] - 1)))
+                for name, times in simple.items()
+            }
+            kept = [point for point, is_in in zip(found, chosen) if is_in]
+            rows.append(_row(split, (gpu, precision, phase, name), kept, baselines))
         points += found
     if not rows:
-        raise BadValue("nothing to hold out: each device, precision, phase and source needs three networks or more")
+        raise BadValue(f"nothing to hold out: a {split} is predicted from others, of three networks or more")
     return rows, points
 
 
-def _fits(groups: dict[tuple[str, str, str, str], list[Measurement]]) -> dict[tuple[str, str, str, str], Fit]:
-    return {key: calibrate(group, find_device(key[0]), key[1])[1] for key, group in groups.items()}
+_LABELS: dict[str, Callable[[Measurement], str]] = {
+    "network": lambda measurement: measurement.network,
+    "family": lambda measurement: family_of(measurement.network),
+    "source": lambda measurement: measurement.source,
+}
+
+
+def _fits(groups: dict[tuple[str, str, str], list[Measurement]]) -> dict[tuple[str, bool], list[Neighbour]]:
+    """Fits of every group, by precision and unit."""
+    fits: dict[tuple[str, bool], list[Neighbour]] = defaultdict(list)
+    for (gpu, precision, source), group in groups.items():
+        device = find_device(gpu)
+        fit = calibrate(group, device, precision)[1]
+        fits[precision, on_tensor_cores(device, precision)].append(Neighbour(device, source, fit))
+    return fits
 
 
 def _folds(labels: list[str]) -> list[NDArray[np.int64]]:
@@ -145,18 +169,15 @@ def _rank_correlation(one: Floats, other: Floats) -> float:
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
-def _baselines(runs: Runs, folds: Sequence[NDArray[np.int64]]) -> dict[str, float]:
-    """Mean absolute error of simpler models on the same folds: one PPP, roofline, one PPP per class."""
+def _simple_times(runs: Runs, folds: Sequence[NDArray[np.int64]]) -> dict[str, Floats]:
+    """Seconds by simpler models on the same folds: one PPP, roofline, one PPP per class."""
     compute, bound, by_class = _simple_terms(runs)
     one_ppp, per_class = np.zeros(len(runs)), np.zeros(len(runs))
     for fold in folds:
         rest = np.setdiff1d(np.arange(len(runs)), fold)
         one_ppp[fold] = compute[fold] * np.median(runs.measured_s[rest] / compute[rest])
         per_class[fold] = by_class[fold] @ _positive_least_squares(by_class[rest], runs.measured_s[rest])
-    return {
-        name: float(np.mean(np.abs(times / runs.measured_s - 1)))
-        for name, times in (("one_ppp", one_ppp), ("roofline", bound), ("per_class_ppp", per_class))
-    }
+    return {"one_ppp": one_ppp, "roofline": bound, "per_class_ppp": per_class}
 
 
 def _simple_terms(runs: Runs) -> tuple[Floats, Floats, Floats]:

@@ -17,6 +17,7 @@ _COMMANDS = {
     "calibrate": "Learn a device's parameters from measured steps.",
     "calibrations": "List and show what was learnt.",
     "validate": "Hold measurements out and say how far off predictions of them are.",
+    "measure": "Calibrate the machine this runs on, and check the predictions.",
     "efficiency": "Say how well a device was used, from profiles.",
     "kernels": "Say where a profile's time went, kernel by kernel.",
     "compare": "Lay two profiles, or a prediction and a profile, side by side.",

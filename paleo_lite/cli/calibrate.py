@@ -10,19 +10,25 @@ import msgspec
 from .. import __version__
 from ..calibration.calibrate import calibrate as fit_device
 from ..calibration.calibrate import held_out_error
-from ..calibration.measurements import TEMPLATE, read_measurements
+from ..calibration.measurements import TEMPLATE, is_measurements, read_measurements
 from ..calibration.store import make_calibration, write_calibration
 from ..errors import CalibrationFailed
 from ..hardware import find_device
+from ..networks import find_network
 from ..report.calibrations import calibration_page
 from ..units import PRECISION_BYTES
-from .common import complete_devices, hardware_files, output_options, show
+from .common import WHOLE, complete_devices, hardware_files, output_options, show
 
 
 @click.command()
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--gpu", metavar="DEVICE", shell_complete=complete_devices, help="The device that was measured.")
 @click.option("--precision", type=click.Choice(list(PRECISION_BYTES)), default="fp32", show_default=True)
+@click.option("--network", metavar="NETWORK", help="What was profiled; needed for profiles.")
+@click.option("--batch-size", type=WHOLE, metavar="N", help="Only profiles of this batch size.")
+@click.option(
+    "--name-pattern", metavar="REGEX", help="How file names tell the run: named groups, (?P<batch_size>\\d+)."
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The TOML to write.")
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @click.option("--date", default="", help="When it was measured, for the record.")
@@ -33,6 +39,9 @@ def calibrate(
     paths: tuple[Path, ...],
     gpu: str | None,
     precision: str,
+    network: str | None,
+    batch_size: int | None,
+    name_pattern: str | None,
     output: Path | None,
     force: bool,
     date: str,
@@ -40,11 +49,14 @@ def calibrate(
     hardware_files: tuple[Path, ...],
     style: str,
 ) -> None:
-    """Learn a device's parameters from measured steps in PATHS, measurements CSVs.
+    """Learn a device's parameters from measured steps in PATHS: measurements CSVs, profiles, folders of profiles.
+
+    Of a profile the forward and the backward pass of a steady iteration are taken.
 
     \b
       paleo-lite calibrate --template > measured.csv
       paleo-lite calibrate measured.csv --gpu k40m --precision fp32 -o k40m.toml
+      paleo-lite calibrate run_*.gzip --gpu k40m --network resnet50 -o k40m.toml
       paleo-lite predict vgg16 --gpu k40m --calibration k40m.toml
     """
     if template:
@@ -55,7 +67,19 @@ def calibrate(
     if output is not None and output.exists() and not force:
         raise click.UsageError(f"{output} is there already: give another name, or --force to replace it")
     device = find_device(gpu, hardware_files)
-    everything = [each for path in paths for each in read_measurements(path)]
+    tables = [path for path in paths if is_measurements(path)]
+    profiles = [path for path in paths if path not in tables]
+    everything = [each for path in tables for each in read_measurements(path)]
+    if profiles and network is None:
+        raise click.UsageError(f"{profiles[0]} is no measurements CSV: for profiles say --network")
+    files = list(tables)
+    if profiles and network is not None:
+        from ..calibration.from_profiles import measure_profiles  # needs the profiles extra
+        from ..efficiency.files import find_files
+
+        network = find_network(network).name
+        everything += measure_profiles(profiles, device.id, network, precision, batch_size, name_pattern)
+        files += find_files(profiles)
     chosen = [each for each in everything if find_device(each.gpu, hardware_files).id == device.id]
     chosen = [each for each in chosen if each.precision == precision]
     if not chosen:
@@ -66,7 +90,7 @@ def calibrate(
     measurements, fit = fit_device(chosen, device, precision)
     error = held_out_error(measurements, device, precision)
     made = make_calibration(
-        device.id, precision, measurements, fit, held_out_error=error, date=date, version=__version__
+        device.id, precision, measurements, fit, held_out_error=error, inputs=files, date=date, version=__version__
     )
     if output is not None:
         write_calibration(made, output, force)

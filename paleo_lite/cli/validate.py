@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from ..calibration.datasets import torchvision_benchmark
+from ..calibration.datasets import published
 from ..calibration.measurements import read_measurements
 from ..calibration.validate import SPLITS
 from ..calibration.validate import validate as hold_out
@@ -36,7 +36,7 @@ def validate(data: Path | None, split: str, gpu: tuple[str, ...], precision: tup
     if path.is_file():
         measurements = read_measurements(path)
     else:
-        measurements = torchvision_benchmark(path / "measured" if (path / "measured").is_dir() else path).measurements
+        measurements = published(path / "measured" if (path / "measured").is_dir() else path).measurements
     chosen = [m for m in measurements if (not gpu or m.gpu in gpu) and (not precision or m.precision in precision)]
     if not chosen:
         raise BadValue(f"no measurement of {', '.join((*gpu, *precision))} in {path}")

@@ -23,6 +23,9 @@ def prediction_page(prediction: Prediction, top: int | None = 10) -> Page:
     sheets = []
     if layers:
         kinds = [{"kind": kind, **entry} for kind, entry in prediction.by_kind().items()]
+        if prediction.constant_s:
+            share = prediction.constant_s / prediction.time_s
+            kinds.append({"kind": "besides layers", "time_s": prediction.constant_s, "share": share})
         sheets.append(Sheet("Time by kind of layer", _kind_columns(prediction), kinds, [total | {"kind": "total"}]))
         sheet = layer_sheet(prediction, layers if top is None else _slowest(layers, top))
         if sheet.rows:
@@ -71,8 +74,6 @@ def _facts(prediction: Prediction) -> list[tuple[str, str]]:
                 f"{prediction.ridge_point:.3g}",
             )
         )
-    if prediction.constant_s:
-        facts.append(("step", f"{format_si(prediction.constant_s, 's')} besides the layers"))
     if prediction.parameters is not None:
         facts.append(("parameters", format_si(prediction.parameters)))
     return facts

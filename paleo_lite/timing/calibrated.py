@@ -9,7 +9,8 @@ For each layer and pass, with p = 4 so that the largest term rules and the other
 
 The host launches kernels ahead of the device, so that launching counts only where it takes longer than all the work::
 
-    step = (sum(device)^p + sum(overhead[pass] * kernels)^p)^(1/p) + constant
+    host = sum(overhead[pass] * kernels) + overhead of a gradient * parameter tensors
+    step = (sum(device)^p + host^p)^(1/p) + constant
 
 The constant is the framework's own work, and copies to the device where a source includes them.
 ``efficiency`` may exceed 1: that is what an algorithm with fewer multiplications looks like from outside. The
@@ -48,15 +49,18 @@ PARAMETERS: dict[str, str] = {
     "share_matrix": "share of bandwidth",
     "share_other": "share of bandwidth",
     "half": "tiles per multiprocessor at half efficiency",
+    "half_3x3": "the same, of 3x3 convolutions",
     "floor_s": "s, the shortest kernel",
     "overhead_s": "s of the host per kernel",
     "overhead_backward_s": "s of the host per kernel of a backward pass",
+    "overhead_gradient_s": "s of the host per parameter tensor of a backward pass",
     "step_s": "s per step",
 }
 """Every parameter with its unit. All are positive; their logarithms are what is fitted."""
 
 NAMES = tuple(PARAMETERS)
 _INDEX = {name: index for index, name in enumerate(NAMES)}
+_OVERHEADS = ("overhead_s", "overhead_backward_s", "overhead_gradient_s")
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -90,7 +94,7 @@ def evaluate(features: Features, rates: Rates, values: Floats) -> Terms:
     """
     matrix = features.matrix
     tiles = features.tiles / rates.multiprocessors
-    filled = np.where(matrix & (tiles > 0), tiles / (tiles + values[_INDEX["half"]]), 1.0)
+    filled = np.where(matrix & (tiles > 0), tiles / (tiles + values[_half_index(features)]), 1.0)
     efficiency = np.where(matrix, values[np.minimum(features.work_class, len(MATRIX_CLASSES) - 1)], 1.0)
     factor = np.where(matrix, _factors(values)[features.part], 1.0)
     peak = np.where(matrix, rates.matrix_per_s, rates.vector_per_s)
@@ -112,6 +116,11 @@ def share_index(features: Features) -> NDArray[np.int64]:
     return np.where(features.part == 3, _INDEX["share_other"], by_class[features.work_class])
 
 
+def _half_index(features: Features) -> NDArray[np.int64]:
+    """For each entry which parameter is its half: Winograd's algorithm makes many products of few rows each."""
+    return np.where(features.work_class == CLASSES.index("conv_3x3"), _INDEX["half_3x3"], _INDEX["half"])
+
+
 def step_times(features: Features, rates: Rates, values: Floats, run: NDArray[np.int64], runs: int) -> Floats:
     """Seconds of whole steps; entry i belongs to step ``run[i]`` of `runs`."""
     device = np.bincount(run, weights=evaluate(features, rates, values).device_s, minlength=runs)
@@ -120,11 +129,12 @@ def step_times(features: Features, rates: Rates, values: Floats, run: NDArray[np
 
 
 def _launching(features: Features, values: Floats, run: NDArray[np.int64], runs: int) -> Floats:
-    """Seconds that the host launches kernels, shape (2, runs): of forward and update, of backward passes."""
+    """Seconds that the host launches, shape (3, runs), in the order of `_OVERHEADS`."""
     backward = (features.part == 1) | (features.part == 2)
-    counts = [np.bincount(run, weights=features.kernels * chosen, minlength=runs) for chosen in (~backward, backward)]
-    overhead = [values[_INDEX["overhead_s"]], values[_INDEX["overhead_backward_s"]]]
-    return np.array([cost * count for cost, count in zip(overhead, counts)])
+    columns = (features.kernels * ~backward, features.kernels * backward, features.gradients)
+    return np.array(
+        [values[_INDEX[name]] * np.bincount(run, column, runs) for name, column in zip(_OVERHEADS, columns)]
+    )
 
 
 def sensitivities(
@@ -148,7 +158,7 @@ def sensitivities(
         (by_class, -compute * matrix),
         (factors, -compute * (matrix & (factors > 0))),
         (share_index(features), -memory),
-        (np.full(len(run), _INDEX["half"]), compute * (1 - terms.filled)),
+        (_half_index(features), compute * (1 - terms.filled)),
         (np.full(len(run), _INDEX["floor_s"]), floor),
     ):
         summed += np.bincount(run * size + parameter, weights=change, minlength=runs * size)
@@ -158,7 +168,7 @@ def sensitivities(
     host = launching.sum(axis=0)
     busy = (device**POWER + host**POWER) ** (1 / POWER)
     gradient *= ((device / busy) ** (POWER - 1))[:, None]
-    for name, part in zip(("overhead_s", "overhead_backward_s"), launching):
+    for name, part in zip(_OVERHEADS, launching):
         gradient[:, _INDEX[name]] = part * (host / busy) ** (POWER - 1)
     gradient[:, _INDEX["step_s"]] = values[_INDEX["step_s"]]
     return busy + values[_INDEX["step_s"]], gradient

@@ -22,6 +22,8 @@ TILE_ROWS, TILE_COLUMNS, TILE_INNER = 32, 32, 16
 """Sizes that matrix products are padded to. Libraries use tiles of 32 to 256; what counts is the waste at the edges."""
 WORK_ROWS, WORK_COLUMNS = 64, 64
 """The tile of output that one multiprocessor takes at a time."""
+WORK_INNER = 8192
+"""Weight gradients are small and sum over many positions: libraries share the sum out in pieces of about this size."""
 
 
 class Features(msgspec.Struct, frozen=True, eq=False):
@@ -31,6 +33,8 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     ----------
     flops, bytes, kernels : ndarray
         Canonical FLOPs, bytes moved, kernels launched.
+    gradients : ndarray
+        Parameter tensors whose gradient the host hands over: added to what is there, set to zero before.
     padding : ndarray
         Multiply-accumulates of the padded matrix product over those of the product itself; 1 for other layers.
     tiles : ndarray
@@ -46,6 +50,7 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     flops: Floats
     bytes: Floats
     kernels: Floats
+    gradients: Floats
     padding: Floats
     tiles: Floats
     work_class: Ints
@@ -79,16 +84,33 @@ def features_of(layers: Sequence[Layer], work: Work, phase: str, batch_size: int
     sizes = np.array([_sizes(layers[layer], passes[part], batch_size) for part, layer in place], dtype=np.float64)
     sizes = sizes.reshape(len(place), 2)
     at = tuple(place.T)
+    part = np.array([_PARTS[name] for name in passes], dtype=np.int64)[place[:, 0]]
+    tensors = np.array([len(layer.weights) for layer in layers], dtype=np.float64)[place[:, 1]]
     return Features(
         flops=work.column("flops", phase, batch_size)[at].astype(np.float64),
         bytes=work.column("bytes", phase, batch_size)[at].astype(np.float64),
         kernels=kernels[at].astype(np.float64),
+        gradients=np.where(part == 2, tensors, 0.0),
         padding=sizes[:, 0],
         tiles=sizes[:, 1],
         work_class=classes[place[:, 1]],
-        part=np.array([_PARTS[name] for name in passes], dtype=np.int64)[place[:, 0]],
+        part=part,
         place=place,
     )
+
+
+def merge_alike(features: Features) -> Features:
+    """Entries that differ in nothing become one with their sums: the same time, as every term grows with all of them.
+
+    For fitting only: `place` is that of the first.
+    """
+    columns = [getattr(features, name) for name in ("flops", "bytes", "kernels", "gradients", "padding", "tiles")]
+    rows = np.column_stack([*columns, features.work_class, features.part])
+    _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
+    kept = {name: getattr(features, name)[first] for name in Features.__struct_fields__}
+    for name in ("flops", "bytes", "kernels", "gradients"):
+        kept[name] = kept[name] * counts
+    return Features(**kept)
 
 
 def _sizes(layer: Layer, part: str, batch_size: int) -> tuple[float, float]:
@@ -101,6 +123,8 @@ def _sizes(layer: Layer, part: str, batch_size: int) -> tuple[float, float]:
         for name, size in zip(("rows", "columns", "inner", "groups"), gemm[:4])
     )
     tiles = float(-(-rows // WORK_ROWS) * -(-columns // WORK_COLUMNS) * groups)
+    if part == "backward_weight" and groups == 1:
+        tiles *= -(-inner // WORK_INNER)
     if groups > 1 and gemm.columns == gemm.groups == 1:
         return 1.0, tiles
     padding = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -150,3 +151,36 @@ def test_validate_prints_the_table_of_truth(csv_file: Path) -> None:
     fields = "split gpu precision phase points mape median p90 bias rank_correlation coverage_80 coverage_90 width_90"
     assert {*fields.split(), "baselines"} <= set(row)
     assert row["points"] == 4 and set(row["baselines"]) == {"one_ppp", "roofline", "per_class_ppp"}
+
+
+def test_a_profile_needs_the_network_s_name(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    path.write_bytes(b"SQLite format 3\0")
+    result = run("calibrate", str(path), "--gpu", "k40m")
+    assert result.exit_code == 2 and "for profiles say --network" in result.stderr
+    result = run("calibrate", str(path), "--gpu", "k40m", "--network", "resnet50")
+    assert result.exit_code == 1 and str(path) in result.stderr
+    result = run("calibrate", str(tmp_path / "absent"), "--gpu", "k40m")
+    assert result.exit_code == 1 and "cannot be read" in result.stderr
+
+
+def test_one_measurement_is_enough_and_its_file_is_on_record(tmp_path: Path, csv_file: Path) -> None:
+    """Too few networks to hold one out: the file says nothing of a held-out error, and the rest stays at its prior."""
+    csv_file.write_text("\n".join([HEAD, ROWS[0]]) + "\n")
+    target = tmp_path / "one.toml"
+    assert run("calibrate", str(csv_file), "--gpu", "titan-rtx", "-o", str(target)).exit_code == 0
+    found = read_calibration(target)
+    assert found.held_out_error is None
+    assert found.provenance.inputs == [f"measured.csv sha256 {hashlib.sha256(csv_file.read_bytes()).hexdigest()}"]
+    assert found.parameters["efficiency_conv_depthwise"].moved == 0
+
+
+def test_a_source_is_predicted_from_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "two.csv"
+    lines = [f"{row},224,pytorch,{source}" for row in ROWS for source in ("one", "two")]
+    path.write_text("\n".join([f"{HEAD},image_size,framework,source", *lines]) + "\n")
+    rows = json.loads(run("validate", "--data", str(path), "--split", "source", "--format", "json").stdout)["rows"]
+    assert [row["source"] for row in rows] == ["one", "two"]
+    assert [row["points"] for row in rows] == [4, 4]
+    alone = run("validate", "--data", str(path), "--split", "gpu")
+    assert alone.exit_code == 2 and "nothing to hold out" in alone.stderr

@@ -90,7 +90,7 @@ def test_a_prediction_beside_a_profile(width):
     path = DATA / "pyprof_kernels" / SEED.format(nodes=8, loader="dali-gpu")
     if not path.is_file():
         pytest.skip(f"no {path}: set PALEO_LITE_DATA")
-    arguments = ["compare", "--predict", "resnet50", "--gpu", "k40m", path]
+    arguments = ["compare", "--predict", "resnet50", "--gpu", "k40m", "--time-model", "roofline", path]
     shown = run(*arguments, width=width)
     assert shown.exit_code == 0, shown.output
     assert "batch 32, training" in shown.stdout and "layer1.2.conv2" in shown.stdout

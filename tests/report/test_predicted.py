@@ -15,7 +15,7 @@ def measured(seconds, layers=None, has_ops=True):
 
 @pytest.fixture(scope="module")
 def alexnet():
-    return predict("alexnet", gpu="k40m", batch_size=8, phase="training")
+    return predict("alexnet", gpu="k40m", batch_size=8, phase="training", time_model="roofline")
 
 
 def test_layers_are_matched_in_order_and_backwards_in_reverse(alexnet):

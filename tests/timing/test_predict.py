@@ -55,7 +55,10 @@ def test_models_order_as_they_must() -> None:
 
 def test_phases_add_up() -> None:
     """training = forward + backward + update; an update moves three times the parameters (PALEO)."""
-    parts = {p: pl.predict("vgg16", gpu="k40m", phase=p, batch_size=4) for p in ("forward", "backward", "training")}
+    parts = {
+        p: pl.predict("vgg16", gpu="k40m", phase=p, batch_size=4, time_model="roofline")
+        for p in ("forward", "backward", "training")
+    }
     update_bytes = 3 * 4 * 138_357_544
     assert parts["training"].bytes == (parts["forward"].bytes or 0) + (parts["backward"].bytes or 0) + update_bytes
     assert parts["training"].flops == parts["forward"].flops + parts["backward"].flops + 2 * 138_357_544

@@ -1,0 +1,69 @@
+"""Measurements from profiles: what one steady iteration's forward and backward kernels take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ..efficiency.executor import run_files
+from ..efficiency.files import Finding, examiner, find_files
+from ..errors import BadProfile
+from .datasets import medians
+from .measurements import Measurement
+
+
+def measure_profiles(
+    paths: Iterable[Path],
+    gpu: str,
+    network: str,
+    precision: str,
+    batch_size: int | None = None,
+    name_pattern: str | None = None,
+) -> list[Measurement]:
+    """The forward and backward passes of profiles; several of one configuration become their median.
+
+    Parameters
+    ----------
+    paths : iterable of Path
+        Profiles and folders of them. What was run comes from their names, see `profiles.configuration`.
+    gpu, network, precision : str
+        What was profiled; profiles whose names tell of another network are left out.
+    batch_size : int, optional
+        Only profiles of this batch size; and theirs, where a name does not tell.
+    name_pattern : str, optional
+
+    Raises
+    ------
+    BadProfile
+        If a profile cannot be read, its batch size is not known, or none is left.
+    """
+    found: list[Measurement] = []
+    seen: set[str] = set()
+    for path, finding in sorted(
+        run_files(find_files(paths), examiner("steady", name_pattern)), key=lambda pair: pair[0]
+    ):
+        if finding.error:
+            raise BadProfile(finding.error)
+        size = finding.configuration.get("batch_size", batch_size)
+        if size is None:
+            raise BadProfile(f"{path}: its name tells no batch size: give --batch-size")
+        own = finding.configuration.get("network", network)
+        seen.add(f"{own} with batch size {size}")
+        if own == network and batch_size in (None, size):
+            found += _passes(finding, gpu, network, precision, int(size))
+    if not found:
+        raise BadProfile(
+            f"no forward or backward pass of {network}{'' if batch_size is None else f' with batch size {batch_size}'}"
+            f" in these profiles: there are {', '.join(sorted(seen)) or 'none'}"
+        )
+    return medians(found)
+
+
+def _passes(finding: Finding, gpu: str, network: str, precision: str, batch_size: int) -> Sequence[Measurement]:
+    steady = finding.steady
+    times = {} if steady is None else {"forward": steady.forward_s, "backward": steady.backward_s}
+    return [
+        Measurement(gpu, network, batch_size, phase, precision, seconds, source=f"profiles ({finding.format})")
+        for phase, seconds in times.items()
+        if seconds is not None
+    ]

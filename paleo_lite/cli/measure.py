@@ -1,0 +1,231 @@
+"""``paleo-lite measure``."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .. import __version__
+from ..calibration.calibrate import on_tensor_cores
+from ..calibration.measurements import Measurement, write_csv
+from ..calibration.prior import base_prior
+from ..calibration.probed import TimedLayer, compare, learn, probed_prior
+from ..calibration.store import make_calibration, write_calibration
+from ..errors import AmbiguousName, BadValue, CalibrationFailed, UnknownName
+from ..extras import need
+from ..files import write_aside
+from ..hardware import Device, find_device
+from ..hardware.registry import read_device
+from ..measure.clock import QUICK, ROUNDS, Effort, Timing, best_of
+from ..measure.machine import bandwidth_bytes_per_s, describe, hardware, identity, launch_s, other_work, peak_per_s
+from ..measure.probes import Probed, probes, run_probes
+from ..measure.setup import DEVICES, PRECISIONS, Setup, set_up
+from ..measure.steps import STEPS, OutOfMemory, time_step
+from ..report.measure import Measured, Step, measured_page
+from ..timing.fitted import rates_of
+from .common import WHOLE, complete_devices, hardware_files, output_options, show
+
+FITTED = (
+    "squeezenet1_1", "resnet18", "mobilenet_v2", "shufflenet_v2_x1_0", "alexnet", "densenet121", "resnext50_32x4d",
+    "vgg11", "efficientnet_b0",
+)  # fmt: skip
+HELD_OUT = ("resnet50", "mnasnet1_0", "vgg13")
+FITTED_QUICK = ("squeezenet1_1", "resnet18", "mobilenet_v2", "shufflenet_v2_x1_0", "densenet121", "resnext50_32x4d")
+HELD_OUT_QUICK = ("resnet34", "mnasnet1_0")
+"""Networks whose steps are fitted, between them every class of convolution; and those that are predicted, then run."""
+
+_Plan = tuple[Sequence[str], Sequence[int], Sequence[str]]
+"""Networks, batch sizes, phases."""
+
+_SCALE = {"cpu": 1, "cuda": 8}
+
+
+@click.command()
+@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="What to measure.")
+@click.option("--quick", is_flag=True, help="Less than a minute: fewer networks, inference alone, wider intervals.")
+@click.option("--threads", type=WHOLE, help="Threads of the CPU; default: torch's own.")
+@click.option("--precision", type=click.Choice(list(PRECISIONS)), default="fp32", show_default=True)
+@click.option("--phase", "phases", multiple=True, type=click.Choice(STEPS), help="Default: inference and training.")
+@click.option("--channels-last", is_flag=True, help="Images as height, width, channels in memory.")
+@click.option("--compile", "compiled", is_flag=True, help="Networks through torch.compile.")
+@click.option(
+    "--gpu", metavar="DEVICE", shell_complete=complete_devices, help="The device, where its name is not known."
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="CSV of the measurements.")
+@click.option("--calibration-out", type=click.Path(path_type=Path, dir_okay=False), help="TOML of the calibration.")
+@click.option(
+    "--hardware-out", type=click.Path(path_type=Path, dir_okay=False),
+    help="TOML of this machine, its peaks as measured, even if it is known.",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace files that are there.")
+@hardware_files
+@output_options
+def measure(
+    device: str,
+    quick: bool,
+    threads: int | None,
+    precision: str,
+    phases: tuple[str, ...],
+    channels_last: bool,
+    compiled: bool,
+    gpu: str | None,
+    output: Path | None,
+    calibration_out: Path | None,
+    hardware_out: Path | None,
+    force: bool,
+    hardware_files: tuple[Path, ...],
+    style: str,
+) -> None:
+    """Calibrate this machine: time operations and networks, fit, then predict other networks and run them.
+
+    \b
+      paleo-lite measure --quick
+      paleo-lite measure -o mine.csv --calibration-out mine.toml --hardware-out mine-hw.toml
+      paleo-lite predict vgg16 --gpu ID --hardware-file mine-hw.toml --calibration mine.toml
+    """
+    if gpu is not None and hardware_out is not None:
+        raise click.UsageError("--gpu takes the figures of a known device, --hardware-out measures them: give one")
+    for path in (output, calibration_out, hardware_out):
+        if path is not None and path.exists() and not force:
+            raise click.UsageError(f"{path} is there already: give another name, or --force to replace it")
+    need("torch", "measuring this machine", "torch")
+    for module in ("scipy", "tomli_w"):
+        need(module, "fitting what was measured", "calibrate")
+    known = None if gpu is None else find_device(gpu, hardware_files)
+    effort, busy = QUICK if quick else Effort(), other_work()
+    if busy:
+        _say(f"although {busy}")
+    with set_up(device, precision, threads, channels_last, compiled) as setup:
+        probed = _probe(setup, quick, effort)
+        machine = known or (None if hardware_out else _known(setup))
+        if machine is None:
+            machine = _derive(setup, probed, quick, effort, hardware_out)
+        timer = _Timer(setup, machine.id, effort)
+        wanted = phases or (("inference",) if quick else ("inference", "training"))
+        batches = [size * _SCALE[device] for size in ((1, 4) if quick else (1, 4, 8))]
+        fitted, unseen = timer.rounds(
+            (FITTED_QUICK if quick else FITTED, batches, wanted),
+            (HELD_OUT_QUICK if quick else HELD_OUT, [batches[0], 2 * batches[0], batches[1]], wanted),
+        )
+    if not fitted or not unseen:
+        raise CalibrationFailed("this device has no room for the networks that are measured: nothing to fit")
+    rates = rates_of(machine, precision)
+    timed = [
+        TimedLayer(each.probe.layer, each.probe.batch_size, each.timing.median_s)
+        for each in probed
+        if each.probe.purpose != "launch"
+    ]
+    base = base_prior(on_tensor_cores(machine, precision))
+    prior = probed_prior(timed, rates, precision, base, launch_s(probed), serial=device == "cpu")
+    learnt = learn([step.measurement for step in fitted], machine, precision, prior)
+    calibration = make_calibration(
+        machine.id, precision, learnt.measurements, learnt.fit,
+        held_out_error=learnt.held_out_error, date=date.today().isoformat(), version=__version__,
+    )  # fmt: skip
+    points = compare(learnt.fit, [step.measurement for step in unseen], machine, precision)
+    if output is not None:
+        write_aside(output, write_csv(step.measurement for step in (*fitted, *unseen)).encode())
+    if calibration_out is not None:
+        write_calibration(calibration, calibration_out, force)
+    result = Measured(
+        machine.id, machine.name, precision, setup.software, bandwidth_bytes_per_s(probed, precision),
+        peak_per_s(probed, precision), launch_s(probed), probed, fitted, unseen, points, calibration,
+        [f"{step}: {reason}" for step, reason in timer.left_out.items()],
+        [str(path) for path in (output, calibration_out, hardware_out) if path is not None], busy,
+    )  # fmt: skip
+    show(style, result.to_dict, lambda: measured_page(result))
+
+
+def _probe(setup: Setup, quick: bool, effort: Effort) -> list[Probed]:
+    _say("probes: matrix products, convolutions, memory streams, launches")
+    return run_probes(probes(quick, _SCALE[setup.device]), setup, effort)
+
+
+def _known(setup: Setup) -> Device | None:
+    """The shipped device that this is; a CPU never: a program is given a part of one, and its threads count."""
+    if setup.device == "cpu":
+        return None
+    name = setup.torch.cuda.get_device_name()
+    try:
+        found = find_device(name)
+    except AmbiguousName as error:
+        raise BadValue(f"{error}; --gpu says which, --hardware-out measures it anew") from None
+    except UnknownName:
+        return None
+    # The driver calls each die of a board by the board's name; a program runs on one.
+    return found if found.parts is None else find_device(found.parts.device)
+
+
+def _derive(setup: Setup, probed: Sequence[Probed], quick: bool, effort: Effort, target: Path | None) -> Device:
+    """The machine as its own hardware file, read back as any other would be."""
+    import tomli_w
+
+    seen = describe(setup)
+    peaks = {setup.precision: peak_per_s(probed, setup.precision)}
+    if setup.precision != "fp32":  # what is not multiplied and accumulated runs on the vector units
+        products = [probe for probe in probes(quick, _SCALE[setup.device]) if probe.is_product]
+        with set_up(setup.device, "fp32", setup.threads) as plain:
+            peaks["fp32"] = peak_per_s(run_probes(products, plain, effort), "fp32")
+    on_cpu = setup.device == "cpu"
+    described = hardware(
+        seen, identity(seen, setup.threads if on_cpu else None), peaks,
+        bandwidth_bytes_per_s(probed, setup.precision), date.today().year, "cpu" if on_cpu else "die", setup.software,
+    )  # fmt: skip
+    text = f"# Measured by paleo-lite measure {__version__}; no data sheet.\n{tomli_w.dumps(described)}".encode()
+    with tempfile.TemporaryDirectory() as folder:
+        path = target or Path(folder) / "machine.toml"
+        write_aside(path, text)
+        return read_device(path)
+
+
+class _Timer:
+    """Times steps of networks and remembers those that found no room."""
+
+    def __init__(self, setup: Setup, device_id: str, effort: Effort) -> None:
+        self.setup, self.device_id, self.effort = setup, device_id, effort
+        self.left_out: dict[str, str] = {}
+
+    def rounds(self, *plans: _Plan) -> list[list[Step]]:
+        """The steps of each plan, the best of `ROUNDS`, each of which goes through all plans."""
+        timed: list[dict[tuple[str, str, int], list[Timing]]] = [{} for _ in plans]
+        for number in range(ROUNDS):
+            for found, plan in zip(timed, plans):
+                for name in plan[0]:
+                    _say(f"round {number + 1} of {ROUNDS}: {name}")
+                    self._network(name, plan, found)
+        return [[self._step(key, best_of(timings)) for key, timings in found.items()] for found in timed]
+
+    def _network(self, name: str, plan: _Plan, found: dict[tuple[str, str, int], list[Timing]]) -> None:
+        module = _build(name)
+        for phase in plan[2]:
+            for batch_size in plan[1]:
+                try:
+                    timing = time_step(module, self.setup, phase, batch_size, effort=self.effort)
+                except OutOfMemory as error:
+                    self.left_out[f"{name}, {phase}, batch {batch_size}"] = str(error)
+                else:
+                    found.setdefault((name, phase, batch_size), []).append(timing)
+
+    def _step(self, key: tuple[str, str, int], timing: Timing) -> Step:
+        name, phase, batch_size = key
+        measurement = Measurement(
+            self.device_id, name, batch_size, phase, self.setup.precision, timing.median_s,
+            framework=self.setup.software, source=f"paleo-lite measure {__version__}",
+        )  # fmt: skip
+        return Step(measurement, timing)
+
+
+def _build(name: str) -> Any:
+    """A network with weights as training starts from: numbers near 0 throughout would run slower than real ones."""
+    from ..networks.torch_import import import_torchvision
+
+    return import_torchvision("measuring whole networks").models.get_model(name, weights=None)
+
+
+def _say(text: str) -> None:
+    click.echo(f"measuring {text}", err=True)

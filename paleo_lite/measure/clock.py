@@ -1,0 +1,170 @@
+"""Timing a call: warmed up, repeated until its median stands still, in rounds; median and spread.
+
+Two clocks. On the CPU a call has ended when it returns. On CUDA it has only been queued, so events are put before and
+behind many calls and waited for once: a wait per call would add its own cost to each and inflate every sum of layers
+(Lu et al. 2017 measured layer by layer; their sums needed that cost taken out).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+Run = Callable[[], object]
+
+
+class Clock(Protocol):
+    """Anything that can say how long several calls in a row take."""
+
+    def seconds(self, run: Run, calls: int) -> float:
+        """Seconds of `calls` calls of `run`, all ended."""
+        ...
+
+
+class HostClock:
+    """The host's own clock, for work that has ended when its call returns."""
+
+    def seconds(self, run: Run, calls: int) -> float:
+        """Seconds of `calls` calls."""
+        start = time.perf_counter()
+        for _ in range(calls):
+            run()
+        return time.perf_counter() - start
+
+
+class EventClock:
+    """CUDA events around all calls, one wait at their end.
+
+    Parameters
+    ----------
+    cuda : module
+        ``torch.cuda``, or anything with its ``Event`` and ``synchronize``.
+    """
+
+    def __init__(self, cuda: Any) -> None:
+        self._cuda = cuda
+
+    def seconds(self, run: Run, calls: int) -> float:
+        """Seconds that the device takes between the first call's start and the last one's end."""
+        start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
+        self._cuda.synchronize()  # what was queued before is none of ours
+        start.record()
+        for _ in range(calls):
+            run()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3  # events count milliseconds
+
+
+class Effort(msgspec.Struct, frozen=True):
+    """How hard to try.
+
+    Attributes
+    ----------
+    tolerance : float
+        Relative error of the median at which it stands still.
+    samples_at_least, samples_at_most : int
+    sample_s : float
+        Calls are repeated until a sample takes this long, so that the clock's own steps do not show.
+    limit_s : float
+        Time after which the median of at least three samples stands as it is.
+    """
+
+    tolerance: float = 0.01
+    samples_at_least: int = 7
+    samples_at_most: int = 60
+    sample_s: float = 0.01
+    limit_s: float = 1.5
+
+
+QUICK = Effort(tolerance=0.03, samples_at_least=5, samples_at_most=20, sample_s=0.005, limit_s=0.4)
+_WARM_UP_AT_MOST = 10
+_SAMPLES_AT_LEAST = 3
+_CALLS_AT_MOST = 10_000
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """What timing a call gave.
+
+    Attributes
+    ----------
+    median_s : float
+        Seconds of one call.
+    spread : float
+        Relative standard deviation of one sample, from the range of the middle half of them.
+    samples, calls : int
+        Samples taken, and calls in each.
+    stable : bool
+        Whether the median stood still within the tolerance before time ran out.
+    """
+
+    median_s: float
+    spread: float
+    samples: int
+    calls: int
+    stable: bool
+
+
+def time_call(run: Run, clock: Clock, effort: Effort | None = None) -> Timing:
+    """Time a call.
+
+    The error of a median of n samples is 1.25 times their deviation over the root of n (Kenney and Keeping 1962).
+
+    Parameters
+    ----------
+    run : callable
+    clock : Clock
+    effort : Effort, optional
+    """
+    effort = effort or Effort()
+    once, spent = _warm_up(run, clock, effort)
+    calls = min(max(math.ceil(effort.sample_s / once), 1), _CALLS_AT_MOST) if once > 0 else _CALLS_AT_MOST
+    samples: list[float] = []
+    while True:
+        seconds = clock.seconds(run, calls)
+        spent += seconds
+        samples.append(seconds / calls)
+        if len(samples) < _SAMPLES_AT_LEAST:
+            continue
+        median, spread = _median_and_spread(samples)
+        still = 1.25 * spread / math.sqrt(len(samples)) <= effort.tolerance
+        stable = still and len(samples) >= effort.samples_at_least
+        if stable or len(samples) >= effort.samples_at_most or spent >= effort.limit_s:
+            return Timing(median, spread, len(samples), calls, stable)
+
+
+ROUNDS = 2
+"""Everything is timed so often, a whole round apart: what else a machine does comes in bursts."""
+
+_AGREEING = 0.05
+
+
+def best_of(timings: Sequence[Timing]) -> Timing:
+    """The fastest round: other work on a machine only ever adds time. It is stable if another round agrees with it."""
+    fastest, *others = sorted(timings, key=lambda timing: timing.median_s)
+    agreed = not others or others[0].median_s <= fastest.median_s * (1 + _AGREEING)
+    return msgspec.structs.replace(fastest, stable=fastest.stable and agreed)
+
+
+def _warm_up(run: Run, clock: Clock, effort: Effort) -> tuple[float, float]:
+    """Call until two calls in a row take about as long: caches, lazy initialisation, compilers, clocks that rise."""
+    before, spent = clock.seconds(run, 1), 0.0
+    for _ in range(_WARM_UP_AT_MOST):
+        now = clock.seconds(run, 1)
+        spent += now
+        if abs(now - before) <= 0.1 * before or spent >= effort.limit_s / 4:
+            break
+        before = now
+    return now, spent
+
+
+def _median_and_spread(samples: list[float]) -> tuple[float, float]:
+    median = statistics.median(samples)
+    # The median absolute deviation is 0 where three of five samples agree, whatever the others say; this is not.
+    low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return median, (high - low) / 1.349 / median if median > 0 else 0.0

@@ -1,0 +1,255 @@
+"""The machine in words and figures: a hardware description from what the system reports and what the probes took."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..counting import count
+from ..errors import CalibrationFailed
+from ..units import format_si
+from .probes import Probed
+from .setup import Setup
+
+SOURCE = "measured by paleo-lite measure"
+
+LANES_OF_CAPABILITY = {
+    "3": 192, "5": 128, "6.0": 64, "6": 128, "7": 64, "8.0": 64, "8": 128, "9": 128, "10": 128, "12": 128,
+}  # fmt: skip
+"""fp32 lanes of a multiprocessor by compute capability (NVIDIA, CUDA C++ Programming Guide, compute capabilities)."""
+
+VECTOR_LANES = {"AVX512": 16, "AVX2": 8, "DEFAULT": 4}
+"""fp32 lanes of one vector unit by the instruction set that torch uses; 128 bit is the least that a CPU today has."""
+
+TENSOR_SINCE = {"fp16": 7.0, "bf16": 8.0, "tf32": 8.0}
+"""Compute capability that brought tensor cores for a precision."""
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """What the system says of itself.
+
+    Attributes
+    ----------
+    name, vendor, architecture : str
+    multiprocessors, lanes : int
+        CPU threads that torch uses or GPU multiprocessors, and fp32 lanes over all of them.
+    lanes_note : str
+        How the lanes were found.
+    memory_bytes : int
+    clock_hz : float or None
+    capability : str
+        Compute capability of a GPU.
+    """
+
+    name: str
+    vendor: str
+    architecture: str
+    multiprocessors: int
+    lanes: int
+    lanes_note: str
+    memory_bytes: int
+    clock_hz: float | None
+    capability: str = ""
+
+
+def describe(setup: Setup) -> Machine:
+    """The machine that a setup runs on.
+
+    Raises
+    ------
+    CalibrationFailed
+        If a GPU does not say its clock, or a system its memory.
+    """
+    return _gpu(setup) if setup.device == "cuda" else _cpu(setup)
+
+
+def _cpu(setup: Setup) -> Machine:
+    info = _cpuinfo()
+    instructions = str(setup.torch.backends.cpu.get_cpu_capability())
+    lanes = VECTOR_LANES.get(instructions, VECTOR_LANES["DEFAULT"])
+    name = info.get("model name") or platform.processor() or platform.machine()
+    vendor = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}.get(info.get("vendor_id", ""), "unknown")
+    mhz = info.get("cpu MHz", "")
+    return Machine(
+        name=" ".join(re.sub(r"\((R|TM|tm)\)|CPU|@.*", " ", name).split()),
+        vendor=vendor,
+        architecture=platform.machine(),
+        multiprocessors=setup.threads,
+        lanes=setup.threads * lanes,
+        lanes_note=f"{_threads(setup.threads)} x {lanes}: one {instructions} unit each, there may be more",
+        memory_bytes=_memory_bytes(),
+        clock_hz=float(mhz) * 1e6 if mhz else None,
+    )
+
+
+def _memory_bytes() -> int:
+    if not hasattr(os, "sysconf"):
+        raise CalibrationFailed("this system does not report its memory: name a hardware file's device with --gpu")
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _cpuinfo() -> dict[str, str]:
+    """The first processor of ``/proc/cpuinfo``; empty where there is no such file."""
+    path = Path("/proc/cpuinfo")
+    if not path.is_file():
+        return {}
+    first = path.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _gpu(setup: Setup) -> Machine:
+    properties = setup.torch.cuda.get_device_properties(setup.torch.cuda.current_device())
+    capability = f"{properties.major}.{properties.minor}"
+    lanes = LANES_OF_CAPABILITY.get(capability, LANES_OF_CAPABILITY.get(str(properties.major)))
+    note = f"{lanes} per multiprocessor of compute capability {capability}"
+    if lanes is None:
+        lanes, note = 128, f"128 per multiprocessor assumed: compute capability {capability} is not known"
+    count_ = properties.multi_processor_count
+    khz = getattr(properties, "clock_rate", None)
+    return Machine(
+        name=properties.name,
+        vendor="NVIDIA",
+        architecture=f"compute capability {capability}",
+        multiprocessors=count_,
+        lanes=lanes * count_,
+        lanes_note=note,
+        memory_bytes=properties.total_memory,
+        clock_hz=khz * 1e3 if khz else _clock_from_driver(),
+        capability=capability,
+    )
+
+
+def _clock_from_driver() -> float:
+    """The highest clock of the multiprocessors, from the driver's own command."""
+    command = ["nvidia-smi", "--query-gpu=clocks.max.sm", "--format=csv,noheader,nounits", "--id=0"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        return float(answer.strip()) * 1e6
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise CalibrationFailed(
+            f"this GPU's clock is not to be had (nvidia-smi: {type(error).__name__}): name its file with --gpu"
+        ) from None
+
+
+def identity(machine: Machine, threads: int | None = None) -> str:
+    """A device id made from a machine's name: ``measured-amd-epyc-2-threads``."""
+    name = re.sub(r"[^a-z0-9]+", "-", machine.name.lower()).strip("-") or "machine"
+    return f"measured-{name}" + (f"-{_threads(threads).replace(' ', '-')}" if threads else "")
+
+
+def _threads(number: int) -> str:
+    return "1 thread" if number == 1 else f"{number} threads"
+
+
+def other_work() -> str:
+    """What to say of a machine that has other things to do; empty where it has not, or does not tell.
+
+    A step whose threads wait for each other takes many times as long where one of them has to share its core.
+    """
+    if not hasattr(os, "getloadavg"):
+        return ""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load < cores / 2:
+        return ""
+    return f"other work was running before this began: a load of {load:.1f} on {cores} cores; times may be too long"
+
+
+def peak_per_s(probed: Sequence[Probed], precision: str) -> float:
+    """FLOP/s of the fastest matrix product, a multiply-accumulate counted as 2.
+
+    Libraries for convolutions and for matrix products differ, on some CPUs by a factor of 2: what the faster of them
+    reaches is what the machine can do.
+    """
+    return max(_rate(each, precision, "flops") for each in probed if each.probe.is_product)
+
+
+def bandwidth_bytes_per_s(probed: Sequence[Probed], precision: str) -> float:
+    """Bytes read and written per second by the fastest stream."""
+    return max(_rate(each, precision, "bytes") for each in probed if each.probe.purpose == "stream")
+
+
+def launch_s(probed: Sequence[Probed]) -> float:
+    """Seconds of the shortest operation."""
+    return min(each.timing.median_s for each in probed if each.probe.purpose == "launch")
+
+
+def _rate(each: Probed, precision: str, column: str) -> float:
+    work = count([each.probe.layer], precision).column(column, "inference", each.probe.batch_size)
+    return float(work.sum()) / each.timing.median_s
+
+
+def hardware(
+    machine: Machine, name: str, peaks: dict[str, float], bandwidth: float, year: int, scope: str, software: str
+) -> dict[str, Any]:
+    """The machine as a hardware file.
+
+    Parameters
+    ----------
+    machine : Machine
+    name : str
+        The device's id.
+    peaks : dict of str to float
+        FLOP/s by precision.
+    bandwidth : float
+        Bytes per second.
+    year : int
+        The year in which it was measured stands for the one it was made, which no system reports.
+    scope : {"cpu", "die"}
+        The scope.
+    software : str
+        What it was measured with.
+    """
+
+    def figure(value: str, note: str) -> dict[str, str]:
+        return {"value": value, "source": "measured", "note": note}
+
+    clock = "base" if scope == "cpu" else "boost"
+    counted = "threads that torch uses" if scope == "cpu" else "as the driver reports"
+    clocks: dict[str, Any] = {"default": clock}
+    if machine.clock_hz is not None:
+        clocks[clock] = figure(format_si(machine.clock_hz, "Hz"), "as the system reports")
+    tensor = {
+        precision: bool(machine.capability) and float(machine.capability) >= since
+        for precision, since in TENSOR_SINCE.items()
+    }
+    return {
+        "id": name,
+        "name": f"{machine.name} ({software})",
+        "vendor": machine.vendor,
+        "architecture": machine.architecture,
+        "chip": machine.name,
+        "scope": scope,
+        "year": year,
+        "capability": machine.capability,
+        "sources": {"measured": f"{SOURCE}, {software}"},
+        "cores": {
+            "multiprocessors": figure(str(machine.multiprocessors), counted),
+            "fp32_lanes": figure(str(machine.lanes), machine.lanes_note),
+        },
+        "clocks": clocks,
+        "memory": {
+            "type": "unknown",
+            "capacity": figure(format_si(machine.memory_bytes, "B"), "as the system reports"),
+            "bandwidth": figure(format_si(bandwidth, "B/s"), "the fastest stream, read and written"),
+        },
+        "peaks": [
+            {
+                "precision": precision,
+                "unit": "tensor" if tensor.get(precision) else "vector",
+                "clock": clock,
+                "value": format_si(rate, "FLOP/s"),
+                "source": "measured",
+                "note": "the fastest matrix product",
+                "audit_exception": "measured, not from the data sheet",
+            }
+            for precision, rate in peaks.items()
+        ],
+    }

@@ -1,0 +1,53 @@
+"""The features that the model is fed with, its priors, and what is written of both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paleo_lite.calibration.prior import BASE, base_prior
+from paleo_lite.counting import count
+from paleo_lite.networks import find_network
+from paleo_lite.timing.calibrated import NAMES, PARAMETERS, step_times
+from paleo_lite.timing.features import features_of, merge_alike
+from paleo_lite.timing.fitted import rates_of
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_entries_that_are_alike_can_be_merged(phase: str) -> None:
+    from paleo_lite.hardware import find_device
+
+    layers = find_network("resnet152").layers
+    whole = features_of(layers, count(layers, "fp32"), phase, 8)
+    merged = merge_alike(whole)
+    assert len(merged.flops) < len(whole.flops) / 3
+    rates, values = rates_of(find_device("v100-sxm2"), "fp32"), np.exp(base_prior(False).mean)
+    times = [
+        step_times(features, rates, values, np.zeros(len(features.flops), dtype=np.int64), 1)[0]
+        for features in (whole, merged)
+    ]
+    assert times[1] == pytest.approx(times[0], rel=1e-12)
+
+
+def test_gradients_are_handed_over_once_per_parameter_tensor() -> None:
+    """ResNet-50 has 161 parameter tensors (torchvision: len(list(model.parameters())))."""
+    layers = find_network("resnet50").layers
+    work = count(layers, "fp32")
+    assert features_of(layers, work, "training", 1).gradients.sum() == 161
+    assert features_of(layers, work, "inference", 1).gradients.sum() == 0
+
+
+def test_kepler_starts_at_the_lanes_that_its_schedulers_fill() -> None:
+    """GK110 white paper: 192 lanes, four warp schedulers of 32 threads."""
+    index = NAMES.index("efficiency_conv_1x1")
+    assert np.exp(base_prior(False, True).mean - base_prior(False).mean)[index] == pytest.approx(4 * 32 / 192)
+
+
+def test_the_documented_priors_are_the_code_s() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "model.md").read_text()
+    for name, unit in PARAMETERS.items():
+        vector, tensor, deviation = BASE[name]
+        medians = f"{vector:g}" if vector == tensor else f"{vector:g} / {tensor:g}"
+        assert f"| `{name}` | {unit} | {medians} | {deviation:g} |" in text
