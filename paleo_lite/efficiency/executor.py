@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
@@ -90,13 +90,18 @@ def _in_pool(paths: Sequence[Path], work: Work[_T], jobs: int) -> Generator[tupl
         with closing(_collect(pool, paths, work)) as results:
             yield from results
     except BrokenProcessPool:
-        return
+        # A process started while the pool broke was never told to end: the shutdown would wait for it for ever.
+        _kill(set(multiprocessing.active_children()) - before)
     except BaseException:  # interrupted, or nobody wants the rest: what runs is stopped at once
-        for process in set(multiprocessing.active_children()) - before:
-            process.kill()
+        _kill(set(multiprocessing.active_children()) - before)
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _kill(processes: Iterable[multiprocessing.process.BaseProcess]) -> None:
+    for process in processes:
+        process.kill()
 
 
 def _collect(executor: Executor, paths: Sequence[Path], work: Work[_T]) -> Generator[tuple[Path, _T], None, None]:
