@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ..errors import CalibrationFailed, MissingExtra
+from ..errors import CalibrationFailed
+from ..extras import need
 from ..timing.calibrated import NAMES, Rates, sensitivities
 from ..timing.features import Features
 
@@ -119,10 +120,7 @@ def fit(runs: Runs, prior: Prior, scatter: float = SCATTER, start: Floats | None
     MissingExtra
         If scipy is not installed.
     """
-    try:
-        from scipy.optimize import least_squares
-    except ModuleNotFoundError:
-        raise MissingExtra("fitting", "calibrate") from None
+    least_squares = need("scipy.optimize", "fitting", "calibrate").least_squares
 
     measured = np.log(runs.measured_s)
     start = prior.mean if start is None else start

@@ -18,6 +18,7 @@ from ..networks import find_network
 from ..report.calibrations import calibration_page
 from ..units import PRECISION_BYTES
 from .common import WHOLE, complete_devices, hardware_files, output_options, show
+from .profile_options import need_pyarrow
 
 
 @click.command()
@@ -74,14 +75,15 @@ def calibrate(
         raise click.UsageError(f"{profiles[0]} is no measurements CSV: for profiles say --network")
     files = list(tables)
     if profiles and network is not None:
-        from ..calibration.from_profiles import measure_profiles  # needs the profiles extra
+        need_pyarrow()
+        from ..calibration.from_profiles import measure_profiles
         from ..efficiency.files import find_files
 
         network = find_network(network).name
         everything += measure_profiles(profiles, device.id, network, precision, batch_size, name_pattern)
         files += find_files(profiles)
-    chosen = [each for each in everything if find_device(each.gpu, hardware_files).id == device.id]
-    chosen = [each for each in chosen if each.precision == precision]
+    same = {name for name in {each.gpu for each in everything} if find_device(name, hardware_files).id == device.id}
+    chosen = [each for each in everything if each.gpu in same and each.precision == precision]
     if not chosen:
         have = ", ".join(sorted({f"{each.gpu} {each.precision}" for each in everything}))
         raise CalibrationFailed(
