@@ -1,0 +1,160 @@
+"""Where the time of a prediction goes: along the network, by kind of layer, by pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...timing import Prediction
+from ...units import format_si
+from .render import altair, group_colour, time_unit, values
+from .theme import GROUPS, group_of
+
+BARS_AT_MOST = 400
+"""Layers beyond this are gathered: neighbours share a bar."""
+
+QUANTITIES = {"time_s": ("time", "s"), "flops": ("FLOPs", ""), "bytes": ("bytes", "B")}
+
+PASS_NAMES = {"backward_data": "data gradient", "backward_weight": "weight gradient"}
+
+
+def title_of(prediction: Prediction) -> tuple[str, str]:
+    """Title and subtitle of a prediction's charts."""
+    interval = ""
+    if prediction.interval is not None:
+        low, high = prediction.interval
+        interval = f" ({format_si(low, 's', 3)} to {format_si(high, 's', 3)} at 90 %)"
+    return (
+        f"{prediction.network} on {prediction.device.name}, {prediction.precision} {prediction.phase}",
+        f"batch {prediction.batch_size}, {prediction.model.name} model: {format_si(prediction.time_s, 's')}{interval}",
+    )
+
+
+def layer_chart(prediction: Prediction) -> Any:
+    """Time, FLOPs and bytes of every layer, in the order of execution.
+
+    Raises
+    ------
+    BadValue
+        If the prediction has no layers.
+    """
+    alt = altair()
+    title, subtitle = title_of(prediction)
+    rows, together = _gathered(list(prediction.rows()))
+    lines = [subtitle] if together == 1 else [subtitle, f"{together} neighbouring layers in one bar"]
+    factor, unit = time_unit(max((row["time_s"] for row in rows), default=0.0))
+    for row in rows:
+        row["time"] = row["time_s"] * factor
+    panels = [
+        alt.Chart(height=110, width=760)
+        .mark_bar(binSpacing=0)
+        .encode(
+            x=alt.X("place:Q", title="layers in the order of execution" if key == "bytes" else None,
+                    scale=alt.Scale(domain=[-0.5, len(prediction.names) - 0.5], nice=False)),
+            x2="end:Q",
+            y=alt.Y(f"{field}:Q", title=axis, axis=alt.Axis(format="~s", tickCount=4)),
+            y2=alt.datum(0),
+            color=group_colour([row["kind"] for row in rows], "kind of layer"),
+            tooltip=[alt.Tooltip("name:N"), alt.Tooltip("kind:N"),
+                     *(alt.Tooltip(f"{each}:Q", format=".3~s") for each in QUANTITIES), alt.Tooltip("bound:N")],
+        )
+        for key, field, axis in (
+            ("time_s", "time", f"time ({unit})"), ("flops", "flops", "FLOPs"), ("bytes", "bytes", "bytes (B)")
+        )
+    ]  # fmt: skip
+    return alt.vconcat(*panels, data=values(rows), spacing=12).properties(title=alt.Title(title, subtitle=lines))
+
+
+def _gathered(layers: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Bars: one per layer, or per so many neighbours, which take the kind of the one that takes longest."""
+    together = -(-len(layers) // BARS_AT_MOST)
+    rows = []
+    for first in range(0, len(layers), together or 1):
+        some = layers[first : first + together]
+        longest = max(some, key=lambda row: row["time_s"])
+        sums = {key: sum(row[key] or 0 for row in some) for key in QUANTITIES}
+        name = longest["name"] if len(some) == 1 else f"{some[0]['name']} to {some[-1]['name']}"
+        place = {"place": first - 0.45, "end": first + len(some) - 0.55, "group": group_of(longest["kind"])}
+        rows.append({**longest, **sums, **place, "name": name})
+    return rows, together
+
+
+def kind_chart(prediction: Prediction) -> Any:
+    """Shares of time, FLOPs and bytes by kind of layer: what convolutions make up, and what the rest costs.
+
+    Raises
+    ------
+    BadValue
+        If the prediction has no layers.
+    """
+    alt = altair()
+    title, subtitle = title_of(prediction)
+    kinds = dict(prediction.by_kind())
+    if prediction.constant_s:
+        kinds["besides layers"] = {"time_s": prediction.constant_s, "flops": None, "bytes": None}
+    kept = {kind: entry for kind, entry in kinds.items() if any(entry[key] for key in QUANTITIES)}
+    order = sorted(kept, key=lambda kind: -kept[kind]["time_s"])
+    totals = {"time_s": prediction.time_s, "flops": prediction.flops, "bytes": prediction.bytes or 0}
+    rows = [
+        {
+            "kind": kind, "group": group_of(kind), "quantity": name, "share": entry[key] / totals[key],
+            "label": f"{entry[key] / totals[key]:.1%}", "value": format_si(entry[key], unit),
+        }
+        for kind, entry in kept.items()
+        for key, (name, unit) in QUANTITIES.items()
+        if entry[key] and totals[key]
+    ]  # fmt: skip
+    base = alt.Chart().encode(
+        y=alt.Y("kind:N", sort=order, title=None),
+        x=alt.X("share:Q", title="share", axis=alt.Axis(format="%", tickCount=4), scale=alt.Scale(domain=[0, 1.15])),
+    )
+    bars = base.mark_bar().encode(
+        color=group_colour(list(kept)).legend(None), tooltip=["kind:N", "quantity:N", "value:N", "label:N"]
+    )
+    text = base.mark_text(align="left", dx=4).encode(text="label:N")
+    panel = alt.layer(bars, text, data=values(rows)).properties(width=210, height=alt.Step(19))
+    names = [name for name, _ in QUANTITIES.values()]
+    chart = panel.facet(column=alt.Column("quantity:N", sort=names, title=None))
+    return chart.properties(title=alt.Title(title, subtitle=subtitle))
+
+
+def pass_chart(prediction: Prediction) -> Any:
+    """Time of each pass of the phase, by kind of layer.
+
+    Raises
+    ------
+    BadValue
+        If the prediction has no layers.
+    """
+    alt = altair()
+    title, subtitle = title_of(prediction)
+    sums: dict[tuple[str, str], float] = {}
+    for number, part in enumerate(prediction.passes):
+        for index, kind in enumerate(prediction.kinds):
+            place = PASS_NAMES.get(part, part), group_of(kind)
+            sums[place] = sums.get(place, 0.0) + float(prediction.times_s[number, index])
+    groups = list(GROUPS)
+    factor, unit = time_unit(prediction.time_s)
+    rows = [
+        {"pass": part, "group": group, "taken": time_s * factor, "order": groups.index(group),
+         "time": format_si(time_s, "s")}
+        for (part, group), time_s in sums.items()
+        if time_s
+    ]  # fmt: skip
+    if prediction.constant_s:
+        rest = {"pass": "besides layers", "group": "other", "order": len(groups)}
+        seconds = prediction.constant_s
+        rows.append({**rest, "taken": seconds * factor, "time": format_si(seconds, "s")})
+    order = [*(PASS_NAMES.get(part, part) for part in prediction.passes), "besides layers"]
+    bars = (
+        alt.Chart(values(rows))
+        .mark_bar()
+        .encode(
+            y=alt.Y("pass:N", sort=order, title=None),
+            x=alt.X("taken:Q", title=f"time ({unit})", axis=alt.Axis(format="~g")),
+            color=group_colour([*prediction.kinds, *(["other"] if prediction.constant_s else [])], "kind of layer"),
+            order="order:Q",
+            tooltip=["pass:N", "group:N", "time:N"],
+        )
+    )
+    return bars.properties(width=620, height=alt.Step(34), title=alt.Title(title, subtitle=subtitle))

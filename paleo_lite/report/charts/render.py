@@ -1,0 +1,103 @@
+"""Drawing: from a chart to the bytes of a PNG, an SVG, or an HTML page that needs no network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import BadValue, UnknownName
+from ...extras import need
+from .theme import GROUPS, THEMES, group_of
+
+SUFFIXES = (".png", ".svg", ".html")
+
+POINTS_AT_MOST = 4000
+"""More marks than this are neither seen apart nor light to load: charts keep the largest and gather the rest."""
+
+
+def altair() -> Any:
+    """Altair, which draws.
+
+    Raises
+    ------
+    MissingExtra
+        If it is not installed.
+    """
+    return need("altair", "drawing charts", "plots")
+
+
+def render(chart: Any, suffix: str, theme: str = "light") -> bytes:
+    """Draw a chart.
+
+    Parameters
+    ----------
+    chart : altair chart
+    suffix : {".png", ".svg", ".html"}
+        PNG at twice the size in pixels; HTML with everything it needs inside.
+    theme : {"light", "dark"}
+
+    Raises
+    ------
+    BadValue
+        If the suffix is none of these.
+    UnknownName
+        If there is no such theme.
+    MissingExtra
+        If vl-convert is not installed.
+    """
+    if theme not in THEMES:
+        raise UnknownName("theme", theme, THEMES)
+    if suffix not in SUFFIXES:
+        raise BadValue(f"a chart is drawn to {', '.join(SUFFIXES)}, not {suffix or 'a name without an ending'!r}")
+    vl = need("vl_convert", "drawing charts", "plots")
+    spec = chart.to_dict()
+    config = {**spec.pop("config", {}), **THEMES[theme].config()}
+    if suffix == ".png":
+        return bytes(vl.vegalite_to_png(spec, scale=2, config=config, allowed_base_urls=[]))
+    if suffix == ".svg":
+        return str(vl.vegalite_to_svg(spec, config=config, allowed_base_urls=[])).encode()
+    page = str(vl.vegalite_to_html(spec, bundle=True, config=config))
+    background = f"<style>body {{ background: {THEMES[theme].background}; }}</style>"
+    return page.replace("</head>", f"{background}</head>", 1).encode()
+
+
+def chart_suffix(path: Path) -> str:
+    """The format that a file's name asks for; refuses others before anything is computed.
+
+    Raises
+    ------
+    BadValue
+        If it is none of `SUFFIXES`.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise BadValue(f"{path}: a chart is a {', '.join(SUFFIXES)} file")
+    return path.suffix.lower()
+
+
+def group_colour(kinds: Sequence[str], title: str | None = None) -> Any:
+    """The colour channel of a field ``group``, with a legend of just those groups that `kinds` fall into."""
+    used = [group for group in GROUPS if group in {group_of(kind) for kind in kinds}]
+    scale = altair().Scale(domain=used, range=[GROUPS[group] for group in used])
+    return altair().Color("group:N", scale=scale, title=title)
+
+
+def values(rows: Sequence[dict[str, Any]]) -> Any:
+    """Rows as inline data.
+
+    Raises
+    ------
+    BadValue
+        If there are none: an empty chart says nothing.
+    """
+    if not rows:
+        raise BadValue("there is nothing to draw: the result has no rows")
+    return altair().Data(values=list(rows))
+
+
+def time_unit(longest_s: float) -> tuple[float, str]:
+    """What seconds are multiplied by on an axis, and the unit that makes of them: ``(1e3, "ms")``."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
+        if longest_s * factor >= 2:
+            return factor, unit
+    return 1e9, "ns"

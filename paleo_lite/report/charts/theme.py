@@ -1,0 +1,123 @@
+"""How charts look: one colour for each group of layers everywhere, on paper and in the dark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+GROUPS: dict[str, str] = {
+    "convolution": "#0072B2",
+    "matrix product": "#D55E00",
+    "attention": "#CC79A7",
+    "normalisation": "#009E73",
+    "activation": "#E69F00",
+    "elementwise": "#999933",
+    "pooling": "#56B4E9",
+    "data movement": "#7F7F7F",
+    "update": "#8B6A4F",
+    "communication": "#AA4499",
+    "other": "#B0B0B0",
+}
+"""Colour of each group of work: Okabe and Ito's set, told apart by the colour-blind, and its neighbours in Tol's.
+
+Each has a contrast of 2 or more against both backgrounds, so that a group keeps its colour in either theme.
+"""
+
+SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999933", "#7F7F7F")
+"""Colours of things that are no group of layers: devices, strategies, measured and predicted."""
+
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
+"""Shapes that go with `SERIES`: no chart tells things apart by colour alone."""
+
+_NAMED = {
+    "linear": "matrix product",
+    "matmul": "matrix product",
+    "gemm": "matrix product",
+    "attention": "attention",
+    "softmax": "activation",
+    "log_softmax": "activation",
+    "relu": "activation",
+    "relu6": "activation",
+    "gelu": "activation",
+    "silu": "activation",
+    "sigmoid": "activation",
+    "tanh": "activation",
+    "hardswish": "activation",
+    "hardsigmoid": "activation",
+    "leaky_relu": "activation",
+    "elu": "activation",
+    "hardtanh": "activation",
+    "softplus": "activation",
+    "normalization": "normalisation",
+    "optimizer": "update",
+    "update": "update",
+    "communication": "communication",
+    "elementwise": "elementwise",
+    "dropout": "elementwise",
+    "random": "elementwise",
+    "reduce": "elementwise",
+    "reduction": "elementwise",
+    "interpolate": "pooling",
+    "pooling": "pooling",
+    "pool": "pooling",
+    "besides layers": "other",
+    "other": "other",
+    "input": "data movement",
+    **dict.fromkeys(
+        ["concat", "copy", "pad", "roll", "view", "slice", "gather", "embedding", "fill", "assign", "layout",
+         "indexing", "memcpy", "memset"],
+        "data movement",
+    ),
+    **dict.fromkeys(["add", "mul", "sub", "div"], "elementwise"),
+}  # fmt: skip
+
+
+def group_of(kind: str) -> str:
+    """The group of a kind of layer, a class of work or a class of kernels: a key of `GROUPS`."""
+    if kind in _NAMED:
+        return _NAMED[kind]
+    if kind.startswith("conv"):
+        return "convolution"
+    if kind.endswith("norm"):
+        return "normalisation"
+    if kind.endswith("_pool"):
+        return "pooling"
+    return "elementwise" if kind.isidentifier() else "other"
+
+
+class Theme(msgspec.Struct, frozen=True):
+    """Background, ink (text, axes, rooflines) and faint ink (grid)."""
+
+    name: str
+    background: str
+    ink: str
+    faint: str
+
+    def config(self) -> dict[str, Any]:
+        """The configuration of Vega-Lite for this theme."""
+        text = {"labelColor": self.ink, "titleColor": self.ink, "labelFontSize": 11, "titleFontSize": 12}
+        return {
+            "background": self.background,
+            "font": "sans-serif",
+            "view": {"stroke": None},
+            "title": {
+                "color": self.ink, "subtitleColor": self.ink, "anchor": "start", "fontSize": 14,
+                "subtitleFontSize": 11, "offset": 12, "limit": 900,
+            },
+            "axis": {**text, "gridColor": self.faint, "domainColor": self.ink, "tickColor": self.ink, "labelLimit": 260,
+                     "titleFontWeight": "normal"},
+            "legend": {**text, "titleFontWeight": "normal", "labelLimit": 260,
+                       "symbolBaseFillColor": self.ink, "symbolBaseStrokeColor": self.ink, "symbolOpacity": 1},
+            "header": {**text, "titleFontWeight": "normal"},
+            "range": {"category": list(SERIES)},
+            "text": {"color": self.ink, "fontSize": 11},
+            "rule": {"color": self.ink},
+            "line": {"color": self.ink},
+        }  # fmt: skip
+
+
+THEMES = {
+    "light": Theme("light", "#FFFFFF", "#22262B", "#DDDDDD"),
+    "dark": Theme("dark", "#16191D", "#E6E8EA", "#3A3F45"),
+}
