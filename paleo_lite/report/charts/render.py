@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -101,3 +102,8 @@ def time_unit(longest_s: float) -> tuple[float, str]:
         if longest_s * factor >= 2:
             return factor, unit
     return 1e9, "ns"
+
+
+def decades(low: float, high: float) -> list[float]:
+    """The powers of ten between two numbers: where a logarithmic axis is ruled."""
+    return [10.0**power for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]

@@ -5,7 +5,6 @@ Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import msgspec
 from ...errors import BadValue
 from ...timing import Prediction
 from ...units import format_si
-from .render import POINTS_AT_MOST, altair, group_colour, values
+from .render import POINTS_AT_MOST, altair, decades, group_colour, values
 from .theme import SHAPES, group_of
 
 
@@ -65,11 +64,11 @@ def roofline_chart(
     low, high = min(intensities) / 2, max(intensities) * 4
     x = alt.X("intensity:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False),
               title="arithmetic intensity (FLOP per byte)",
-              axis=alt.Axis(format="~g", values=_decades(low, high)))  # fmt: skip
+              axis=alt.Axis(format="~g", values=decades(low, high)))  # fmt: skip
     rates = [row["rate"] for row in rows] + [peak for _, peak in peaks]
     floor, roof = min(rates) / 3, max(rates) * 3
     y = alt.Y("rate:Q", scale=alt.Scale(type="log", domain=[floor, roof], nice=False),
-              title="attained (FLOP/s)", axis=alt.Axis(format="~s", values=_decades(floor, roof)))  # fmt: skip
+              title="attained (FLOP/s)", axis=alt.Axis(format="~s", values=decades(floor, roof)))  # fmt: skip
     origins = sorted({dot.origin for dot in kept})
     marks = (
         alt.Chart(values(rows))
@@ -115,10 +114,6 @@ def _roofs(
         text = alt.Chart(end).mark_text(align="right", dy=-7).encode(x="intensity:Q", y="rate:Q", text="label:N")
         layers.append(text)
     return layers
-
-
-def _decades(low: float, high: float) -> list[float]:
-    return [10.0**power for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
 
 
 def _left_out(given: int, placed: int, kept: int) -> str:

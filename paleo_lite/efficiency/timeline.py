@@ -1,0 +1,107 @@
+"""What ran when: the time of a profile in equal slices, and how busy each class of kernels kept the device in each."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import BadProfile, BadValue
+from ..profiles.arrow import to_numpy
+from ..profiles.names import classify
+from ..profiles.table import Profile
+from .partial import codes, device_rows, numbers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+_COLUMNS = ("category", "kernel", "start_ns", "duration_ns")
+
+
+class Timeline(msgspec.Struct, frozen=True, eq=False):
+    """A profile's time in slices.
+
+    Attributes
+    ----------
+    slice_s : float
+        Seconds of one slice.
+    classes : tuple of str
+        Classes of kernels (`paleo_lite.profiles.classes.CLASSES`), longest first.
+    busy_s : ndarray, shape (classes, slices)
+        Seconds of kernels of a class within a slice; kernels that overlap count each.
+    kernels : int
+    """
+
+    slice_s: float
+    classes: tuple[str, ...]
+    busy_s: Floats
+    kernels: int
+
+
+def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
+    """Slice a profile's time, from the first kernel's start to the last one's end.
+
+    Raises
+    ------
+    BadValue
+        If there is to be no slice.
+    BadProfile
+        If the profile holds no kernel with a start and a duration.
+    """
+    if slices < 1:
+        raise BadValue(f"a timeline has 1 slice or more, not {slices}")
+    starts: dict[str, list[Floats]] = defaultdict(list)
+    ends: dict[str, list[Floats]] = defaultdict(list)
+    origin: Any = None
+    for batch in profile.batches(_COLUMNS):
+        rows = device_rows(batch)
+        starts_ns = rows.column("start_ns")
+        if origin is None and starts_ns.null_count < len(starts_ns):
+            origin = starts_ns.drop_null()[0]  # nanoseconds since 1970 are more than a float64 holds
+        since = starts_ns if origin is None else pc.subtract(starts_ns, origin)
+        start = to_numpy(since.cast(pa.float64()), math.nan)
+        duration = numbers(rows, "duration_ns")
+        timed = np.isfinite(start) & np.isfinite(duration)
+        labels = _labels(rows)
+        for label in set(labels[timed].tolist()):
+            chosen = timed & (labels == label)
+            starts[label].append(start[chosen])
+            ends[label].append(start[chosen] + duration[chosen])
+    if not starts:
+        raise BadProfile(f"{profile.path}: a {profile.format} profile without start times has no timeline")
+    begin = {label: np.concatenate(parts) for label, parts in starts.items()}
+    finish = {label: np.concatenate(parts) for label, parts in ends.items()}
+    first, last = min(part.min() for part in begin.values()), max(part.max() for part in finish.values())
+    edges = np.linspace(first, max(last, first + 1), slices + 1)
+    busy = {label: np.diff(_before(begin[label], edges) - _before(finish[label], edges)) * 1e-9 for label in begin}
+    order = sorted(busy, key=lambda label: (-busy[label].sum(), label))
+    return Timeline(
+        slice_s=float(edges[1] - edges[0]) * 1e-9,
+        classes=tuple(order),
+        busy_s=np.array([busy[label] for label in order]),
+        kernels=sum(len(part) for part in begin.values()),
+    )
+
+
+def _labels(rows: pa.RecordBatch) -> NDArray[np.object_]:
+    """The class of every row: found once for each name and category."""
+    kernel, category = rows.column("kernel"), rows.column("category")
+    names, categories = [None, *kernel.dictionary.to_pylist()], [None, *category.dictionary.to_pylist()]
+    found, place = np.unique(codes(kernel) * len(categories) + codes(category), return_inverse=True)
+    pairs = [(names[key // len(categories)] or "", categories[key % len(categories)] or "kernel") for key in found]
+    return np.array([classify(name, kind).label for name, kind in pairs], dtype=object)[place]
+
+
+def _before(times: Floats, edges: Floats) -> Floats:
+    """For each edge the sum of ``edge - time`` over the times before it: what has passed since them."""
+    ordered = np.sort(times) - edges[0]
+    sums = np.concatenate([[0.0], np.cumsum(ordered)])
+    number = np.searchsorted(ordered, edges - edges[0])
+    return np.asarray(number * (edges - edges[0]) - sums[number])

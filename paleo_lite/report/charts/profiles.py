@@ -1,0 +1,100 @@
+"""A profile in pictures: shares of the classes of kernels, the kernels under the roofline, and what ran when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...efficiency.kernels import KernelReport
+from ...efficiency.timeline import Timeline
+from ...units import format_si
+from .render import altair, group_colour, time_unit, values
+from .roofline import Dot, roofline_chart
+from .theme import GROUPS, group_of
+
+
+def class_chart(report: KernelReport, title: str) -> Any:
+    """Share of the time of each class of kernels.
+
+    Raises
+    ------
+    BadValue
+        If the profile has no durations.
+    """
+    alt = altair()
+    rows = [
+        {"class": row["class"].replace("_", " "), "group": group_of(row["class"]), "share": row["share"],
+         "label": f"{row['share']:.1%}", "time": format_si(row["time_s"], "s"), "calls": row["calls"]}
+        for row in (report.by_class() if report.time_s is not None else [])
+        if row["share"]
+    ]  # fmt: skip
+    base = alt.Chart(values(rows)).encode(
+        y=alt.Y("class:N", sort=[row["class"] for row in rows], title=None),
+        x=alt.X("share:Q", title="share of the kernels' time", axis=alt.Axis(format="%")),
+    )
+    bars = base.mark_bar().encode(
+        color=group_colour([row["class"].replace(" ", "_") for row in rows]).legend(None),
+        tooltip=["class:N", "time:N", "label:N", "calls:Q"],
+    )
+    text = base.mark_text(align="left", dx=4).encode(text="label:N")
+    total = "no durations" if report.time_s is None else format_si(report.time_s, "s")
+    subtitle = f"{sum(row.calls for row in report.kernels):,} kernels, {total}"
+    return alt.layer(bars, text).properties(width=560, height=alt.Step(20), title=alt.Title(title, subtitle=subtitle))
+
+
+def kernel_roofline(report: KernelReport, title: str) -> Any:
+    """The kernels of a profile under the device's peaks: one dot for all calls of a name.
+
+    Raises
+    ------
+    BadValue
+        If no kernel has FLOPs, bytes and time.
+    """
+    dots = [
+        Dot(row.name, row.label, row.flops or 0.0, row.bytes or 0.0, row.time_s or 0.0, "measured")
+        for row in report.kernels
+    ]
+    peaks = [(f"{report.peak.peak.precision} {report.peak.peak.unit} peak", report.peak.per_s)]
+    bandwidth = report.device.bandwidth_bytes_per_s
+    return roofline_chart(dots, peaks, bandwidth, title, f"memory {format_si(bandwidth, 'B/s')}")
+
+
+def timeline_chart(timeline: Timeline, title: str) -> Any:
+    """What ran when: of each slice of time the share that each class of kernels kept the device busy.
+
+    More than 1 means that kernels overlapped on several streams.
+
+    Raises
+    ------
+    BadValue
+        If the profile holds no kernel with a start and a duration.
+    """
+    alt = altair()
+    length = timeline.slice_s
+    factor, unit = time_unit(length * timeline.busy_s.shape[1])
+    busy: dict[str, Any] = {}
+    for label, row in zip(timeline.classes, timeline.busy_s):
+        group = group_of(label)
+        busy[group] = busy.get(group, 0.0) + row
+    rows = []
+    for index in range(timeline.busy_s.shape[1]):
+        below = 0.0
+        for group in (group for group in GROUPS if group in busy):
+            share = float(busy[group][index] / length)
+            if share > 0:
+                span = {"from": index * length * factor, "to": (index + 1) * length * factor}
+                rows.append({**span, "group": group, "busy": share, "low": below, "high": below + share})
+            below += share
+    bars = (
+        alt.Chart(values(rows))
+        .mark_rect(strokeWidth=0)
+        .encode(
+            x=alt.X("from:Q", title=f"time ({unit})", scale=alt.Scale(nice=False)),
+            x2="to:Q",
+            y=alt.Y("low:Q", title="busy", axis=alt.Axis(format="%")),
+            y2="high:Q",
+            color=group_colour(list(timeline.classes), "kind of kernel"),
+            tooltip=["group:N", alt.Tooltip("from:Q", format=".4~r"), alt.Tooltip("busy:Q", format=".1%")],
+        )
+    )
+    gathered = f"{timeline.kernels:,} kernels in {timeline.busy_s.shape[1]} slices of {format_si(length, 's')}"
+    return bars.properties(width=860, height=220, title=alt.Title(title, subtitle=gathered))
