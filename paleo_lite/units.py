@@ -18,7 +18,7 @@ SPELLINGS = {
     "FLOP": "FLOP", "FLOPs": "FLOP", "MAC": "MAC", "MACs": "MAC",
     "FLOP/s": "FLOP/s", "FLOPs/s": "FLOP/s", "FLOPS": "FLOP/s", "OP/s": "OP/s", "OPS": "OP/s",
     "B": "B", "B/s": "B/s", "bit": "bit", "bit/s": "bit/s", "b/s": "bit/s", "bps": "bit/s",
-    "Hz": "Hz", "W": "W", "s": "s", "USD": "USD", "USD/h": "USD/h",
+    "Hz": "Hz", "W": "W", "s": "s", "USD": "USD", "USD/h": "USD/h", "IOPS": "IOPS",
 }  # fmt: skip
 
 PRECISION_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
@@ -95,6 +95,29 @@ def format_si(value: float | None, unit: str = "", digits: int = 4) -> str:
         scaled = f"{float(scaled):.0f}"
     prefix = {power: name for name, power in PREFIXES.items() if name not in ("K", "u")}[exponent]
     return f"{scaled} {prefix}{unit}".rstrip()
+
+
+_SPANS = (
+    ("year", 365.25 * 86400), ("month", 365.25 / 12 * 86400), ("week", 604800.0), ("day", 86400.0), ("hour", 3600.0),
+    ("minute", 60.0), ("second", 1.0),
+)  # fmt: skip
+
+
+def say_duration(seconds: float) -> str:
+    """A duration as people say it: ``say_duration(33_333)`` is ``"9 hours"``; shorter than a second it is exact.
+
+    The largest span that fits at least once, in whole numbers; what would round to the next larger span is that.
+    """
+    if not math.isfinite(seconds) or seconds < 1:
+        return format_si(seconds, "s", 3)
+    smaller = [*(span for _, span in _SPANS[1:]), 1.0]
+    name, span = next(
+        (name, span)
+        for (name, span), below in zip(_SPANS, smaller)
+        if seconds >= span or round(seconds / below) * below >= span
+    )
+    number = max(round(seconds / span), 1)
+    return f"{number} {name}{'s' if number > 1 else ''}"
 
 
 def parse_shape(text: str) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from paleo_lite.units import (
     format_si,
     parse_quantity,
     parse_shape,
+    say_duration,
 )
 
 
@@ -87,3 +88,17 @@ def test_elements():
     assert [element_bytes(name) for name in ("fp64", "fp32", "tf32", "bf16", "int8")] == [8, 4, 4, 2, 1]
     with pytest.raises(BadValue, match=", ".join(PRECISION_BYTES)):
         element_bytes("fp23")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1e15 / 30e9, "9 hours"), (1e15 / 40e9, "7 hours"), (1e15 / 5e9, "2 days"), (1e15 / 6e9, "2 days"),
+        (1e15 / 6.8e9, "2 days"), (1e15 / 1e9, "2 weeks"),  # the table of seed 003, a petabyte each
+        (0.3, "300 ms"), (1, "1 second"), (59.4, "59 seconds"), (59.7, "1 minute"), (3580, "1 hour"),
+        (6.4 * 86400, "6 days"), (6.6 * 86400, "1 week"), (28 * 86400, "4 weeks"), (8e6, "3 months"),
+        (365.25 * 86400, "1 year"), (math.inf, "inf s"),
+    ],
+)  # fmt: skip
+def test_durations_as_people_say_them(seconds, text):
+    assert say_duration(seconds) == text

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from ..errors import BadValue
 from ..hardware import find_device, list_devices, read_links
-from ..report.devices import audit_page, device_dict, device_page, device_row, devices_page, links_page
+from ..report.devices import audit_page, device_dict, device_page, device_row, devices_page, links_page, moving_page
+from ..units import parse_quantity
 from .common import complete_devices, hardware_files, output_options, show
 
 
@@ -36,11 +38,27 @@ def show_device(device: str, hardware_files: tuple[Path, ...], style: str) -> No
 
 
 @hardware.command("links")
+@click.option("--move", metavar="SIZE", help="Say how long it takes to move so much over each link, such as 1PB.")
 @output_options
-def list_links(style: str) -> None:
-    """List the links between devices, hosts, nodes and storage."""
-    page = links_page(read_links().link)
-    show(style, lambda: {"links": list(page.sheets[0].rows)}, lambda: page)
+def list_links(move: str | None, style: str) -> None:
+    """List the links between devices, hosts, nodes and storage, and what was measured of collectives over them.
+
+    \b
+      paleo-lite hardware links --move 1PB
+    """
+    amount = None if move is None else parse_quantity(move, "B")
+    if amount is not None and not 0 < amount < float("inf"):
+        raise BadValue(f"--move takes an amount above 0, such as 1PB, not {move!r}")
+    links = read_links().link
+    page = links_page(links) if amount is None else moving_page(links, amount)
+    if amount is None:
+        from ..report.links import add_measured
+        from ..scaling.link_calibration import shipped_link_calibrations
+
+        page = add_measured(page, shipped_link_calibrations())
+    names = ("links", "measured")
+    moved = {} if amount is None else {"move_bytes": amount}
+    show(style, lambda: {**moved, **{name: list(s.rows) for name, s in zip(names, page.sheets)}}, lambda: page)
 
 
 @hardware.command()

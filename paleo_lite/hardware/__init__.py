@@ -1,6 +1,6 @@
 """Floor 3: where it runs."""
 
-from .device import Device, Figure, Link, Links, Peak, PeakRate
+from .device import Device, Figure, Link, Links, Peak, PeakRate, Price
 from .registry import find_device, list_devices, read_device, read_links
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Links",
     "Peak",
     "PeakRate",
+    "Price",
     "find_device",
     "list_devices",
     "read_device",

@@ -54,7 +54,7 @@ def audit_device(
     findings = [*_check_units(device), *_check_sources(device.id, device.sources, _figures(device))]
     if any(finding.severity == "error" for finding in findings):
         return findings  # figures that do not parse cannot be compared
-    checks = [_check_identity, _check_peaks, _check_ratios, _check_memory, _check_measured]
+    checks = [_check_identity, _check_rent, _check_peaks, _check_ratios, _check_memory, _check_measured]
     findings += [finding for check in checks for finding in check(device)]
     if resolve is not None:
         findings += _check_parts(device, resolve)
@@ -67,6 +67,8 @@ def audit_links(links: Links) -> list[Finding]:
     """Check ``links.toml``: sources, units, PCIe rates from their encoding, sums of links, names."""
     listed = [(f"{identity}.per_direction", "B/s", link.per_direction) for identity, link in links.link.items()]
     listed += [(f"{identity}.latency", "s", link.latency) for identity, link in links.link.items() if link.latency]
+    reads = ((identity, link.random_reads) for identity, link in links.link.items())
+    listed += [(f"{identity}.random_reads", "IOPS", figure) for identity, figure in reads if figure is not None]
     findings = [Finding("links", field, text) for field, text in _unit_problems(listed)]
     findings += _check_sources("links", links.sources, listed)
     if not findings:
@@ -145,6 +147,12 @@ def _check_identity(device: Device) -> Iterator[Finding]:
         yield Finding(device.id, "parts", "a board or package says what its parts are, and nothing else does")
 
 
+def _check_rent(device: Device) -> Iterator[Finding]:
+    if device.rent is not None and not device.year <= device.rent.date.year <= date.today().year:
+        message = f"listed {device.rent.date}, which is before the device or in the future"
+        yield Finding(device.id, "rent.date", message)
+
+
 def _check_peaks(device: Device) -> Iterator[Finding]:
     if not any(peak.precision == "fp32" and peak.unit == "vector" for peak in device.peaks):
         yield Finding(device.id, "peaks", "there is no fp32 vector peak")
@@ -211,7 +219,7 @@ def _check_parts(device: Device, resolve: Callable[[str], Device | None]) -> Ite
     if part is None:
         yield Finding(device.id, "parts.device", f"there is no device {device.parts.device!r}")
         return
-    summed = ("cores.multiprocessors", "cores.fp32_lanes", "memory.capacity", "memory.bandwidth", "memory.bus")
+    summed = ("cores.multiprocessors", "cores.fp32_lanes", "memory.capacity", "memory.bandwidth", "memory.bus", "rent")
     ours, theirs = (
         {field: (unit, f.value) for field, unit, f in figures(d) if field in summed} for d in (device, part)
     )

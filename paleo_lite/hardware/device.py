@@ -6,6 +6,7 @@ Figures are kept as text with their unit (``"480 GB/s"``); the properties give n
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Literal
 
 import msgspec
@@ -25,6 +26,32 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     note: str = ""
     unverified: bool = False
+
+
+class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one device costs for an hour: prices go stale, so that each carries the day it was listed.
+
+    Attributes
+    ----------
+    value : str
+        ``"3.06 USD/h"``, for what the file describes: of a die on a board of several, the die's share of the board.
+    source : str
+        Key of its source.
+    date : datetime.date
+        When the source listed it.
+    note : str
+        What it covers: on demand or not, where, and whether the host is in it.
+    """
+
+    value: str
+    source: str
+    date: date
+    note: str = ""
+
+    @property
+    def usd_per_h(self) -> float:
+        """US dollars per hour."""
+        return parse_quantity(self.value, "USD/h")
 
 
 class Peak(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,6 +132,10 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         For a board or package: what one of its devices is.
     sources : dict of str to str
         Source key to what it is and where.
+    power : Figure or None
+        Power limit on the data sheet.
+    rent : Price or None
+        What an hour of it costs.
     conflicts : list of str
         Where sources disagree, and which figure was taken and why.
     """
@@ -124,6 +155,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     capability: str = ""
     parts: Parts | None = None
     power: Figure | None = None
+    rent: Price | None = None
     links: list[Attachment] = []
     measured: dict[str, Figure] = {}
     aliases: list[str] = []
@@ -138,6 +170,16 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def memory_bytes(self) -> float:
         """Memory capacity in bytes."""
         return parse_quantity(self.memory.capacity.value, "B")
+
+    @property
+    def power_w(self) -> float | None:
+        """Power limit in watts, or None where no source gives it."""
+        return None if self.power is None else parse_quantity(self.power.value, "W")
+
+    @property
+    def rent_usd_per_h(self) -> float | None:
+        """Price of an hour in US dollars, or None where there is none on record."""
+        return None if self.rent is None else self.rent.usd_per_h
 
     @property
     def precisions(self) -> list[str]:
@@ -220,12 +262,16 @@ class PeakRate(msgspec.Struct, frozen=True):
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What data crosses between devices or nodes: bandwidth of one direction, and latency where a source gives it."""
+    """What data crosses between devices or nodes: bandwidth of one direction, and latency where a source gives it.
+
+    Of storage, `random_reads` is how many small reads a second it does at random places, many of them in flight.
+    """
 
     name: str
     kind: Literal["host", "device", "network", "storage"]
     per_direction: Figure
     latency: Figure | None = None
+    random_reads: Figure | None = None
     aliases: list[str] = []
     conflicts: list[str] = []
 
@@ -233,6 +279,11 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def bandwidth_bytes_per_s(self) -> float:
         """Bytes per second in one direction."""
         return parse_quantity(self.per_direction.value, "B/s")
+
+    @property
+    def random_reads_per_s(self) -> float | None:
+        """Small reads per second at random places, or None where no source gives it."""
+        return None if self.random_reads is None else parse_quantity(self.random_reads.value, "IOPS")
 
 
 class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -60,6 +60,9 @@ def figures(device: Device) -> Iterator[tuple[str, str, Figure]]:
             yield f"memory.{field}", unit, figure
     if device.power is not None:
         yield "power", "W", device.power
+    if device.rent is not None:
+        note = "; ".join(filter(None, (f"listed {device.rent.date}", device.rent.note)))
+        yield "rent", "USD/h", Figure(device.rent.value, device.rent.source, note)
     for peak in device.peaks:
         unit = "OP/s" if peak.precision == "int8" else "FLOP/s"
         yield f"peaks.{peak.precision}.{peak.unit}", unit, Figure(peak.value, peak.source, peak.note, peak.unverified)
@@ -147,10 +150,12 @@ def read_links(path: Path | None = None) -> Links:
     path = path or shipped("hardware") / "links.toml"
     links = _decode(path, Links)
     for identity, link in links.link.items():
-        try:
-            parse_quantity(link.per_direction.value, "B/s")
-        except BadQuantity as error:
-            raise BadDevice(f"{path}: link.{identity}.per_direction: {error}") from None
+        for field, unit in (("per_direction", "B/s"), ("latency", "s"), ("random_reads", "IOPS")):
+            figure = getattr(link, field)
+            try:
+                parse_quantity(figure.value if figure else 0, unit)
+            except BadQuantity as error:
+                raise BadDevice(f"{path}: link.{identity}.{field}: {error}") from None
     return links
 
 

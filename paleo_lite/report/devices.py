@@ -9,7 +9,7 @@ from ..errors import UnknownPrecision
 from ..hardware import Device, Figure, Link
 from ..hardware.audit import Finding
 from ..hardware.registry import figures
-from ..units import format_si
+from ..units import format_si, say_duration
 from .sheet import Column, Page, Sheet
 
 
@@ -34,6 +34,8 @@ def device_row(device: Device) -> dict[str, Any]:
         "fp16_flops": max((r for u in ("vector", "tensor") if (r := rate("fp16", u)) is not None), default=None),
         "bandwidth_bytes_per_s": device.bandwidth_bytes_per_s,
         "memory_bytes": device.memory_bytes,
+        "power_w": device.power_w,
+        "rent_usd_per_h": device.rent_usd_per_h,
     }
 
 
@@ -51,6 +53,8 @@ def devices_page(devices: Iterable[Device]) -> Page:
             Column("fp16_flops", "fp16\nFLOP/s", format_si),
             Column("bandwidth_bytes_per_s", "memory\nB/s", format_si),
             Column("memory_bytes", "memory\nsize", lambda value: format_si(value, "B")),
+            Column("power_w", "power\nW", "{:g}".format, spare=3),
+            Column("rent_usd_per_h", "rent\nUSD/h", "{:.2f}".format, spare=3),
         ],
         rows,
     )
@@ -114,28 +118,46 @@ def _figure(figure: Figure) -> dict[str, Any]:
 
 def links_page(links: dict[str, Link]) -> Page:
     """All links, a line each."""
-    rows = [
-        {
-            "id": identity,
-            "name": link.name,
-            "kind": link.kind,
-            "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
-            "note": link.per_direction.note,
-        }
-        for identity, link in links.items()
+    columns = [*_link_columns(), Column("note", "note", left=True, fold=True)]
+    rows = [_link_row(identity, link) for identity, link in links.items()]
+    return Page(f"{len(rows)} links, bandwidth of one direction", (), [Sheet("", columns, rows)])
+
+
+def moving_page(links: dict[str, Link], move_bytes: float) -> Page:
+    """How long an amount of data takes over each link; where the course slides' own figures are off, notes say so."""
+    rows = []
+    for identity, link in links.items():
+        seconds = move_bytes / link.bandwidth_bytes_per_s
+        rows.append({**_link_row(identity, link), "move_s": seconds, "move": say_duration(seconds)})
+    columns = [
+        *_link_columns(spare=1),
+        Column("move", format_si(move_bytes, "B"), left=True),
+        Column("move_s", "exactly, s", lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.3g}"),
     ]
-    sheet = Sheet(
-        "",
-        [
-            Column("id", "id", left=True),
-            Column("name", "name", left=True, fold=True),
-            Column("kind", "kind", left=True),
-            Column("bandwidth_bytes_per_s", "one direction", lambda value: format_si(value, "B/s")),
-            Column("note", "note", left=True, fold=True),
-        ],
-        rows,
-    )
-    return Page(f"{len(rows)} links, bandwidth of one direction", (), [sheet])
+    headline = f"{format_si(move_bytes, 'B')} over {len(rows)} links, each at its full bandwidth of one direction"
+    slides = {identity: link.conflicts for identity, link in links.items() if identity.startswith("seed003-")}
+    notes = [f"{identity}: {text}" for identity, texts in slides.items() for text in texts]
+    return Page(headline, (), [Sheet("", columns, rows)], notes)
+
+
+def _link_row(identity: str, link: Link) -> dict[str, Any]:
+    return {
+        "id": identity,
+        "name": link.name,
+        "kind": link.kind,
+        "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
+        "random_reads_per_s": link.random_reads_per_s,
+        "note": link.per_direction.note,
+    }
+
+
+def _link_columns(spare: int = 0) -> list[Column]:
+    return [
+        Column("id", "id", left=True),
+        Column("name", "name", left=True, fold=True),
+        Column("kind", "kind", left=True, spare=spare),
+        Column("bandwidth_bytes_per_s", "one direction", lambda value: format_si(value, "B/s")),
+    ]
 
 
 def audit_page(devices: int, findings: list[Finding]) -> Page:

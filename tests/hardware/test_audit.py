@@ -92,6 +92,13 @@ def test_every_exception_is_a_sentence():
         ("k20", '"758 MHz"', '"658 MHz"', "clocks.base", "is above boost"),
         ("k40m", "year = 2013", "year = 1913", "year", "no year"),
         ("k40m", 'scope = "die"', 'scope = "board"', "parts", "says what its parts are"),
+        # prices
+        ("v100-sxm2", '"3.06 USD/h"', '"3.06 EUR/h"', "rent", "not in USD/h"),
+        ("v100-sxm2", '"3.06 USD/h"', '"3.06"', "rent", "should say its unit"),
+        ("v100-sxm2", 'source = "skypilot-2024-01"', 'source = "hearsay"', "rent", "not declared"),
+        ("v100-sxm2", "date = 2024-01-05", "date = 2003-01-05", "rent.date", "before the device"),
+        ("v100-sxm2", "date = 2024-01-05", "date = 2999-01-05", "rent.date", "in the future"),
+        ("k80", '"1.80 USD/h"', '"0.90 USD/h"', "rent", "not 2 x 0.90 USD/h"),
         # parts
         ("k80", '"480 GB/s"', '"240 GB/s"', "memory.bandwidth", "not 2 x 240 GB/s"),
         ("k80", '"4992"', '"2496"', "cores.fp32_lanes", "not 2 x 2496"),
@@ -124,6 +131,8 @@ def test_an_explained_deviation_is_reported_but_no_error():
         ('"15.75 GB/s"', '"16 GB/s"', "not 16 x pcie3"),
         ('"56.25 GB/s"', '"112.5 GB/s"', "not 4 x nvlink3-ga102"),
         ('"0.5 us"', '"0.5 GB"', "not in s"),
+        ('"86 IOPS"', '"86 GB"', "not in IOPS"),
+        ('"86 IOPS"', '"0 IOPS"', "not above 0"),
         ('aliases = ["pcie2"]', 'aliases = ["PCIe-3"]', "is also one of"),
     ],
 )

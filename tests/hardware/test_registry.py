@@ -106,6 +106,21 @@ def test_a_further_file_does_not_take_a_name(tmp_path: Path) -> None:
         ('default = "base"', 'default = "turbo"', r"Invalid enum value 'turbo' - at `\$\.clocks\.default`"),
         ('precision = "fp64"', 'precision = "fp65"', r"Invalid enum value 'fp65'"),
         ("[cores]", "[cores", "mine.toml"),
+        (
+            "[sources]",
+            "[rent]\nvalue = '2 USD/h'\nsource = 'a'\n[sources]",
+            r"missing required field `date` - at `\$\.rent`",
+        ),
+        (
+            "[sources]",
+            "[rent]\nvalue = '2 EUR/h'\nsource = 'a'\ndate = 2024-01-01\n[sources]",
+            r"rent: '2 EUR/h' is not in",
+        ),
+        (
+            "[sources]",
+            "[rent]\nvalue = '0 USD/h'\nsource = 'a'\ndate = 2024-01-01\n[sources]",
+            r"rent: '0 USD/h' is not abo",
+        ),
     ],
 )
 def test_a_bad_file_is_named_with_its_field(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -116,6 +131,20 @@ def test_a_bad_file_is_named_with_its_field(tmp_path: Path, old: str, new: str, 
     with pytest.raises(BadDevice, match=message) as caught:
         read_device(mine)
     assert str(caught.value).startswith(str(mine))
+
+
+@pytest.mark.parametrize(
+    ("name", "usd_per_h", "watts"),
+    [
+        ("v100-sxm2", 3.06, 300), ("k80-die", 0.90, 150), ("k80", 1.80, 300),  # p3.2xlarge; p2.xlarge, and two of them
+        ("a100-sxm-40gb", 21.957642 / 8, 400), ("h100-sxm", 55.04 / 8, 700),  # p4d.24xlarge, p5.48xlarge: eight each
+        ("gtx580", None, 244), ("m60-die", 1.14, None),
+    ],
+)  # fmt: skip
+def test_price_and_power_are_those_of_the_sources_or_absent(name, usd_per_h, watts) -> None:
+    device = find_device(name)
+    assert device.rent_usd_per_h == (None if usd_per_h is None else pytest.approx(usd_per_h, rel=1e-4))
+    assert device.power_w == watts
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"a = " + b"[" * 50_000])
@@ -129,6 +158,30 @@ def test_garbage_is_a_bad_file(tmp_path: Path, content: bytes) -> None:
 def test_an_absent_file_is_a_bad_file(tmp_path: Path) -> None:
     with pytest.raises(BadDevice, match="cannot be read"):
         read_device(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("86 IOPS", "86 seeks", r"link\.hdd\.random_reads: '86 seeks' is not in IOPS"),
+        ("0.5 us", "soon", r"link\.infiniband-edr\.latency: 'soon' is no quantity"),
+        ("15.75 GB/s", "fast", r"link\.pcie3-x16\.per_direction: 'fast' is no quantity"),
+    ],
+)
+def test_a_bad_figure_of_a_link_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    mine = tmp_path / "links.toml"
+    text = (shipped("hardware") / "links.toml").read_text()
+    assert old in text
+    mine.write_text(text.replace(old, new, 1))
+    with pytest.raises(BadDevice, match=message):
+        read_links(mine)
+
+
+def test_storage_reads_at_random_places() -> None:
+    """The data sheet's disk: 7.4 ms to seek and half a turn at 7200 rpm, 4.16 ms; a link that is none has no figure."""
+    links = read_links().link
+    assert links["hdd"].random_reads_per_s == pytest.approx(1 / (7.4e-3 + 4.16e-3), rel=0.01)
+    assert links["ethernet-10"].random_reads_per_s is None
 
 
 @pytest.mark.parametrize(
