@@ -35,7 +35,8 @@ def layers(
 ) -> None:
     """Count NETWORK layer by layer: FLOPs or MACs, parameters, shapes.
 
-    NETWORK is a shipped network, a descriptor file, or package.module:factory with --input.
+    NETWORK is a shipped network, a file (a descriptor, a Caffe prototxt, PALEO's JSON), or package.module:factory
+    with --input.
 
     \b
       paleo-lite layers vgg16

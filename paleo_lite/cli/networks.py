@@ -6,7 +6,15 @@ from pathlib import Path
 
 import click
 
-from ..networks import Network, find_network, network_names, trace_factory, trace_named, write_descriptor
+from ..networks import (
+    Network,
+    find_network,
+    network_names,
+    read_network_file,
+    trace_factory,
+    trace_named,
+    write_descriptor,
+)
 from ..networks.listing import network_rows
 from ..report.networks import network_dict, network_page, networks_page
 from .common import WHOLE, complete_networks, network_options, output_options, parse_inputs, show
@@ -44,14 +52,19 @@ def show_network(network: str, image_size: int | None, style: str) -> None:
 @network_options
 @click.option("--debug", is_flag=True, hidden=True, expose_value=False)
 def export(network: str, output: Path, force: bool, image_size: int | None, inputs: tuple[str, ...]) -> None:
-    """Trace NETWORK with torch and write its descriptor.
+    """Write the descriptor of NETWORK: traced with torch, or read from a file.
 
-    NETWORK is a torchvision classification model, googlenet-caffe, resnet50-caffe, or package.module:factory.
+    NETWORK is a torchvision classification model, googlenet-caffe, resnet50-caffe, package.module:factory, a Caffe
+    prototxt, or a JSON network file of PALEO's.
     """
     if output.exists() and not force:
         raise click.UsageError(f"{output} is there already: give another name, or --force to replace it")
     found: Network
-    if ":" in network:
+    if network.endswith((".json", ".prototxt")):
+        if inputs:
+            raise click.UsageError("--input is for package.module:factory; a file says its own, and takes --image-size")
+        found = read_network_file(Path(network), image_size)
+    elif ":" in network:
         shapes = parse_inputs(inputs)
         if not shapes:
             raise click.UsageError(f"{network} needs the shape of its inputs: --input 3x224x224")

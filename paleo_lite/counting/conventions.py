@@ -118,6 +118,12 @@ def _lu2017(op: Op) -> int | None:
     return None
 
 
+def _paleo(op: Op) -> int | None:
+    from .paleo import count_paleo  # with all of PALEO, and only then
+
+    return count_paleo(op)
+
+
 CONVENTIONS: dict[str, Convention] = {
     convention.name: convention
     for convention in (
@@ -127,6 +133,7 @@ CONVENTIONS: dict[str, Convention] = {
         ),
         Convention("pthflops", "op", "what the pthflops package counts, rule for rule (forward only)", _pthflops),
         Convention("lu2017", "op", "what Lu et al. 2017 print, as far as it can be read (forward only)", _lu2017),
+        Convention("paleo", "FLOP", "what PALEO counts: its own layers, without biases (forward only)", _paleo),
     )
 }
 """Every convention, by name."""

@@ -1,6 +1,6 @@
 """Floor 3: what is computed."""
 
-from .catalog import find_network, network_names, trace_factory, trace_named
+from .catalog import find_network, network_names, read_network_file, trace_factory, trace_named
 from .counts import LayerCounts, count_network
 from .descriptor import read_descriptor, write_descriptor
 from .network import Network
@@ -12,6 +12,7 @@ __all__ = [
     "find_network",
     "network_names",
     "read_descriptor",
+    "read_network_file",
     "trace_factory",
     "trace_named",
     "write_descriptor",

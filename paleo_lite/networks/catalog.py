@@ -11,7 +11,7 @@ from pathlib import Path
 from ..counting import Shape
 from ..errors import BadDescriptor, BadValue, MissingExtra, UnknownName
 from ..files import cache_folder, shipped
-from .descriptor import FORMAT, read_descriptor, write_descriptor
+from .descriptor import FORMAT, decode_descriptor, read_bounded, read_descriptor, write_descriptor
 from .network import Network
 
 TRACER = 1
@@ -29,14 +29,16 @@ def normalise(name: str) -> str:
 
 
 def find_network(name: str, image_size: int | None = None) -> Network:
-    """A shipped network, or a descriptor file, at its own image size or another.
+    """A shipped network, or one that a file describes, at its own image size or another.
 
     Parameters
     ----------
     name : str
-        ``"resnet50"``, or a path that ends in ``.json``.
+        ``"resnet50"``, or a path that ends in ``.json`` (a descriptor, or a network file of PALEO's) or ``.prototxt``
+        (Caffe).
     image_size : int, optional
-        Height and width of the images. Another size than the descriptor's needs torch once; the result is cached.
+        Height and width of the images. Another size than the descriptor's needs torch once; the result is cached. For a
+        file of PALEO's or Caffe's, what its input is taken to be.
 
     Raises
     ------
@@ -51,12 +53,34 @@ def find_network(name: str, image_size: int | None = None) -> Network:
     """
     if image_size is not None and (isinstance(image_size, bool) or not isinstance(image_size, int) or image_size < 1):
         raise BadValue(f"the image size must be a whole number of 1 or more, not {image_size!r}")
-    network = read_descriptor(Path(name) if name.endswith(".json") else _path_of(name))
+    file = name.endswith((".json", ".prototxt"))
+    network = read_network_file(Path(name), image_size) if file else read_descriptor(_path_of(name))
     if image_size is None or network.inputs[0][-2:] == (image_size, image_size):
         return network
-    if name.endswith(".json"):
-        raise BadDescriptor(f"{name}: a descriptor has one image size, {network.inputs[0][-1]}; trace the module anew")
+    if file or network.name.startswith("paleo_"):
+        again = "import PALEO's file again" if network.name.startswith("paleo_") else "trace the module anew"
+        raise BadDescriptor(f"{name}: a descriptor has one image size, {network.inputs[0][-1]}; {again}")
     return _retrace(network.name, image_size)
+
+
+def read_network_file(path: Path, image_size: int | None = None) -> Network:
+    """The network that a file describes: a descriptor, a network file of PALEO's, or a Caffe prototxt.
+
+    Raises
+    ------
+    BadDescriptor
+        If it is none of these, or malformed.
+    """
+    data = read_bounded(path)
+    if path.suffix == ".prototxt":
+        from .prototxt import read_prototxt
+
+        return read_prototxt(data, str(path), image_size)
+    from .paleo_json import is_paleo_json, read_paleo_json
+
+    if is_paleo_json(data):
+        return read_paleo_json(data, str(path), image_size)
+    return decode_descriptor(data, path)
 
 
 def _path_of(name: str) -> Path:

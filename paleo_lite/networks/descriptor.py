@@ -88,12 +88,27 @@ def read_descriptor(path: Path) -> Network:
     BadDescriptor
         If the file is no descriptor: the message names file, field and what was expected.
     """
+    return decode_descriptor(read_bounded(path), path)
+
+
+def read_bounded(path: Path) -> bytes:
+    """The bytes of a file that describes a network.
+
+    Raises
+    ------
+    BadDescriptor
+        If it cannot be read, or is larger than any network's description.
+    """
     try:
         if path.stat().st_size > _BYTES_AT_MOST:
             raise BadDescriptor(f"{path}: larger than {_BYTES_AT_MOST} bytes, which no descriptor is")
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise BadDescriptor(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def decode_descriptor(data: bytes, path: Path) -> Network:
+    """A network from a descriptor's bytes; see `read_descriptor`."""
     try:
         found = msgspec.json.decode(data, type=Descriptor)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

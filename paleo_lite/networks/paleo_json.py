@@ -1,0 +1,261 @@
+"""Reading PALEO's network files (github TalwalkarLab/paleo, ``nets/README.md``): NHWC layers in one JSON object.
+
+``{"name": ..., "layers": {NAME: {"type": ..., "parents": [...], ...}}}``. A ``Block`` is a name space whose layers
+without parents take the block's; its ``endpoint`` stands for the block as a parent. A ``ModelParallel`` block is one
+whose layers are split over workers: what is computed is the layers unsplit, and they are marked ``model_parallel``.
+PALEO gives every convolution a bias. Its activations and normalisations become layers of their own here, batch
+normalisation without parameters, so that parameters and layers are those that PALEO counts.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import BadDescriptor
+from .builder import Blob, Builder, check_input
+from .network import Network
+
+TYPES = (
+    "Input", "Convolution", "Pooling", "AvgPool", "InnerProduct", "Concatenate", "Elementwise", "Softmax", "Reshape",
+    "UpSampling2D", "Block", "ModelParallel",
+)  # fmt: skip
+"""Types of layers that are read, beside those whose output has the shape of their input."""
+
+_ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "relu6")
+_ONE_TO_ONE = {
+    "Dropout": "dropout", "ReLU": "relu", "Sigmoid": "sigmoid", "TanH": "tanh", "BatchNorm": "batch_norm",
+    "Scale": "scale", "LRN": "local_response_norm",
+}  # fmt: skip
+
+
+class _File(msgspec.Struct, frozen=True):
+    """The whole file."""
+
+    name: str
+    layers: dict[str, dict[str, Any]]
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    """A layer with its full name and its parents' full names."""
+
+    name: str
+    fields: dict[str, Any]
+    parents: list[str]
+    split: bool = False
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """What tells PALEO's files from descriptors, which have a format and their layers in columns."""
+
+    format: Any = None
+    layers: dict[str, msgspec.Raw] = {}
+
+
+def is_paleo_json(data: bytes) -> bool:
+    """Whether a JSON file is one of PALEO's rather than a descriptor."""
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return head.format is None and bool(head.layers)
+
+
+def read_paleo_json(data: bytes, where: str, image_size: int | None = None) -> Network:
+    """Read one of PALEO's network files.
+
+    Parameters
+    ----------
+    data : bytes
+        The file.
+    where : str
+        Its path, for messages and the source.
+    image_size : int, optional
+        Another height and width of the input than the file's.
+
+    Raises
+    ------
+    BadDescriptor
+        If it is no such file, or describes no network: the message names the layer and what is wrong with it.
+    """
+    try:
+        found = msgspec.json.decode(data, type=_File)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadDescriptor(f"{where}: {error}") from None
+    builder = Builder(where)
+    blobs: dict[str, Blob] = {}
+    inputs = []
+    for spec in _in_order(_flatten(found, where), where):
+        if spec.fields["type"] == "Input":
+            blobs[spec.name] = _input(spec, where, image_size)
+            inputs.append(blobs[spec.name].shape)
+        else:
+            try:
+                blobs[spec.name] = _layer(builder, spec, [blobs[parent] for parent in spec.parents])
+            except (KeyError, TypeError, IndexError, ValueError) as error:
+                problem = f"{type(error).__name__}: {error}"
+                raise builder.fail(spec.name, f"its fields do not fit type {spec.fields['type']} ({problem})") from None
+    if not inputs:
+        raise BadDescriptor(f"{where}: has no layer of type Input")
+    normalised = any(layer.kind == "batch_norm" for layer in builder.layers)
+    notes = ("batch normalisation has no parameters and convolutions have a bias, as PALEO counts them",)
+    return builder.network(
+        Path(where).stem, tuple(inputs), f"PALEO network file {Path(where).name}", notes * normalised
+    )
+
+
+def _flatten(found: _File, where: str) -> dict[str, _Spec]:
+    """The layers of all blocks under their full names."""
+    ends: dict[str, str] = {}
+    specs: dict[str, _Spec] = {}
+    for name, fields in found.layers.items():
+        if fields.get("type") in ("Block", "ModelParallel"):
+            if "endpoint" in fields:
+                ends[name] = f"{name}/{fields['endpoint']}"
+            inside = fields.get("layers")
+            if not isinstance(inside, dict) or not all(isinstance(one, dict) for one in inside.values()):
+                raise BadDescriptor(f"{where}: block {name!r} has no layers")
+            for inner, inner_fields in inside.items():
+                own = [f"{name}/{parent}" for parent in _parents(inner_fields, f"{name}/{inner}", where)]
+                parents = own or _parents(fields, name, where)
+                split = fields["type"] == "ModelParallel"
+                specs[f"{name}/{inner}"] = _Spec(f"{name}/{inner}", inner_fields, parents, split)
+        else:
+            specs[name] = _Spec(name, fields, _parents(fields, name, where))
+    for spec in specs.values():
+        if not isinstance(spec.fields.get("type"), str):
+            raise BadDescriptor(f"{where}: layer {spec.name!r} has no type")
+        spec.parents[:] = [ends.get(parent, parent) for parent in spec.parents]
+        for parent in spec.parents:
+            if parent not in specs:
+                raise BadDescriptor(f"{where}: layer {spec.name!r} has a parent {parent!r}, which is not in the file")
+    return specs
+
+
+def _parents(fields: dict[str, Any], name: str, where: str) -> list[str]:
+    parents = fields.get("parents", [])
+    if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
+        raise BadDescriptor(f"{where}: layer {name!r}: parents must be a list of names")
+    # The copies of a split layer are one layer here.
+    return [parent.removesuffix("@all").removesuffix("@self") for parent in parents]
+
+
+def _in_order(specs: dict[str, _Spec], where: str) -> list[_Spec]:
+    """Every layer behind its parents, in the file's order otherwise."""
+    waiting = {name: len(set(spec.parents)) for name, spec in specs.items()}
+    children: dict[str, list[str]] = {name: [] for name in specs}
+    for name, spec in specs.items():
+        for parent in set(spec.parents):
+            children[parent].append(name)
+    places = {name: place for place, name in enumerate(specs)}
+    ready = [place for name, place in places.items() if not waiting[name]]
+    names, ordered = list(specs), []
+    while ready:
+        name = names[heappop(ready)]
+        ordered.append(specs[name])
+        for child in children[name]:
+            waiting[child] -= 1
+            if not waiting[child]:
+                heappush(ready, places[child])
+    if len(ordered) < len(specs):
+        circle = sorted(name for name, count in waiting.items() if count > 0)[:5]
+        raise BadDescriptor(f"{where}: layers wait for each other in a circle: {', '.join(circle)}")
+    return ordered
+
+
+def _input(spec: _Spec, where: str, image_size: int | None) -> Blob:
+    tensor = spec.fields.get("tensor")
+    if not isinstance(tensor, list) or len(tensor) not in (2, 4):
+        raise BadDescriptor(f"{where}: layer {spec.name!r}: tensor must be [N, H, W, C] or [N, features]")
+    shape = check_input(f"{where}: layer {spec.name!r}", [tensor[-1], *tensor[1:-1]])
+    return Blob((1, shape[1], image_size, image_size) if image_size and len(shape) == 4 else shape)
+
+
+def _layer(builder: Builder, spec: _Spec, parents: list[Blob]) -> Blob:
+    """Add one layer, with its normalisation and activation."""
+    fields, name, kind = spec.fields, spec.name, spec.fields["type"]
+    if not parents:
+        raise builder.fail(name, "has no parents")
+    blob, before = parents[0], len(builder.layers)
+    if kind == "Convolution":
+        result = _convolution(builder, name, fields, blob)
+    elif kind in ("Pooling", "AvgPool"):
+        window, stride = tuple(fields["ksize"][1:3]), tuple(fields["strides"][1:3])
+        pool = "max_pool" if kind == "Pooling" else "avg_pool"
+        result = builder.pooling(name, blob, pool, window, stride, _padding(builder, name, fields["padding"]))
+    elif kind == "InnerProduct":
+        result = builder.linear(name, blob, fields["num_outputs"])
+    elif kind == "Concatenate":
+        axis = {0: 0, 1: 2, 2: 3, 3: 1}[fields["dim"]] if len(blob.shape) == 4 else fields["dim"]
+        # Split layers come together again; one part is the whole here.
+        result = blob if len(parents) == 1 else builder.concat(name, parents, axis)
+    elif kind == "Elementwise":
+        result = builder.elementwise(name, "add", parents)
+    elif kind == "Softmax":
+        classes = fields.get("num_classes") or blob.shape[1]
+        if classes != blob.shape[1]:
+            raise builder.fail(name, f"{classes} classes from {blob.shape[1]} channels")
+        result = builder.add(name, "softmax", [blob], (1, classes))
+    elif kind == "Reshape":
+        result = builder.add(name, "view", [blob], _reshaped(builder, name, blob, fields["output_shape"]))
+    elif kind == "UpSampling2D":
+        channels, height, width = builder.images(name, blob)
+        shape = (1, channels, height * fields["ksize"][1], width * fields["ksize"][2])
+        result = builder.add(name, "interpolate", [blob], shape, (), {"mode": "nearest"})
+    elif kind in _ONE_TO_ONE:
+        off = kind == "Dropout" and fields.get("dropout_keep_prob") == 1
+        result = builder.add(name, _ONE_TO_ONE[kind], [blob], blob.shape, (), {"p": 0} if off else None)
+    else:
+        raise builder.fail(name, f"type {kind!r} is not read: known are {', '.join([*TYPES, *_ONE_TO_ONE])}")
+    if spec.split:
+        for index in range(before, len(builder.layers)):
+            layer = builder.layers[index]
+            builder.layers[index] = layer._replace(attributes={**layer.attributes, "model_parallel": True})
+    return result
+
+
+def _convolution(builder: Builder, name: str, fields: dict[str, Any], blob: Blob) -> Blob:
+    kernel_h, kernel_w, channels_in, channels_out = fields["filter"]
+    if channels_in not in (-1, blob.shape[1]):
+        raise builder.fail(name, f"its filter takes {channels_in} channels, its parent has {blob.shape[1]}")
+    stride = tuple(fields["strides"][1:3])
+    padding = _padding(builder, name, fields["padding"])
+    result = builder.convolution(name, blob, channels_out, (kernel_h, kernel_w), stride, padding)
+    if fields.get("normalizer_fn"):
+        result = builder.add(f"{name}.batch_norm", "batch_norm", [result], result.shape)
+    function = fields.get("activation_fn", "relu")  # PALEO's default
+    if function is None:
+        return result
+    if function not in _ACTIVATIONS:
+        raise builder.fail(name, f"activation {function!r} is not among {', '.join(_ACTIVATIONS)}")
+    return builder.add(f"{name}.{function}", function, [result], result.shape)
+
+
+def _padding(builder: Builder, name: str, padding: Any) -> tuple[int, int] | str:
+    if padding == "VALID":
+        return 0, 0
+    if padding == "SAME":
+        return "same"
+    if isinstance(padding, list) and len(padding) == 2 and all(isinstance(n, int) and n >= 0 for n in padding):
+        return padding[0], padding[1]
+    raise builder.fail(name, f"padding {padding!r} is neither VALID nor SAME")
+
+
+def _reshaped(builder: Builder, name: str, blob: Blob, shape: list[int]) -> tuple[int, ...]:
+    """The shape behind the batch; -1 stands for what is left."""
+    elements, rest = 1, list(shape[1:])
+    for size in blob.shape:
+        elements *= size
+    known = 1
+    for size in rest:
+        known *= size if size != -1 else 1
+    if rest.count(-1) > 1 or known < 1 or elements % known or (-1 not in rest and known != elements):
+        raise builder.fail(name, f"{blob.shape[1:]} cannot be reshaped to {rest}")
+    sizes = [elements // known if size == -1 else size for size in rest]
+    return (1, sizes[-1], *sizes[:-1])
+
+
+__all__ = ["TYPES", "is_paleo_json", "read_paleo_json"]

@@ -1,0 +1,1 @@
+"""Floor 5: many devices, what feeds them, and whole design spaces."""
