@@ -1,0 +1,96 @@
+"""`LinkRate`: a link as the models of collectives see it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ..errors import BadValue
+from ..units import format_si
+
+Cost = tuple[Any, Any]
+"""Steps of a collective, and bytes that the busiest device sends or receives."""
+
+
+class LinkRate(msgspec.Struct, frozen=True):
+    """What a link does for one device: the terms of the model.
+
+    Seconds of a collective are ``start + steps * latency + 2 sqrt(ramp * wire) + min(wire / small_share, switch +
+    wire)`` with ``wire = bytes / (bandwidth * ppp)``. The root is what is left of a pipeline that cuts a message into
+    the best number of pieces, each of which costs ``ramp`` (as in Sanders et al. 2009). The minimum is a library that
+    has a second protocol, for small messages, which reaches less bandwidth and saves the switch (NCCL's LL and LL128
+    beside Simple). A data sheet knows neither.
+
+    Attributes
+    ----------
+    name : str
+    bandwidth_bytes_per_s : float
+        Of one direction, as the data sheet has it.
+    latency_s : float
+        Of one step of a collective.
+    ppp : float
+        The share of the bandwidth that a platform reaches.
+    label : str
+        Where the other figures come from.
+    start_s, ramp_s, switch_s : float
+        What a call costs before its first step; the cost of a piece; what small messages save.
+    small_share : float
+        The share of the reached bandwidth that small messages have.
+    ppp_at : tuple of (int, float)
+        The same share where it was measured for several numbers of workers, in rising order: between them it is
+        interpolated over log(workers), beyond them it stays. `ppp` is that of most workers then.
+    scatter : float
+        Relative deviation of what was measured from the model; 0 where nothing was.
+    """
+
+    name: str
+    bandwidth_bytes_per_s: float
+    latency_s: float = 0.0
+    ppp: float = 1.0
+    label: str = "data sheet"
+    start_s: float = 0.0
+    ramp_s: float = 0.0
+    switch_s: float = 0.0
+    small_share: float = 1.0
+    ppp_at: tuple[tuple[int, float], ...] = ()
+    scatter: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bandwidth_bytes_per_s < math.inf:
+            raise BadValue(f"link {self.name}: a bandwidth above 0 is needed, not {self.bandwidth_bytes_per_s:g} B/s")
+        for cost in (self.latency_s, self.start_s, self.ramp_s, self.switch_s):
+            if not 0 <= cost < math.inf:
+                raise BadValue(f"link {self.name}: a latency is 0 or more seconds, not {cost:g}")
+        for share in (self.ppp, self.small_share, *(share for _, share in self.ppp_at)):
+            if not 0 < share < math.inf:
+                raise BadValue(f"link {self.name}: the PPP is a share above 0, not {share:g}")
+
+    @property
+    def measured(self) -> bool:
+        """Whether latency and PPP were fitted to measured collectives."""
+        return bool(self.ppp_at)
+
+    def ppp_of(self, workers: Any) -> Any:
+        """The share that so many workers reach (scalar or array)."""
+        if not self.ppp_at:
+            return self.ppp
+        counts, shares = np.array(self.ppp_at).T
+        return np.exp(np.interp(np.log(workers), np.log(counts), np.log(shares)))
+
+    def time_s(self, cost: Cost, workers: Any) -> Any:
+        """Seconds of steps and bytes among so many workers (scalars or arrays that broadcast)."""
+        steps, sent_bytes = cost
+        wire = sent_bytes / (self.bandwidth_bytes_per_s * self.ppp_of(workers))
+        whole = np.minimum(wire / self.small_share, self.switch_s + wire) if self.switch_s else wire
+        return self.start_s + steps * self.latency_s + 2 * np.sqrt(self.ramp_s * wire) + whole
+
+    def describe(self) -> str:
+        """``pcie3-x16: 15.75 GB/s per direction at PPP 0.7, latency 12 us (data sheet)``."""
+        shares = sorted(share for _, share in self.ppp_at) or [self.ppp]
+        share = f"{shares[0]:.2g}" + (f" to {shares[-1]:.2g}" if shares[-1] > shares[0] else "")
+        at = "" if shares == [1] else f" at PPP {share}"
+        latency = f", latency {format_si(self.latency_s, 's', 3)}" if self.latency_s else ""
+        return f"{self.name}: {format_si(self.bandwidth_bytes_per_s, 'B/s')} per direction{at}{latency} ({self.label})"

@@ -1,0 +1,129 @@
+"""From what people call a link to its `LinkRate`: a name of the registry, a calibrated platform, or ``25 GB/s``."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from ..errors import AmbiguousName, BadQuantity, BadValue, UnknownName
+from ..hardware import Link, read_links
+from ..hardware.registry import key
+from ..units import parse_quantity
+from .collectives import LinkRate
+from .link_calibration import link_rate_of, shipped_link_calibrations
+
+_RATE = re.compile(r"[-+.]?\d[\d.]*(e[-+]?\d+)?(\s+[^x×\s].*|[a-z]*(/s|bps))?|.*/s", re.IGNORECASE)
+_SEVERAL = re.compile(r"(\d{1,9})\s*[xX×]\s+(.*\S)")
+
+
+def link_rate(name_or_link: str | Link | LinkRate, ppp: float | None = None, operation: str = "all-reduce") -> LinkRate:
+    """The rate of a link.
+
+    Parameters
+    ----------
+    name_or_link : str, Link or LinkRate
+        A link of ``hardware/links.toml`` by id, alias or name, with what a shipped calibration that stands for it has
+        measured, if any; a shipped calibration by name; a rate of one direction, such as ``"20 Gbit/s"``; or several
+        of these side by side: ``"8x infiniband-hdr"``.
+    ppp : float, optional
+        The share of the data sheet's bandwidth that is reached; calibrations are not used then.
+    operation : str
+        What it is used for, one of `OPERATIONS`: calibrations differ.
+
+    Raises
+    ------
+    UnknownName, AmbiguousName
+        If no link, or more than one, is called that.
+    BadQuantity
+        If it looks like a rate and is none.
+    BadValue
+        If rate or PPP are not above 0.
+    """
+    if isinstance(name_or_link, LinkRate):
+        rate = name_or_link
+    elif isinstance(name_or_link, Link):
+        rate = _sheet_rate(name_or_link.name, name_or_link)
+    else:
+        rate = _named(name_or_link.strip(), operation, calibrated=ppp is None)
+    if ppp is None:
+        return rate
+    return LinkRate(rate.name, rate.bandwidth_bytes_per_s, rate.latency_s, ppp, f"{rate.label}, PPP as given")
+
+
+def _named(text: str, operation: str, calibrated: bool) -> LinkRate:
+    several = _SEVERAL.fullmatch(text)
+    if several:
+        count, one = int(several[1]), _named(several[2], operation, calibrated)
+        if count < 1:
+            raise BadValue(f"{text!r}: links side by side are 1 or more")
+        return msgspec.structs.replace(
+            one, name=f"{count}x {one.name}", bandwidth_bytes_per_s=count * one.bandwidth_bytes_per_s
+        )
+    if _RATE.fullmatch(text):
+        return LinkRate(text, parse_rate(text), label="given")
+    calibrations = shipped_link_calibrations()
+    if text in calibrations:
+        identity, named = calibrations[text].link, {text: calibrations[text]}
+    else:
+        identity = find_link(text)[0]
+        named = {name: each for name, each in calibrations.items() if each.link == identity and each.stands_for_link}
+    for name, each in named.items():
+        rate = link_rate_of(name, each, operation) if calibrated else None
+        if rate is not None:
+            return rate
+    return _sheet_rate(identity, read_links().link[identity])
+
+
+def parse_rate(text: str) -> float:
+    """Bytes per second from ``"25 GB/s"`` or ``"20 Gbit/s"``.
+
+    Raises
+    ------
+    BadQuantity
+        If it is neither.
+    BadValue
+        If it is not above 0.
+    """
+    form = "expected one with its unit, such as '25 GB/s' or '20 Gbit/s'"
+    if not text.endswith(("/s", "bps")):
+        raise BadQuantity(f"{text!r} is no rate of a link: {form}")
+    for unit, per_byte in (("B/s", 1), ("bit/s", 8)):
+        try:
+            rate = parse_quantity(text, unit) / per_byte
+        except BadQuantity:
+            continue
+        if not rate > 0:
+            raise BadValue(f"a link needs a rate above 0, not {text!r}")
+        return rate
+    raise BadQuantity(f"{text!r} is no rate of a link: {form}")
+
+
+def find_link(name: str) -> tuple[str, Link]:
+    """The id and link that a name means: an id, else an alias or name, else PALEO's name of a link without ``paleo-``.
+
+    Raises
+    ------
+    UnknownName, AmbiguousName
+        If no link, or more than one, is called that.
+    """
+    links = read_links().link
+    if name in links:
+        return name, links[name]
+    wanted = key(name)
+    found = [
+        each for each, link in links.items() if wanted in {key(known) for known in (each, link.name, *link.aliases)}
+    ]
+    found = found or [each for each in links if each == f"paleo-{name.lower()}"]
+    if len(found) == 1:
+        return found[0], links[found[0]]
+    candidates = found or [each for each in links if wanted and key(each).startswith(wanted)]
+    if candidates:
+        raise AmbiguousName("link", name, candidates)
+    known = [*links, *shipped_link_calibrations()]
+    raise UnknownName("link", name, known, "'paleo-lite hardware links' shows all; '25 GB/s' is a link as well.")
+
+
+def _sheet_rate(identity: str, link: Link) -> LinkRate:
+    latency_s = parse_quantity(link.latency.value, "s") if link.latency else 0.0
+    return LinkRate(identity, link.bandwidth_bytes_per_s, latency_s)
