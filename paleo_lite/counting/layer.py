@@ -140,7 +140,7 @@ def trace_flow(layers: Sequence[Layer]) -> Flow:
     for layer in layers:
         scales.append(any(p == INPUT or (p >= 0 and scales[p]) for p in layer.parents))
         trainable = bool(layer.weights) and not layer.attributes.get("frozen", False)
-        passes = not layer.attributes.get("no_gradient", False)
+        passes = layer.kind != "fill" and not layer.attributes.get("no_gradient", False)
         gradient.append(passes and (trainable or any(p >= 0 and gradient[p] for p in layer.parents)))
         if passes:
             for parent in layer.parents:

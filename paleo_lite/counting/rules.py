@@ -253,8 +253,13 @@ def interpolation(op: Op) -> Cost:
 
 
 def dropout(op: Op) -> Cost:
-    """Inference: nothing. Training: a compare and a multiplication per element, and a mask of one byte each."""
+    """Inference: nothing. Training: a compare and a multiplication per element, and a mask of one byte each.
+
+    With a probability of 0 nothing in training either.
+    """
     y = op.y
+    if op.attribute("p") == 0:
+        return Cost(NOTHING, NOTHING)
     return _cost(op, Phase(2 * y, 0, op.x, y, y), Phase(y, 0, y, op.x, y), inference=NOTHING)
 
 

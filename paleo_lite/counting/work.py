@@ -1,7 +1,8 @@
 """`Work`: what every layer of a network computes and moves, as arrays.
 
 Every count is affine in the batch size: activations grow with it, weights and what depends on them alone do not. The
-rules are therefore asked twice, at batch 1 and 2, and any batch size follows by one multiplication and one addition.
+rules are therefore asked twice, at batch 2 and 3, and any batch size follows by one multiplication and one addition.
+Not at batch 1: the gradient of what all samples share is a sum over the batch from 2 on only.
 """
 
 from __future__ import annotations
@@ -63,6 +64,10 @@ class Work(msgspec.Struct, frozen=True, eq=False):
         Layers whose multiply-accumulates tensor cores can do.
     unknown : tuple of str
         The kinds without a rule, with how many layers have each: ``("aten.sort (2)",)``.
+    execution : str
+        ``eager``, or how `fuse` says that kernels are launched.
+    carrier : ndarray of int, shape (layers,), or None
+        For each layer the one in whose row its fused kernel stands; None where nothing was fused.
     """
 
     names: tuple[str, ...]
@@ -78,6 +83,8 @@ class Work(msgspec.Struct, frozen=True, eq=False):
     activations_per_sample: Array
     matrix: NDArray[np.bool_]
     unknown: tuple[str, ...]
+    execution: str = "eager"
+    carrier: Array | None = None
 
     def column(self, name: str, phase: str, batch_size: int = 1) -> Array:
         """One column for the passes of a phase, shape (passes, layers).
@@ -181,16 +188,20 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
     chosen = find_convention(convention)
     size = element_bytes(precision)
     flow = trace_flow(layers)
-    at_one, at_two = (
-        [_rows(op, chosen, size, flow.consumers[i]) for i, op in enumerate(see(layers, flow, n))] for n in (1, 2)
+    at_two, at_three = (
+        [_rows(op, chosen, size, flow.consumers[i]) for i, op in enumerate(see(layers, flow, n))] for n in (2, 3)
     )
     shape = (len(layers), len(PASSES), len(COLUMNS))
     try:
-        one, two = (np.array([row[0] for row in rows], dtype=np.int64).reshape(shape).T for rows in (at_one, at_two))
-        count_one, count_two = (np.array([row[1] or 0 for row in rows], dtype=np.int64) for rows in (at_one, at_two))
+        two, three = (
+            np.array([row[0] for row in rows], dtype=np.int64).reshape(shape).T for rows in (at_two, at_three)
+        )
+        count_two, count_three = (
+            np.array([row[1] or 0 for row in rows], dtype=np.int64) for rows in (at_two, at_three)
+        )
     except OverflowError:
         raise CountFailed("the counts of a layer do not fit into 64 bits: are its shapes right?") from None
-    counted = np.array([row[1] is not None for row in at_one], dtype=bool)
+    counted = np.array([row[1] is not None for row in at_two], dtype=bool)
     missing: dict[str, int] = {}
     for layer, known in zip(layers, counted):
         if not known:
@@ -200,14 +211,14 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
         kinds=tuple(layer.kind for layer in layers),
         convention=chosen,
         precision=precision,
-        per_sample=two - one,
-        fixed=2 * one - two,
-        count_per_sample=count_two - count_one,
-        count_fixed=2 * count_one - count_two,
+        per_sample=three - two,
+        fixed=3 * two - 2 * three,
+        count_per_sample=count_three - count_two,
+        count_fixed=3 * count_two - 2 * count_three,
         counted=counted,
         parameters=np.array([layer.parameters for layer in layers], dtype=np.int64),
-        activations_per_sample=np.array([row[2] for row in at_two], dtype=np.int64)
-        - np.array([row[2] for row in at_one], dtype=np.int64),
+        activations_per_sample=np.array([row[2] for row in at_three], dtype=np.int64)
+        - np.array([row[2] for row in at_two], dtype=np.int64),
         matrix=np.array([layer.kind in MATRIX_KINDS for layer in layers], dtype=bool),
         unknown=tuple(f"{kind} ({number})" for kind, number in sorted(missing.items())),
     )

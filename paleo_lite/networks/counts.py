@@ -42,6 +42,11 @@ class LayerCounts(msgspec.Struct, frozen=True, eq=False):
         return int(sum(int(counts[index]) for index in self.kept))
 
     @property
+    def kernels(self) -> int:
+        """Kernels that the reported layers launch."""
+        return int(self.work.column("kernels", self.phase, self.batch_size)[:, list(self.kept)].sum())
+
+    @property
     def unknown(self) -> tuple[str, ...]:
         """Reported layers whose kind the convention has no rule for."""
         return tuple(f"{self.work.names[i]} ({self.work.kinds[i]})" for i in self.kept if not self.work.counted[i])
@@ -91,6 +96,8 @@ class LayerCounts(msgspec.Struct, frozen=True, eq=False):
             "unit": self.work.convention.unit,
             "phase": self.phase,
             "batch_size": self.batch_size,
+            "execution": self.work.execution,
+            "kernels": self.kernels,
             "total": self.total,
             "macs": sum(row["macs"] for row in self.rows()),
             "parameters": self.network.parameters,

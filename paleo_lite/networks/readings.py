@@ -193,8 +193,9 @@ def glu(input, *_, **__):  # type: ignore[no-untyped-def]
     return Reading("glu", [input], [], {})
 
 
-def dropout(input, *_, **__):  # type: ignore[no-untyped-def]
-    return Reading("dropout", [input], [], {}, "alias")
+def dropout(input, p=0.5, *_, **__):  # type: ignore[no-untyped-def]
+    # With a probability of 0 nothing is computed, in training neither.
+    return Reading("dropout", [input], [], {"p": 0} if p == 0 else {}, "alias")
 
 
 def activation(kind: str) -> Reader:

@@ -21,6 +21,8 @@ _LAYERS_AT_MOST = 1_000_000
 _ASSUMED_AT_MOST = 1_000  # answers to one data-dependent question before it is taken for an endless loop
 _KINDS_OF_MANY_CALLS = words("add sub mul div matmul reduce copy gather view slice fill compare logical round")
 
+_KEEPS_RESULT_IN_PLACE = words("leaky_relu elu selu celu")  # for their gradient; else their operand
+
 
 class _Call:
     """A module that is being called."""
@@ -236,6 +238,8 @@ class Recorder:
             attributes["frozen"] = True
         if not gradients:
             attributes["no_gradient"] = True
+        if reading.kind in _KEEPS_RESULT_IN_PLACE and any(tensor is reading.tensors[0] for tensor in outputs):
+            attributes["in_place"] = True
         leaf = self._calls[-1].leaf if self._calls else ""
         self._layers.append(
             Layer(
