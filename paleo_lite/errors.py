@@ -98,12 +98,20 @@ class CalibrationFailed(PaleoError):
     """Measurements that cannot be fitted as they are, or a calibration that does not fit what it is used for."""
 
 
+class DoesNotFit(PaleoError):
+    """Not even one sample fits into the device's memory; the sentence says what is needed and what would help."""
+
+
 class TraceFailed(PaleoError):
     """The module could not be run on the meta device; the sentence carries the module's own error."""
 
 
 class FactoryFailed(PaleoError):
     """``package.module:factory`` could not be imported, raised, or returned no module."""
+
+
+class SweepStopped(PaleoError):
+    """A sweep that could not go on; the sentence says what is kept, and that the same command goes on from there."""
 
 
 class MissingExtra(PaleoError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from ..counting import PHASES, Layer, Work
 from ..counting.gemm import gemm_of
 from .classes import CLASSES, MATRIX_CLASSES, class_of
+from .transforms import may_transform, transformed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 TILE_ROWS, TILE_COLUMNS, TILE_INNER = 32, 32, 16
 """Sizes that matrix products are padded to. Libraries use tiles of 32 to 256; what counts is the waste at the edges."""
+FEW_COLUMNS, LEAST_COLUMNS = 8, 4
+"""Data gradients of convolutions with so few input channels are padded to so many columns only."""
 WORK_ROWS, WORK_COLUMNS = 64, 64
 """The tile of output that one multiprocessor takes at a time."""
 WORK_INNER = 8192
@@ -36,7 +39,8 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     gradients : ndarray
         Parameter tensors whose gradient the host hands over: added to what is there, set to zero before.
     padding : ndarray
-        Multiply-accumulates of the padded matrix product over those of the product itself; 1 for other layers.
+        Multiply-accumulates of the padded matrix product over those of the product itself; 1 for other layers. Below 1
+        where a convolution by Fourier transforms takes less (`transforms`).
     tiles : ndarray
         Tiles of output that can be computed side by side; 0 for layers that are no matrix product.
     work_class : ndarray of int
@@ -45,6 +49,9 @@ class Features(msgspec.Struct, frozen=True, eq=False):
         0 forward (or inference), 1 data gradient, 2 weight gradient, 3 update.
     place : ndarray of int, shape (entries, 2)
         Pass and layer of each entry.
+
+    For many batch sizes at once (`broadcast`) the first six have the shape (entries, batch sizes), class and part
+    (entries, 1).
     """
 
     flops: Floats
@@ -63,7 +70,7 @@ class Features(msgspec.Struct, frozen=True, eq=False):
         return (self.work_class < len(MATRIX_CLASSES)) & (self.part < 3)
 
 
-_PARTS = {"inference": 0, "forward": 0, "backward_data": 1, "backward_weight": 2, "update": 3}
+PARTS = {"inference": 0, "forward": 0, "backward_data": 1, "backward_weight": 2, "update": 3}
 
 
 def features_of(layers: Sequence[Layer], work: Work, phase: str, batch_size: int) -> Features:
@@ -81,10 +88,10 @@ def features_of(layers: Sequence[Layer], work: Work, phase: str, batch_size: int
     kernels = work.column("kernels", phase, batch_size)
     place = np.argwhere(kernels > 0)
     classes = np.array([CLASSES.index(class_of(layer)) for layer in layers], dtype=np.int64)
-    sizes = np.array([_sizes(layers[layer], passes[part], batch_size) for part, layer in place], dtype=np.float64)
+    sizes = np.array([sizes_of(layers[layer], passes[part], batch_size) for part, layer in place], dtype=np.float64)
     sizes = sizes.reshape(len(place), 2)
     at = tuple(place.T)
-    part = np.array([_PARTS[name] for name in passes], dtype=np.int64)[place[:, 0]]
+    part = np.array([PARTS[name] for name in passes], dtype=np.int64)[place[:, 0]]
     tensors = np.array([len(layer.weights) for layer in layers], dtype=np.float64)[place[:, 1]]
     return Features(
         flops=work.column("flops", phase, batch_size)[at].astype(np.float64),
@@ -113,8 +120,8 @@ def merge_alike(features: Features) -> Features:
     return Features(**kept)
 
 
-def _sizes(layer: Layer, part: str, batch_size: int) -> tuple[float, float]:
-    """Padding and tiles of a layer's matrix product."""
+def sizes_of(layer: Layer, part: str, batch_size: int | Ints) -> tuple[Any, Any]:
+    """Padding and tiles of a layer's matrix product; of many batch sizes at once where they come as an array."""
     gemm = None if part == "update" else gemm_of(layer, part)
     if gemm is None or 0 in gemm[:4]:
         return 1.0, 0.0
@@ -122,16 +129,22 @@ def _sizes(layer: Layer, part: str, batch_size: int) -> tuple[float, float]:
         size * (batch_size if gemm.grows == name else 1)
         for name, size in zip(("rows", "columns", "inner", "groups"), gemm[:4])
     )
-    tiles = float(-(-rows // WORK_ROWS) * -(-columns // WORK_COLUMNS) * groups)
-    if part == "backward_weight" and groups == 1:
-        tiles *= -(-inner // WORK_INNER)
-    if groups > 1 and gemm.columns == gemm.groups == 1:
+    tiles = -(-rows // WORK_ROWS) * -(-columns // WORK_COLUMNS) * groups
+    if part == "backward_weight":
+        tiles = tiles * np.where(groups == 1, -(-inner // WORK_INNER), 1)
+    work_class = class_of(layer)
+    if work_class == "conv_depthwise":
         return 1.0, tiles
-    padding = (
-        _padded(rows, TILE_ROWS) / rows * _padded(columns, TILE_COLUMNS) / columns * _padded(inner, TILE_INNER) / inner
-    )
-    return (1.0 if class_of(layer) == "conv_depthwise" else padding), tiles
+    # The gradient of an image has a handful of columns, which libraries do not pad to a whole tile.
+    image = part == "backward_data" and layer.kind.startswith("conv") and gemm.groups == 1 and columns <= FEW_COLUMNS
+    wide = max(columns, LEAST_COLUMNS) if image else _padded(columns, TILE_COLUMNS)
+    padding = _padded(rows, TILE_ROWS) / rows * wide / columns * _padded(inner, TILE_INNER) / inner
+    if work_class == "conv_direct" and may_transform(layer):
+        padding = np.minimum(padding, transformed(layer, batch_size))
+    if gemm.columns == gemm.groups == 1:
+        padding = np.where(groups > 1, 1.0, padding)
+    return padding, tiles
 
 
-def _padded(size: int, tile: int) -> int:
+def _padded(size: Any, tile: int) -> Any:
     return -(-size // tile) * tile

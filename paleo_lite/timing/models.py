@@ -93,11 +93,15 @@ class PppModel(msgspec.Struct, frozen=True):
 
 
 class RooflineModel(msgspec.Struct, frozen=True):
-    """Williams et al. 2009, per layer: max(FLOPs / peak, bytes / bandwidth). No free parameter."""
+    """Williams et al. 2009, per layer: max(FLOPs / peak, bytes / bandwidth). No free parameter.
+
+    `notes` say why it stands in for a calibrated model where nobody asked for it.
+    """
 
     name: str = "roofline"
     ppp: float | None = None
     uses_memory: bool = True
+    notes: tuple[str, ...] = ()
 
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
         """The larger of the two."""

@@ -68,16 +68,18 @@ def predict_work(
     multiplies = np.array([[part != "update"] for part in PHASES[phase]]) & work.matrix
     rates = np.where(multiplies, peak.per_s, vector.per_s)
     compute_s, memory_s = counts / rates, moved / device.bandwidth_bytes_per_s
-    notes = [*network.notes, *_notes(device, peak, vector, work)]
+    notes = [*network.notes, *getattr(model, "notes", ()), *_notes(device, peak, vector, work)]
     constant_s, interval = 0.0, None
+    intervals: dict[str, tuple[float, float]] = {}
     if model.name == "calibrated":
-        from .fitted import step_of  # with what it needs, and only then
+        from .fitted import QUANTILES, step_of  # with what it needs, and only then
 
         step, seconds = step_of(
             cast("CalibratedModel", model), network.layers, work, device, precision, phase, batch_size, clock, unit
         )
         compute_s, memory_s, times_s = seconds["compute"], seconds["memory"], seconds["time"]
         constant_s, interval = step.constant_s, step.interval()
+        intervals = {f"{level:.0%}".rstrip("%"): step.interval(level) for level in QUANTILES}
         if step.waiting > 1.05:
             notes.append(
                 f"the host launches kernels more slowly than the device runs them: {step.waiting:.2g} times as long"
@@ -109,7 +111,12 @@ def predict_work(
         parameters=network.parameters,
         constant_s=constant_s,
         interval=interval,
+        intervals=intervals,
         notes=tuple(notes),
+        execution=work.execution,
+        kernels=int(work.column("kernels", phase, batch_size).sum()),
+        carrier=work.carrier,
+        layers=network.layers,
     )
 
 
@@ -185,7 +192,7 @@ def vector_peak(device: Device, precision: str, clock: str | None = None) -> Pea
 
 def _notes(device: Device, peak: PeakRate, vector: PeakRate, work: Work) -> list[str]:
     notes = _device_notes(device, peak)
-    if work.convention.name != "flops":
+    if work.convention.unit != "FLOP":  # a convention in FLOPs goes with the peak
         notes.append(
             f"the {work.convention.name} convention counts a multiply-accumulate as 1, the peak counts it as 2: "
             "compute times come out about half as long as they should"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from ..counting import Layer
 from ..errors import UnknownName
 from ..extras import need
 from ..hardware import Device, PeakRate
@@ -16,6 +17,8 @@ from .models import TimeModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from .capacity import MemoryFit
 
     Array = NDArray[np.float64]
 
@@ -56,9 +59,21 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
     constant_s : float
         Seconds that a step takes besides its layers; 0 for models that know of none.
     interval : tuple of float or None
-        Seconds between which the time lies; None for models that do not say.
+        Seconds between which the time lies at 90 %; None for models that do not say.
+    intervals : dict of str to tuple of float
+        The same for each level in percent, ``"80"`` and ``"90"``; empty for models that do not say.
+    memory : MemoryFit or None
+        Peak memory held against the device's; None where nobody asked.
     notes : tuple of str
         What somebody who uses the number should know.
+    execution : str
+        ``eager``, or what was fused.
+    kernels : int or None
+        Launched in all; None where only a FLOP count was given.
+    carrier : ndarray of int or None
+        For each layer the one in whose row its fused kernel stands.
+    layers : tuple of Layer
+        Empty where only a FLOP count was given.
     """
 
     network: str
@@ -86,7 +101,13 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
     has_bytes: bool = True
     constant_s: float = 0.0
     interval: tuple[float, float] | None = None
+    intervals: dict[str, tuple[float, float]] = {}
+    memory: MemoryFit | None = None
     notes: tuple[str, ...] = ()
+    execution: str = "eager"
+    kernels: int | None = None
+    carrier: NDArray[np.int64] | None = None
+    layers: tuple[Layer, ...] = ()
 
     @property
     def time_s(self) -> float:
@@ -124,9 +145,11 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
         return self.peak.per_s / self.bandwidth_bytes_per_s
 
     def bound(self, layer: int) -> str:
-        """What bounds a layer: ``compute``, ``memory``, ``nothing`` (it takes no time) or ``unknown`` (no rule)."""
+        """``compute``, ``memory``, ``nothing`` (it takes no time), ``fused`` (into another), ``unknown`` (no rule)."""
         if not self.counted[layer]:
             return "unknown"
+        if self.carrier is not None and self.carrier[layer] != layer:
+            return "fused"
         compute, memory = self.compute_s[:, layer], self.memory_s[:, layer]
         if not self.times_s[:, layer].sum():
             return "nothing"
@@ -202,6 +225,10 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
             "throughput_per_s": self.throughput_per_s,
             "constant_s": self.constant_s,
             "interval": None if self.interval is None else list(self.interval),
+            "execution": self.execution,
+            "kernels": self.kernels,
+            "intervals": {level: list(interval) for level, interval in self.intervals.items()} or None,
+            "memory": None if self.memory is None else self.memory.to_dict(),
             "notes": list(self.notes),
             "by_kind": self.by_kind(),
             "layers": list(self.rows()),

@@ -1,0 +1,81 @@
+"""Peak memory to look at: one line, the table of its parts, and what would help where it does not fit."""
+
+from __future__ import annotations
+
+from ..timing.capacity import MemoryFit
+from ..units import format_si
+from .sheet import Column, Sheet
+
+_MEANINGS = {
+    "parameters": "weights, and running statistics of batch norms",
+    "gradients": "of the weights",
+    "optimizer": "state that stays from step to step",
+    "activations": "kept for the backward pass",
+    "inputs": "what the network is given",
+    "workspace": "results not kept and gradients of activations, at the peak",
+}
+
+
+def memory_fact(fit: MemoryFit) -> tuple[str, str]:
+    """The line of the summary: how much, of how much, and what takes most of it."""
+    memory = fit.memory
+    largest = sorted(memory.rows(), key=lambda row: -row[1])
+    parts = ", ".join(f"{name} {_bytes(amount)}" for name, amount in largest[:4] if amount)
+    text = f"{_bytes(memory.total_bytes)} of {_bytes(fit.usable_bytes)}: {parts}"
+    if not fit.fits:
+        return "peak memory", f"DOES NOT FIT, {text}; {_largest(fit)}"
+    return "peak memory", f"{text}; {_largest(fit)}"
+
+
+def _largest(fit: MemoryFit) -> str:
+    return "not even one sample fits" if fit.largest_batch is None else f"largest batch {fit.largest_batch:,}"
+
+
+def memory_sheets(fit: MemoryFit, by_part: bool) -> list[Sheet]:
+    """The parts, where they are asked for; the remedies, where it does not fit."""
+    sheets = []
+    if by_part:
+        sheets.append(_parts(fit))
+    if not fit.fits and fit.remedies:
+        sheets.append(_remedies(fit))
+    return sheets
+
+
+def _parts(fit: MemoryFit) -> Sheet:
+    memory = fit.memory
+    total = memory.total_bytes
+    meanings = dict(_MEANINGS)
+    if fit.optimizer is None:
+        meanings["activations"] = "alive at once, at the most"
+    else:
+        meanings["optimizer"] = f"{fit.optimizer}: {_MEANINGS['optimizer']}"
+    rows = [
+        {"part": name, "bytes": amount, "share": amount / total, "meaning": meanings[name]}
+        for name, amount in memory.rows()
+        if amount or name in ("parameters", "activations")
+    ]
+    columns = [
+        Column("part", "part", left=True),
+        Column("bytes", "bytes", _bytes),
+        Column("share", "share", lambda value: f"{value:.1%}"),
+        Column("meaning", "what it is", left=True, spare=1),
+    ]
+    return Sheet("Peak memory", columns, rows, [{"part": "total", "bytes": total, "share": 1.0}])
+
+
+def _remedies(fit: MemoryFit) -> Sheet:
+    rows = [
+        {"name": remedy.name, "bytes": remedy.total_bytes, "fits": remedy.fits, "largest": remedy.largest_batch}
+        for remedy in fit.remedies
+    ]
+    columns = [
+        Column("name", "remedy", left=True),
+        Column("bytes", "needs", _bytes),
+        Column("fits", "fits", lambda value: "yes" if value else "no", left=True),
+        Column("largest", "largest batch", lambda value: f"{value:,}"),
+    ]
+    return Sheet(f"What would help, most first ({_bytes(fit.usable_bytes)} may be used)", columns, rows)
+
+
+def _bytes(value: float) -> str:
+    return format_si(value, "B")

@@ -1,0 +1,273 @@
+"""One broadcast over arrays (layers x configurations): the times of `predict`, for many configurations at once.
+
+What a layer computes and moves depends on network, phase and batch size, and is affine in the batch; what a device
+offers depends on device, precision and calibration. A `Stack` holds the first for several networks and phases as one
+long column of entries, layers that are alike merged; `times` lays all batch sizes beside it and a device against both.
+The formulas are those of the one-at-a-time path, `models` and `calibrated`, which work on arrays of any shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import msgspec
+import numpy as np
+
+from ..counting import PHASES, Layer, Work
+from ..counting.work import COLUMNS, PASSES
+from ..errors import BadValue
+from ..hardware import Device
+from .calibrated import NAMES, Rates, evaluate, launches, sensitivities, step_times, sums_by
+from .classes import CLASSES, MATRIX_CLASSES, class_of
+from .features import PARTS, Features, sizes_of
+from .fitted import LEVEL, QUANTILES, CalibratedModel, rates_of
+from .models import TimeModel
+from .predict import vector_peak
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+
+class Case(NamedTuple):
+    """A network's layers and work in a phase: one whole-network prediction for each batch size and device.
+
+    `pieces` says of each layer to which piece of the backward pass it belongs, from 0; without it there is one.
+    """
+
+    layers: Sequence[Layer]
+    work: Work
+    phase: str
+    pieces: Sequence[int] = ()
+
+
+class Times(NamedTuple):
+    """Seconds of a batch, shape (cases, batch sizes), and between which they lie; None for models that do not say.
+
+    `pieces_s` are the seconds of each piece, shape (pieces, batch sizes): a case's forward pass and update, then the
+    pieces of its backward pass (`Stack.first_piece`); together the time without a model's constant.
+    """
+
+    time_s: Floats
+    low_s: Floats | None
+    high_s: Floats | None
+    pieces_s: Floats | None = None
+
+
+class Stack(msgspec.Struct, frozen=True, eq=False):
+    """The entries of several cases, one after the other.
+
+    Attributes
+    ----------
+    cases : int
+    run : ndarray of int, shape (entries,)
+        The case of each entry, in ascending order.
+    piece : ndarray of int, shape (entries,)
+        The piece of each entry: of all cases together, each case's forward pass, update and backward pieces in turn.
+    first_piece : ndarray of int, shape (cases + 1,)
+        Where each case's pieces begin.
+    fixed, per_sample : ndarray, shape (3, entries)
+        FLOPs, bytes and kernels: ``fixed + batch size * per_sample``; of merged entries the sums.
+    gradients : ndarray, shape (entries,)
+        Parameter tensors whose gradient the host hands over.
+    work_class, part : ndarray of int, shape (entries,)
+        As in `Features`.
+    products : tuple of (Layer, str)
+        A layer and pass of each entry: what says the size of its matrix product.
+    """
+
+    cases: int
+    run: Ints
+    piece: Ints
+    first_piece: Ints
+    fixed: Floats
+    per_sample: Floats
+    gradients: Floats
+    work_class: Ints
+    part: Ints
+    products: tuple[tuple[Layer, str], ...]
+
+    def at(self, batch_sizes: Ints) -> Laid:
+        """All entries at some batch sizes.
+
+        Raises
+        ------
+        BadValue
+            If a batch size is below 1 or overflows the counts.
+        """
+        least, most = int(batch_sizes.min()), int(batch_sizes.max())
+        if least < 1 or self.per_sample.max(initial=0) * most > 2.0**62:
+            raise BadValue(f"batch sizes from {least} to {most} are below 1 or overflow the counts")
+        flops, moved, kernels = (
+            fixed[:, None] + per_sample[:, None] * batch_sizes for fixed, per_sample in zip(self.fixed, self.per_sample)
+        )
+        padding, tiles = np.ones_like(flops), np.zeros_like(flops)
+        for entry in np.flatnonzero(self.matrix):
+            padding[entry], tiles[entry] = sizes_of(*self.products[entry], batch_sizes)
+        features = Features(
+            flops=flops,
+            bytes=moved,
+            kernels=kernels,
+            gradients=np.where(kernels > 0, self.gradients[:, None], 0.0),
+            padding=padding,
+            tiles=tiles,
+            work_class=self.work_class[:, None],
+            part=self.part[:, None],
+            place=np.empty((0, 2), dtype=np.int64),
+        )
+        run = self.run[:, None]
+        pieces = (self.piece[:, None], int(self.first_piece[-1]))
+        return Laid(self.cases, run, pieces, features, launches(features, run, self.cases))
+
+    @property
+    def matrix(self) -> NDArray[np.bool_]:
+        """Entries that multiply and accumulate."""
+        return (self.work_class < len(MATRIX_CLASSES)) & (self.part < 3)
+
+
+class Laid(NamedTuple):
+    """Several cases at several batch sizes: all that does not depend on the device.
+
+    `features` have the shape (entries, batch sizes), `run` (entries, 1), `launched` (3, cases, batch sizes); `pieces`
+    are the piece of each entry, (entries, 1), and how many there are.
+    """
+
+    cases: int
+    run: Ints
+    pieces: tuple[Ints, int]
+    features: Features
+    launched: Floats
+
+
+class _Entry(NamedTuple):
+    """One entry while it is put together; the numbers first, which become columns."""
+
+    run: int
+    piece: int
+    work_class: int
+    part: int
+    tensors: int
+    alike: int
+    counts: NDArray[np.int64]
+    product: tuple[Layer, str]
+
+
+def stack(cases: Sequence[Case]) -> Stack:
+    """The entries of several cases; what is alike within a piece of a case becomes one entry with the sums.
+
+    That changes no time: n alike layers take n times as long as one of them, by every model.
+    """
+    entries: list[_Entry] = []
+    first_piece = [0]
+    for run, case in enumerate(cases):
+        entries += _entries(case, run, first_piece[-1])
+        first_piece.append(first_piece[-1] + 3 + max(case.pieces, default=0))
+    entries.sort(key=lambda entry: entry[:4])  # one class and pass in one stretch: sums are over stretches
+    numbers = np.array([entry[:6] for entry in entries], dtype=np.int64).reshape(-1, 6)
+    run, piece, classes, part, tensors, alike = numbers.T
+    counts = np.array([entry.counts for entry in entries], dtype=np.float64).reshape(-1, len(COLUMNS), 2)
+    flops, _, read, written, kernels = (counts * alike[:, None, None]).transpose(1, 2, 0)
+    both = np.stack([flops, read + written, kernels], axis=1)
+    products = tuple(entry.product for entry in entries)
+    gradients = (tensors * alike).astype(np.float64)
+    first = np.array(first_piece, dtype=np.int64)
+    return Stack(len(cases), run, piece, first, both[0], both[1], gradients, classes, part, products)
+
+
+def _entries(case: Case, run: int, first_piece: int) -> list[_Entry]:
+    layers, work, phase, pieces = case
+    classes = [CLASSES.index(class_of(layer)) for layer in layers]
+    merged: dict[tuple[object, ...], _Entry] = {}
+    for part in PHASES[phase]:
+        place = PASSES.index(part)
+        counts = np.stack(
+            [work.fixed[:, place], work.per_sample[:, place]]
+        ).T  # (layers, columns, fixed and per sample)
+        backward = part.startswith("backward")
+        for index in np.flatnonzero(counts.any(axis=(1, 2))).tolist():
+            layer = layers[index]
+            piece = first_piece + (2 + (pieces[index] if pieces else 0) if backward else int(part == "update"))
+            tensors = len(layer.weights) if part == "backward_weight" else 0
+            # What `sizes_of` may look at, where it looks at all.
+            form = () if part == "update" or classes[index] >= len(MATRIX_CLASSES) else _form(layer)
+            key = (piece, classes[index], part, tensors, counts[index].tobytes(), form)
+            found = merged.get(key)
+            merged[key] = _Entry(
+                run, piece, classes[index], PARTS[part], tensors, found.alike + 1 if found else 1, counts[index],
+                (layer, part),
+            )  # fmt: skip
+    return list(merged.values())
+
+
+def _form(layer: Layer) -> tuple[object, ...]:
+    """All of a layer but its name and place."""
+    return layer.kind, layer.inputs, layer.outputs, layer.weights, repr(sorted(layer.attributes.items()))
+
+
+def times(
+    laid: Laid, device: Device, precision: str, model: TimeModel, *, interval: bool = True, pieces: bool = False
+) -> Times:
+    """Time all cases at all batch sizes on a device: what `predict` says of each, to rounding.
+
+    Parameters
+    ----------
+    laid : Laid
+        Counted for this precision, by the ``flops`` convention.
+    device : Device
+    precision : str
+    model : TimeModel
+    interval : bool
+        Whether to say between what the times lie, which takes the calibrated model twice as long.
+    pieces : bool
+        Whether to give the seconds of each piece too.
+
+    Raises
+    ------
+    UnknownPrecision
+        If the device has no peak for the precision.
+    """
+    features = laid.features
+    if model.name == "calibrated":
+        return _calibrated(laid, rates_of(device, precision), cast("CalibratedModel", model), interval, pieces)
+    rates = np.where(features.matrix, device.find_peak(precision).per_s, vector_peak(device, precision).per_s)
+    seconds = model.time_s(features.flops / rates, features.bytes / device.bandwidth_bytes_per_s)
+    return Times(
+        sums_by(laid.run, seconds, laid.cases),
+        None,
+        None,
+        sums_by(laid.pieces[0], seconds, laid.pieces[1]) if pieces else None,
+    )
+
+
+def _calibrated(laid: Laid, rates: Rates, model: CalibratedModel, interval: bool, pieces: bool) -> Times:
+    """As `CalibratedModel.step`, for every case and batch size."""
+    features, run, cases = laid.features, laid.run, laid.cases
+    values = np.exp(model.theta)
+    low = high = pieces_s = None
+    if interval:
+        total, gradient = sensitivities(features, rates, values, run, cases, laid.launched)
+        relative = gradient / total[:, None]
+        variance = (relative * (model.covariance @ relative)).sum(axis=1)
+        reach = np.exp(QUANTILES[LEVEL] * np.sqrt(variance + model.own_variance))
+        low, high = total / reach, total * reach
+    else:
+        total = step_times(features, rates, values, run, cases, laid.launched)
+    if pieces:
+        device_s = evaluate(features, rates, values).device_s
+        waiting = (total - values[NAMES.index("step_s")]) / sums_by(run, device_s, cases)
+        pieces_s = sums_by(laid.pieces[0], device_s * waiting[run[:, 0]], laid.pieces[1])
+    return Times(total, low, high, pieces_s)
+
+
+def keep_memory() -> None:
+    """Tell the C library to keep freed memory, as blocks of the same size come again and again.
+
+    glibc hands the top of the heap back to the kernel whenever more than 128 KiB of it are free, and the page faults
+    that follow take three times as long as the arithmetic; once a larger block was freed it keeps twice as much (see
+    M_MMAP_THRESHOLD in mallopt(3)). Elsewhere this does nothing.
+    """
+    block = np.empty(2**21)
+    del block

@@ -1,0 +1,137 @@
+"""Which tensors share memory: the buffers behind a network's layers, and how large each is.
+
+A view, a slice and the result of an in-place operation are their operand under another name; everything else that a
+layer gives is a buffer of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+from ..counting import INPUT, Layer, Shape
+from ..counting.elementwise import ELEMENTWISE
+from ..counting.layer import trace_flow
+
+ALIASES = frozenset(("view", "slice", "assign"))
+"""Kinds whose result lies in the memory of their first operand."""
+
+_FLAGS = frozenset(("compare", "logical"))
+
+
+_PERMUTATIONS = frozenset(("permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "T", "mT"))
+
+
+class Buffer(NamedTuple):
+    """A piece of memory.
+
+    Attributes
+    ----------
+    elements : int
+        For one sample.
+    element_bytes : int
+        Bytes of an element whose size the precision does not change; 0 for numbers of the network's precision.
+    scales : bool
+        Whether it grows with the batch.
+    activation : bool
+        Whether a layer makes it; False for what the network is given, and for constants.
+    """
+
+    elements: int
+    element_bytes: int
+    scales: bool
+    activation: bool
+
+    def bytes_(self, number_bytes: int) -> int:
+        """Bytes for one sample, for numbers of that many bytes."""
+        return self.elements * (self.element_bytes or number_bytes)
+
+
+class Buffers(NamedTuple):
+    """The buffers of a network.
+
+    Attributes
+    ----------
+    buffers : list of Buffer
+    reads, writes : list of list of int
+        For each layer the buffer behind each of its inputs and outputs.
+    inputs : list of int
+        The buffers that the network is given.
+    gradient : list of bool
+        For each layer whether a backward pass reaches its outputs.
+    permuted : list of bool
+        For each layer whether its outputs lie in memory in another order than that of their dimensions.
+    """
+
+    buffers: list[Buffer]
+    reads: list[list[int]]
+    writes: list[list[int]]
+    inputs: list[int]
+    gradient: list[bool]
+    permuted: list[bool]
+
+
+def find_buffers(layers: Sequence[Layer]) -> Buffers:
+    """Follow every tensor of a network to its memory.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        In the order of execution.
+    """
+    flow = trace_flow(layers)
+    buffers: list[Buffer] = []
+    given: dict[Shape, int] = {}
+    reads: list[list[int]] = []
+    writes: list[list[int]] = []
+    permuted: list[bool] = []
+
+    def add(shape: Shape, element_bytes: int, scales: bool, activation: bool) -> int:
+        buffers.append(Buffer(prod(shape), element_bytes, scales, activation))
+        return len(buffers) - 1
+
+    for index, layer in enumerate(layers):
+        read = []
+        for shape, parent in zip(layer.inputs, layer.parents):
+            if parent >= 0:
+                made = [tuple(output) for output in layers[parent].outputs]
+                read.append(writes[parent][made.index(shape) if shape in made else 0])
+            elif parent == INPUT:
+                if shape not in given:
+                    given[shape] = add(shape, 8 if layer.kind == "embedding" else 0, True, False)
+                read.append(given[shape])
+            else:
+                read.append(add(shape, 0, False, False))
+        scales = flow.output_scales[index]
+        if read and (_is_alias(layer) or _undoes_attention(layers, layer)):
+            written = [read[0]] * len(layer.outputs)
+        else:
+            width = 1 if layer.kind in _FLAGS else 0
+            written = [add(shape, width, scales, True) for shape in layer.outputs]
+        reads.append(read)
+        writes.append(written)
+        permuted.append(
+            layer.attributes.get("function") in _PERMUTATIONS
+            or (
+                # Elementwise results lie as their operands do.
+                (layer.kind in ALIASES or layer.kind in ELEMENTWISE)
+                and any(parent >= 0 and permuted[parent] for parent in layer.parents[:1])
+            )
+        )
+    return Buffers(buffers, reads, writes, list(given.values()), flow.output_wants_gradient, permuted)
+
+
+def _is_alias(layer: Layer) -> bool:
+    if layer.kind == "dropout":
+        return layer.attributes.get("p") == 0
+    return layer.kind in ALIASES or bool(layer.attributes.get("in_place"))
+
+
+def _undoes_attention(layers: Sequence[Layer], layer: Layer) -> bool:
+    """Fused attention writes its result in the order of its query in memory: to put it back takes no copy."""
+    if layer.kind != "copy" or len(layer.parents) != 1 or layer.parents[0] < 0:
+        return False
+    permuted = layers[layer.parents[0]]
+    before = layers[permuted.parents[0]] if permuted.kind == "view" and permuted.parents[0] >= 0 else None
+    return before is not None and before.kind == "attention"

@@ -1,0 +1,166 @@
+"""Matrix products on their own: the bound, how they fill a device, and what putting several into one gains.
+
+A product is a linear layer, and several in one launch a batched matrix product, so that both time models say the same
+of a product as of the layer that contains it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from ..counting import INPUT, Layer, Work, count
+from ..errors import BadValue
+from ..hardware import Device
+from .features import WORK_COLUMNS, WORK_ROWS, Features, features_of
+from .gemm_times import GemmTimes, Tiling, Way
+from .models import TimeModel
+
+if TYPE_CHECKING:
+    from .fitted import CalibratedModel
+
+LAUNCHES_AT_MOST = 1_000_000
+_FLOPS_AT_MOST = 2**62
+
+
+def tiling_of(
+    m: int, n: int, multiprocessors: int, tile: tuple[int, int] = (WORK_ROWS, WORK_COLUMNS), groups: int = 1
+) -> Tiling:
+    """Share the output of `groups` products out in tiles, and the tiles over the multiprocessors."""
+    rows, columns = tile
+    tiles = -(-m // rows) * -(-n // columns) * groups
+    waves = -(-tiles // multiprocessors)
+    return Tiling(
+        rows=rows,
+        columns=columns,
+        tiles=tiles,
+        multiprocessors=multiprocessors,
+        waves=waves,
+        last=tiles - (waves - 1) * multiprocessors,
+        filled=tiles / (waves * multiprocessors),
+        covered=groups * m * n / (tiles * rows * columns),
+    )
+
+
+def time_gemms(
+    m: int,
+    n: int,
+    k: int,
+    precision: str,
+    model: TimeModel,
+    *,
+    device: Device | None = None,
+    peak_per_s: float | None = None,
+    products: int = 1,
+    into: int = 1,
+    tile: tuple[int, int] = (WORK_ROWS, WORK_COLUMNS),
+    clock: str | None = None,
+    unit: str | None = None,
+) -> GemmTimes:
+    """Time `products` products of ``m x k`` by ``k x n``: one by one, stacked, and batched.
+
+    Parameters
+    ----------
+    m, n, k : int
+    precision : str
+    model : TimeModel
+        A calibrated one is used by its own formula (`timing.calibrated`); its constant per step is left out, since no
+        framework's step goes around a single product.
+    device : Device, optional
+        Without it a peak is needed, and the answer is the bound alone.
+    peak_per_s : float, optional
+        A peak in FLOP/s in place of a device.
+    products : int
+    into : int
+        How many products the stacked way makes of them: as many as there are right operands.
+    tile : tuple of int
+        Rows and columns of the tile that waves are counted by. The calibrated model goes by 64 x 64 in any case.
+    clock, unit : str, optional
+
+    Raises
+    ------
+    BadValue
+        If sizes are below 1 or too large, `into` does not divide `products`, or device and peak are both given or both
+        missing.
+    UnknownPrecision
+        If the device has no such peak.
+    """
+    for name, size in (("M", m), ("N", n), ("K", k), ("count", products), ("into", into), ("tile", min(tile))):
+        if size < 1:
+            raise BadValue(f"{name} is a whole number of 1 or more, not {size}")
+    if 2 * m * n * k * products >= _FLOPS_AT_MOST or products > LAUNCHES_AT_MOST:
+        raise BadValue(f"{products} products of {m} x {n} x {k} are more than can be counted here")
+    if products % into:
+        raise BadValue(f"{products} products cannot be stacked into {into}: {into} does not divide {products}")
+    if (device is None) == (peak_per_s is None):
+        raise BadValue("a device or a bare peak such as '6000 GFLOP/s': one of the two")
+    if peak_per_s is not None and not (0 < peak_per_s < math.inf):
+        raise BadValue(f"a peak is above 0, not {peak_per_s:g} FLOP/s")
+    peak = None if device is None else device.find_peak(precision, unit, clock)
+    per_s, words = (peak.per_s, peak.describe()) if peak is not None else (peak_per_s or 0.0, "given")
+    shapes = [("separate", products, 1, m)]
+    if products > 1:
+        if into < products:
+            shapes.append(("stacked", into, 1, products // into * m))
+        shapes.append(("batched", 1, products, m))
+    ways = []
+    for name, launches, groups, rows in shapes:
+        layer = _layer(rows, n, k, groups)
+        work = count([layer], precision)
+        flops, moved = (int(work.column(column, "inference", 1).sum()) for column in ("flops", "bytes"))
+        if device is None:
+            seconds, interval, tiling = launches * flops / per_s, None, None
+        else:
+            tiling = tiling_of(rows, n, int(device.cores.multiprocessors.value), tile, groups)
+            seconds, interval = _time(layer, work, launches, model, device, precision, clock, unit)
+        ways.append(
+            Way(name, launches, groups, rows, n, k, launches * flops, launches * moved, tiling, seconds, interval)
+        )
+    return GemmTimes(
+        m, n, k, products, precision, device, model, per_s, words,
+        None if device is None else device.bandwidth_bytes_per_s, tuple(ways), _notes(device, model, products),
+    )  # fmt: skip
+
+
+def _layer(m: int, n: int, k: int, groups: int) -> Layer:
+    if groups == 1:
+        return Layer("gemm", "linear", ((m, k),), ((m, n),), ((n, k),), (INPUT,), n * k)
+    return Layer("gemm", "matmul", ((groups, m, k), (groups, k, n)), ((groups, m, n),), (), (INPUT, INPUT))
+
+
+def _time(
+    layer: Layer,
+    work: Work,
+    launches: int,
+    model: TimeModel,
+    device: Device,
+    precision: str,
+    clock: str | None,
+    unit: str | None,
+) -> tuple[float, tuple[float, float] | None]:
+    if model.name != "calibrated":
+        peak = device.find_peak(precision, unit, clock)
+        compute = work.column("flops", "inference", 1) / peak.per_s
+        memory = work.column("bytes", "inference", 1) / device.bandwidth_bytes_per_s
+        return launches * float(model.time_s(compute, memory).sum()), None
+    from .fitted import rates_of
+
+    one = features_of([layer], work, "inference", 1)
+    every = Features(**{name: np.repeat(getattr(one, name), launches, axis=0) for name in Features.__struct_fields__})
+    step = cast("CalibratedModel", model).step(every, rates_of(device, precision, clock, unit))
+    seconds = step.total_s - step.constant_s
+    low, high = (seconds * bound / step.total_s for bound in step.interval())
+    return seconds, (low, high)
+
+
+def _notes(device: Device | None, model: TimeModel, products: int) -> tuple[str, ...]:
+    notes = list(getattr(model, "notes", ()))
+    if device is None:
+        notes.append("a bare peak says nothing of memory, tiles or launches: every way takes the time at peak")
+    elif model.name != "calibrated" and products > 1:
+        notes.append(f"the {model.name} model knows no cost of a launch: what is gained here is memory traffic alone")
+    elif model.name == "calibrated":
+        notes.append("calibrated on whole networks: single products scatter more than the interval says (docs/gemm.md)")
+    return tuple(notes)

@@ -1,0 +1,232 @@
+"""How much memory activations take at once: the live set along the order of execution, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+from ..counting import Layer
+from .buffers import ALIASES, Buffers
+from .kept import Kept, kept_by
+
+_PASSED_ON = ALIASES | {"add", "sub", "concat"}
+"""Kinds whose operands' gradients are the gradient of the result, or a part of it: no new memory."""
+
+
+class Bytes(NamedTuple):
+    """Bytes that grow with the batch and bytes that do not; the first decide which of two is larger."""
+
+    per_sample: int = 0
+    fixed: int = 0
+
+    def plus(self, other: Bytes) -> Bytes:
+        """Both together."""
+        return Bytes(self.per_sample + other.per_sample, self.fixed + other.fixed)
+
+    def minus(self, other: Bytes) -> Bytes:
+        """What the other does not account for."""
+        return Bytes(self.per_sample - other.per_sample, self.fixed - other.fixed)
+
+
+NONE = Bytes()
+
+
+class Saved(NamedTuple):
+    """What one layer keeps for backward: whole buffers, and bytes of its own."""
+
+    buffers: frozenset[int]
+    own: Bytes
+
+
+class Plan(NamedTuple):
+    """A network's memory as the walks need it: sizes, last uses and what is kept, for numbers of one size.
+
+    Attributes
+    ----------
+    graph : Buffers
+    kinds : list of str
+    sizes : list of Bytes
+        Of each buffer; nothing for those that no layer makes.
+    last_use : list of int
+        The last layer that reads or writes each buffer.
+    first_write : list of int
+        The layer that makes each buffer; -1 for those that no layer makes.
+    saved : list of Saved
+    wants : list of list of bool
+        For each layer's inputs whether a gradient goes to them.
+    """
+
+    graph: Buffers
+    kinds: list[str]
+    sizes: list[Bytes]
+    last_use: list[int]
+    first_write: list[int]
+    saved: list[Saved]
+    wants: list[list[bool]]
+
+
+def make_plan(layers: Sequence[Layer], graph: Buffers, number_bytes: int) -> Plan:
+    """Sizes, last uses and what is kept.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+    graph : Buffers
+        Of these layers.
+    number_bytes : int
+        Bytes of an activation's element.
+    """
+    sizes = []
+    for buffer in graph.buffers:
+        amount = buffer.bytes_(number_bytes) if buffer.activation else 0
+        sizes.append(Bytes(amount, 0) if buffer.scales else Bytes(0, amount))
+    last_use, first_write = [-1] * len(sizes), [-1] * len(sizes)
+    saved, wants = [], []
+    for index, layer in enumerate(layers):
+        for buffer_index in (*graph.reads[index], *graph.writes[index]):
+            last_use[buffer_index] = index
+        for buffer_index in graph.writes[index]:
+            if first_write[buffer_index] < 0 and graph.buffers[buffer_index].activation:
+                first_write[buffer_index] = index
+        reached = graph.gradient[index]
+        wanted = [reached and parent >= 0 and graph.gradient[parent] for parent in layer.parents]
+        wants.append(wanted)
+        trainable = bool(layer.weights) and not layer.attributes.get("frozen", False)
+        kept = kept_by(layer, wanted, trainable) if reached else Kept()
+        saved.append(_save(layer, kept, graph, index, number_bytes))
+    return Plan(graph, [layer.kind for layer in layers], sizes, last_use, first_write, saved, wants)
+
+
+def _save(layer: Layer, kept: Kept, graph: Buffers, index: int, number_bytes: int) -> Saved:
+    """An operation that overwrites what its gradient needs copies it first.
+
+    So does a product of many matrices whose operands lie in another order than it can walk (``torch.matmul``).
+    """
+    held, own = [], kept.own_bytes(number_bytes)
+    for which in kept.inputs[: len(layer.inputs)]:  # operands that are parameters are kept anyway
+        parent = layer.parents[which]
+        copied = layer.kind == "matmul" and len(layer.inputs[which]) > 3 and parent >= 0 and graph.permuted[parent]
+        if copied or (which == 0 and layer.attributes.get("in_place")):
+            own += prod(layer.inputs[which]) * number_bytes
+        else:
+            held.append(graph.reads[index][which])
+    if kept.output:
+        held += graph.writes[index][:1]
+    activations = frozenset(which for which in held if graph.buffers[which].activation)
+    return Saved(activations, Bytes(own, 0) if kept.scales else Bytes(0, own))
+
+
+def total(plan: Plan, buffers: frozenset[int] | set[int], own: Sequence[Bytes] = ()) -> Bytes:
+    """Bytes of a set of buffers, and of what layers keep for themselves."""
+    parts = [*(plan.sizes[which] for which in buffers), *own]
+    return Bytes(sum(part.per_sample for part in parts), sum(part.fixed for part in parts))
+
+
+def saved_bytes(plan: Plan, start: int = 0, end: int | None = None, but: frozenset[int] = frozenset()) -> Bytes:
+    """What the layers from `start` to `end` keep together, a buffer that several keep once; `but` is held already."""
+    chosen = plan.saved[start:end]
+    return total(plan, frozenset().union(*(saved.buffers for saved in chosen)) - but, [saved.own for saved in chosen])
+
+
+def peak_forward(plan: Plan) -> Bytes:
+    """The largest live set of a forward pass that keeps nothing."""
+    return _forward(plan, 0, len(plan.kinds), frozenset(), keep=False)
+
+
+def peak_training(plan: Plan, start: int = 0, end: int | None = None, held: frozenset[int] = frozenset()) -> Bytes:
+    """The largest live set of forward and backward through some layers, without what is `held` all the while.
+
+    Parameters
+    ----------
+    plan : Plan
+    start, end : int
+        The layers; all of them by default.
+    held : frozenset of int
+        Buffers that are accounted for elsewhere.
+    """
+    end = len(plan.kinds) if end is None else end
+    return max(_forward(plan, start, end, held, keep=True), _backward(plan, start, end, held))
+
+
+def _forward(plan: Plan, start: int, end: int, held: frozenset[int], keep: bool) -> Bytes:
+    alive: set[int] = set()
+    kept: set[int] = set()
+    now, peak = NONE, NONE
+    for index in range(start, end):
+        for which in plan.graph.writes[index]:
+            if which not in alive and which not in held:
+                alive.add(which)
+                now = now.plus(plan.sizes[which])
+        if keep:
+            now = now.plus(plan.saved[index].own)
+            kept |= plan.saved[index].buffers
+        peak = max(peak, now)
+        for which in {*plan.graph.reads[index], *plan.graph.writes[index]} & alive:
+            if plan.last_use[which] <= index and which not in kept:
+                alive.remove(which)
+                now = now.minus(plan.sizes[which])
+    return peak
+
+
+def _backward(plan: Plan, start: int, end: int, held: frozenset[int]) -> Bytes:
+    """Walk back: what layers kept goes as they are done, gradients of activations come and go."""
+    keepers: dict[int, int] = {}  # buffer: the first layer that keeps it, whose gradient is computed last
+    for index in range(end - 1, start - 1, -1):
+        keepers.update(dict.fromkeys(plan.saved[index].buffers - held, index))
+    now = saved_bytes(plan, start, end, held)
+    gradients = _Gradients(plan)
+    for which in {which for index in range(start, end) for which in plan.graph.writes[index]}:
+        if (plan.last_use[which] >= end or end == len(plan.kinds)) and which in plan.graph.writes[end - 1]:
+            gradients.give(which)
+    peak = now.plus(gradients.now)
+    for index in range(end - 1, start - 1, -1):
+        if plan.graph.gradient[index]:
+            wanted = [which for which, wants in zip(plan.graph.reads[index], plan.wants[index]) if wants]
+            peak = max(peak, now.plus(gradients.through(plan.kinds[index], plan.graph.writes[index], wanted)))
+        now = now.minus(plan.saved[index].own)
+        done = [which for which in plan.saved[index].buffers if keepers.get(which) == index]
+        now = now.minus(total(plan, frozenset(done)))
+    return peak
+
+
+class _Gradients:
+    """Gradients of activations that are alive; several buffers may have the same memory for theirs."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.of: dict[int, int] = {}  # buffer: which memory holds its gradient
+        self.holders: dict[int, int] = {}
+        self.memory: dict[int, Bytes] = {}
+        self.now = NONE
+
+    def give(self, buffer: int, memory: int | None = None) -> None:
+        """A buffer's gradient: new memory, or that of another; with one there already the two are added up in it."""
+        if buffer in self.of:
+            return
+        if memory is None:
+            memory = len(self.memory)
+            self.memory[memory] = self.plan.sizes[buffer]
+            self.now = self.now.plus(self.plan.sizes[buffer])
+        self.of[buffer] = memory
+        self.holders[memory] = self.holders.get(memory, 0) + 1
+
+    def drop(self, memory: int) -> None:
+        """One holder fewer."""
+        self.holders[memory] -= 1
+        if not self.holders[memory]:
+            self.now = self.now.minus(self.memory[memory])
+
+    def through(self, kind: str, written: Sequence[int], wanted: Sequence[int]) -> Bytes:
+        """Take the gradient of a layer's result to its operands; the most that is alive meanwhile."""
+        taken = [self.of.pop(which) for which in dict.fromkeys(written) if which in self.of]
+        passed = taken[0] if taken and kind in _PASSED_ON else None
+        second = NONE
+        for which in dict.fromkeys(wanted):
+            if which in self.of and passed is None:
+                second = second.plus(self.plan.sizes[which])  # until it is added to the first
+            self.give(which, passed)
+        most = self.now.plus(second)
+        for memory in taken:
+            self.drop(memory)
+        return most

@@ -1,0 +1,234 @@
+"""Peak memory of a training step or of inference, by part; and the largest batch that fits.
+
+Every part is affine in the batch: activations grow with it, parameters do not. ``docs/training.md`` gives the formulas
+and how far they are from what frameworks allocate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import msgspec
+
+from ..counting import PHASES, Layer, Work
+from ..counting.work import check_batch_size
+from ..errors import BadValue, UnknownName
+from ..units import element_bytes
+from .buffers import find_buffers
+from .checkpointing import find_segments
+from .liveness import NONE, Bytes, make_plan, peak_forward, peak_training, saved_bytes, total
+from .options import OPTIMIZERS, TrainingOptions
+
+RESERVE_BYTES = 10**9
+"""Left free on the device: about half for the CUDA context and its kernels, half for what the allocator rounds up."""
+
+_MASTER_BYTES = 4
+_PARTS = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace")
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """Peak memory by part, in bytes.
+
+    Attributes
+    ----------
+    parameters_bytes : int
+        Parameters, and the running statistics of batch norms.
+    gradients_bytes : int
+        Gradients of all parameters.
+    optimizer_bytes : int
+        The optimizer's state; in mixed precision with the master weights.
+    activations_bytes : int
+        What the forward pass keeps for the backward pass; at inference the largest set of tensors alive at once.
+    inputs_bytes : int
+        What the network is given.
+    workspace_bytes : int
+        What is alive besides at the peak: results not kept, gradients of activations. The scratch memory that
+        libraries ask for, of convolutions above all, is not known and not in it.
+    """
+
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+    inputs_bytes: int
+    workspace_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """All parts."""
+        return sum(amount for _, amount in self.rows())
+
+    def rows(self) -> list[tuple[str, int]]:
+        """Part and bytes, in the order of the attributes."""
+        return [(name, getattr(self, f"{name}_bytes")) for name in _PARTS]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented JSON."""
+        return {"total_bytes": self.total_bytes, **{f"{name}_bytes": amount for name, amount in self.rows()}}
+
+
+def memory_of(
+    layers: Sequence[Layer],
+    work: Work,
+    precision: str,
+    batch_size: int,
+    phase: str,
+    options: TrainingOptions | None = None,
+    *,
+    zero_stage: int = 0,
+    shards: int = 1,
+) -> Memory:
+    """Peak memory on one device.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+    work : Work
+        Counted from these layers.
+    precision : str
+        Of the numbers; in mixed precision that of weights, gradients and activations.
+    batch_size : int
+        Samples per step on this device, all micro-batches together.
+    phase : str
+        ``inference`` and ``forward`` keep nothing; every other phase is a training step.
+    options : TrainingOptions, optional
+    zero_stage : {0, 1, 2, 3}
+        What is divided among `shards` devices: nothing, the optimizer's state, the gradients too, the parameters too
+        (Rajbhandari et al. 2020, ZeRO).
+    shards : int
+        Devices that share.
+
+    Raises
+    ------
+    BadValue
+        If the batch cannot be divided into the micro-batches, or a value is impossible.
+    UnknownName
+        If there is no such phase.
+    """
+    options = options or TrainingOptions()
+    check_batch_size(batch_size)
+    training = _is_training(phase)
+    micro = options.micro_batch(batch_size) if training else batch_size
+    parts = _parts(layers, work, precision, phase, options, zero_stage, shards)
+    return Memory(*(part.fixed + micro * part.per_sample for part in parts))
+
+
+def memory_coefficients(
+    layers: Sequence[Layer],
+    work: Work,
+    precision: str,
+    phase: str,
+    options: TrainingOptions | None = None,
+    *,
+    zero_stage: int = 0,
+    shards: int = 1,
+) -> tuple[int, int]:
+    """Bytes that do not depend on the batch, and bytes for each sample of a micro-batch: their sum is `memory_of`'s.
+
+    Returns
+    -------
+    fixed_bytes, per_sample_bytes : int
+    """
+    parts = _parts(layers, work, precision, phase, options or TrainingOptions(), zero_stage, shards)
+    return sum(part.fixed for part in parts), sum(part.per_sample for part in parts)
+
+
+def largest_batch(
+    layers: Sequence[Layer],
+    work: Work,
+    precision: str,
+    phase: str,
+    options: TrainingOptions | None = None,
+    *,
+    memory_bytes: float,
+    zero_stage: int = 0,
+    shards: int = 1,
+) -> int | None:
+    """The largest batch whose peak memory is no more than `memory_bytes`; None where not even one sample fits.
+
+    With accumulation it is the largest micro-batch times their number.
+    """
+    options = options or TrainingOptions()
+    fixed, per_sample = memory_coefficients(
+        layers, work, precision, phase, options, zero_stage=zero_stage, shards=shards
+    )
+    if not per_sample:
+        raise BadValue("the network's memory does not depend on the batch: any batch fits, or none")
+    micro = int((memory_bytes - fixed) // per_sample)
+    return micro * (options.accumulation if _is_training(phase) else 1) if micro >= 1 else None
+
+
+def _is_training(phase: str) -> bool:
+    if phase not in PHASES:
+        raise UnknownName("phase", phase, PHASES)
+    return phase not in ("inference", "forward")
+
+
+def _parts(
+    layers: Sequence[Layer], work: Work, precision: str, phase: str, options: TrainingOptions, stage: int, shards: int
+) -> list[Bytes]:
+    """The parts in the order of `Memory`, for one sample and without any."""
+    training = _is_training(phase)
+    number_bytes = element_bytes(precision)
+    graph = find_buffers(layers)
+    plan = make_plan(layers, graph, number_bytes)
+    parameters, trainable, statistics = _parameters(layers, work)
+    model = [
+        Bytes(0, part) for part in _model_bytes(parameters, trainable, precision, training, options, stage, shards)
+    ]
+    statistics_bytes = statistics * (max(number_bytes, 4) if options.mixed_precision else number_bytes)
+    model[0] = Bytes(0, model[0].fixed + statistics_bytes)
+    inputs = Bytes(sum(graph.buffers[which].bytes_(number_bytes) for which in graph.inputs), 0)
+    if not training:
+        return [*model, peak_forward(plan), inputs, NONE]
+    peak, kept = NONE, NONE
+    for segment in find_segments(layers, plan, options.checkpointing):
+        held = total(plan, segment.held)
+        highest = held.plus(peak_training(plan, segment.start, segment.end, segment.held))
+        if highest >= peak:
+            peak, kept = highest, held.plus(saved_bytes(plan, segment.start, segment.end, segment.held))
+    workspace = peak.minus(kept)
+    if options.accumulation > 1:  # a weight's new gradient stands beside the old one until the two are added up
+        largest = max((prod(weight) for layer in layers for weight in layer.weights), default=0)
+        workspace = workspace.plus(Bytes(0, largest * number_bytes))
+    return [*model, kept, inputs, workspace]
+
+
+def _parameters(layers: Sequence[Layer], work: Work) -> tuple[int, int, int]:
+    """All parameters, those that are trained, and the running mean and variance of batch norms."""
+    frozen = sum(layer.parameters for layer in layers if layer.attributes.get("frozen", False))
+    statistics = sum(2 * layer.inputs[0][1] for layer in layers if layer.kind == "batch_norm")
+    everything = int(work.parameters.sum())
+    return everything, everything - frozen, statistics
+
+
+def _model_bytes(
+    parameters: int,
+    trainable: int,
+    precision: str,
+    training: bool,
+    options: TrainingOptions,
+    stage: int,
+    shards: int,
+) -> tuple[int, int, int]:
+    """Bytes of parameters, gradients and optimizer state, with what ZeRO shares out.
+
+    Rajbhandari et al. 2020, section 3 and figure 1: in mixed precision 2 + 2 + K bytes per parameter with K = 12 for
+    Adam (fp32 master weight, momentum, variance); a stage divides its share by the number of devices.
+    """
+    if stage not in (0, 1, 2, 3):
+        raise BadValue(f"ZeRO has stages 0 (nothing is shared out), 1, 2 and 3, not {stage!r}")
+    if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
+        raise BadValue(f"the shards must be a whole number of 1 or more, not {shards!r}")
+    number_bytes = element_bytes(precision)
+    if not training:
+        return parameters * number_bytes, 0, 0
+    options.check(precision)
+    state = OPTIMIZERS[options.optimizer].state
+    per_state = _MASTER_BYTES * (1 + state) if options.mixed_precision else number_bytes * state
+    amounts = (parameters * number_bytes, trainable * number_bytes, trainable * per_state)
+    divisors = (shards if stage >= 3 else 1, shards if stage >= 2 else 1, shards if stage >= 1 else 1)
+    parameters_bytes, gradients_bytes, state_bytes = (-(-part // by) for part, by in zip(amounts, divisors))
+    return parameters_bytes, gradients_bytes, state_bytes

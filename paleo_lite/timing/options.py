@@ -1,0 +1,96 @@
+"""How a network is trained on one device: optimizer, mixed precision, checkpointing, accumulation."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from ..errors import BadValue, UnknownName
+
+CHECKPOINTING = ("none", "sqrt", "all")
+"""Which activations are computed again: none, those inside about sqrt(n) segments, those inside every block."""
+
+
+class Optimizer(NamedTuple):
+    """An update rule, per parameter.
+
+    Attributes
+    ----------
+    state : int
+        Numbers kept from step to step.
+    flops : int
+        Arithmetic; a multiplication, an addition, a square root are one each.
+    formula : str
+    """
+
+    state: int
+    flops: int
+    formula: str
+
+
+OPTIMIZERS = {
+    "sgd": Optimizer(0, 2, "w -= r g"),
+    "momentum": Optimizer(1, 4, "v = m v + g; w -= r v"),
+    "adam": Optimizer(2, 12, "m = a m + (1 - a) g; v = b v + (1 - b) g^2; w -= r m / (sqrt(v) + e)"),
+}
+"""Update rules by name; Adam is that of Kingma and Ba 2015 with the bias corrections folded into r and e."""
+
+
+class TrainingOptions(msgspec.Struct, frozen=True):
+    """How a network is trained.
+
+    Attributes
+    ----------
+    optimizer : {"sgd", "momentum", "adam"}
+    mixed_precision : bool
+        Weights, gradients and activations in fp16 or bf16; master weights and the optimizer's state in fp32.
+    checkpointing : {"none", "sqrt", "all"}
+    accumulation : int
+        Micro-batches per step, whose gradients are added up before one update.
+
+    Raises
+    ------
+    UnknownName
+        If optimizer or checkpointing are none of these.
+    BadValue
+        If the accumulation is no whole number above 0.
+    """
+
+    optimizer: str = "momentum"
+    mixed_precision: bool = False
+    checkpointing: str = "none"
+    accumulation: int = 1
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise UnknownName("optimizer", self.optimizer, OPTIMIZERS)
+        if self.checkpointing not in CHECKPOINTING:
+            raise UnknownName("checkpointing", self.checkpointing, CHECKPOINTING)
+        if isinstance(self.accumulation, bool) or not isinstance(self.accumulation, int) or self.accumulation < 1:
+            raise BadValue(f"the accumulation must be a whole number of 1 or more, not {self.accumulation!r}")
+
+    def micro_batch(self, batch_size: int) -> int:
+        """Samples per micro-batch.
+
+        Raises
+        ------
+        BadValue
+            If the batch cannot be divided so.
+        """
+        if batch_size % self.accumulation:
+            raise BadValue(
+                f"a batch of {batch_size} cannot be divided into {self.accumulation} micro-batches: "
+                f"choose a batch that {self.accumulation} divides"
+            )
+        return batch_size // self.accumulation
+
+    def check(self, precision: str) -> None:
+        """Refuse mixed precision of anything but fp16 and bf16.
+
+        Raises
+        ------
+        BadValue
+        """
+        if self.mixed_precision and precision not in ("fp16", "bf16"):
+            raise BadValue(f"mixed precision multiplies in fp16 or bf16, not in {precision}: --precision fp16, say")

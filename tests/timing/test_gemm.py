@@ -1,0 +1,173 @@
+"""Matrix products: the seed's arithmetic, tiles by hand, both models by their own formulas, and what batching gains."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paleo_lite.api import default_model
+from paleo_lite.errors import BadValue, UnknownPrecision
+from paleo_lite.hardware import find_device
+from paleo_lite.timing import find_model
+from paleo_lite.timing.calibrated import NAMES
+from paleo_lite.timing.fitted import CalibratedModel
+from paleo_lite.timing.gemm import tiling_of, time_gemms
+
+PEAK, ROOFLINE = find_model("peak"), find_model("roofline")
+
+
+def model(**parameters: float) -> CalibratedModel:
+    """A calibrated model: every share and efficiency 1, every time next to nothing, but for those given."""
+    values = [parameters.get(name, 1e-12 if name.endswith("_s") or name.startswith("half") else 1.0) for name in NAMES]
+    return CalibratedModel("by hand", np.log(values), np.zeros((len(NAMES), len(NAMES))), 0.1)
+
+
+def test_the_seeds_bound_and_what_it_measured():
+    """Seed 002: 2*512*512*64 = 0.03 GFLOP, 6000 GFLOP/s, ~5.6 us; 8 x 71.964 us became 2 x 99.057 us."""
+    times = time_gemms(512, 64, 512, "fp32", PEAK, peak_per_s=6000e9, products=8, into=2)
+    assert times.flops == 2 * 512 * 512 * 64 == 33_554_432
+    assert times.peak_time_s == pytest.approx(5.6e-6, abs=0.05e-6)
+    separate, stacked, batched = times.ways
+    # The same arithmetic in two launches of four times the rows, as in the seed's [A] h = [x] stacked.
+    assert (separate.launches, stacked.launches, stacked.m, batched.groups) == (8, 2, 4 * 512, 8)
+    assert separate.flops == stacked.flops == batched.flops == 8 * 33_554_432
+    before, after = 8 * 71.964e-6, 2 * 99.057e-6
+    assert (before, after) == (pytest.approx(575.72e-6, rel=1e-4), pytest.approx(198.11e-6, rel=1e-4))  # its totals
+    assert before / after == pytest.approx(2.906, abs=0.001)  # the slide says 2.5x: its own figures give 2.9
+    assert separate.flops / before == pytest.approx(0.466e12, rel=1e-3)  # 7.8 % of the peak before,
+    assert stacked.flops / after / 6000e9 == pytest.approx(0.226, abs=0.001)  # 22.6 % after
+
+
+def test_what_the_seed_measured_lies_in_the_interval_of_a_maxwell_card():
+    """The slide names no device, its kernel is Maxwell's; no single product went into the M40's calibration."""
+    m40 = find_device("m40")
+    separate, stacked, _ = time_gemms(
+        512, 64, 512, "fp32", default_model(m40, "fp32"), device=m40, products=8, into=2
+    ).ways
+    assert separate.interval[0] < 8 * 71.964e-6 < separate.interval[1]
+    assert stacked.interval[0] < 2 * 99.057e-6 < stacked.interval[1]
+    assert 2 < separate.time_s / stacked.time_s < 4  # it measured 2.9
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "multiprocessors", "tile", "tiles", "waves", "last", "covered"),
+    [
+        (512, 64, 24, (64, 64), 8, 1, 8, 1.0),
+        (512, 64, 24, (128, 64), 4, 1, 4, 1.0),  # maxwell_sgemm_128x64, the seed's kernel
+        (4096, 4096, 108, (128, 256), 512, 5, 80, 1.0),  # 4 * 108 = 432
+        (65, 65, 4, (64, 64), 4, 1, 4, 65 * 65 / (128 * 128)),
+        (1, 1, 80, (64, 64), 1, 1, 1, 1 / 4096),
+    ],
+)
+def test_tiles_and_waves(m, n, multiprocessors, tile, tiles, waves, last, covered):
+    found = tiling_of(m, n, multiprocessors, tile)
+    assert (found.tiles, found.waves, found.last) == (tiles, waves, last)
+    assert found.covered == pytest.approx(covered)
+    assert found.filled == pytest.approx(tiles / (waves * multiprocessors))
+
+
+def test_the_roofline_gains_the_memory_traffic_that_stacking_saves():
+    device = find_device("v100-sxm2")  # 15.7 TFLOP/s, 900 GB/s
+    times = time_gemms(512, 8, 512, "fp32", ROOFLINE, device=device, products=4)
+    separate, stacked, batched = times.ways
+    one = 4 * (512 * 512 + 512 * 8 + 512 * 8)  # left, right, output, 4 bytes each
+    assert separate.bytes == batched.bytes == 4 * one
+    assert stacked.bytes == 4 * (4 * 512 * 512 + 512 * 8 + 4 * 512 * 8)  # the right operand once, not four times
+    assert separate.time_s == pytest.approx(4 * one / 900e9)  # 4 FLOP per byte: memory bounds it
+    assert separate.time_s / stacked.time_s == pytest.approx(separate.bytes / stacked.bytes)
+    assert times.intensity == pytest.approx(2 * 512 * 512 * 8 / one) and times.ridge_point == pytest.approx(
+        15.7e12 / 900e9
+    )
+    assert "memory traffic alone" in times.notes[0]
+
+
+def test_the_calibrated_model_by_hand():
+    """compute = FLOPs / (peak * efficiency * tiles / (tiles + half * multiprocessors)), then the norm with p = 4."""
+    device = find_device("v100-sxm2")  # 80 multiprocessors
+    slow = model(efficiency_gemm=0.5, half=0.2)
+    (way,) = time_gemms(1024, 1024, 4096, "fp32", slow, device=device).ways
+    filled = 256 / (256 + 0.2 * 80)
+    compute = 2 * 1024 * 1024 * 4096 / (15.7e12 * 0.5 * filled)
+    memory = 4 * (2 * 1024 * 4096 + 1024 * 1024) / 900e9
+    assert way.time_s == pytest.approx((compute**4 + memory**4) ** 0.25, rel=1e-6)
+    low, high = way.interval  # how wide is the model's own affair
+    assert low < way.time_s < high and low * high == pytest.approx(way.time_s**2)
+
+
+def test_no_framework_goes_around_a_product():
+    device = find_device("v100-sxm2")
+    (plain,) = time_gemms(512, 512, 512, "fp32", model(), device=device).ways
+    (with_constant,) = time_gemms(512, 512, 512, "fp32", model(step_s=5e-3), device=device).ways
+    assert with_constant.time_s == pytest.approx(plain.time_s, rel=1e-6)
+    low, high = with_constant.interval
+    assert low * high == pytest.approx(with_constant.time_s**2)
+
+
+def test_launches_that_the_host_pays_for_are_what_batching_saves():
+    device = find_device("v100-sxm2")
+    times = time_gemms(64, 64, 64, "fp32", model(overhead_s=10e-6), device=device, products=10)
+    separate, stacked, batched = times.ways
+    assert (separate.time_s, stacked.time_s) == (pytest.approx(100e-6, rel=1e-3), pytest.approx(10e-6, rel=1e-3))
+    assert times.rows()[2]["gain"] == pytest.approx(10, rel=0.01) and batched.launches == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "message"),
+    [
+        ((0, 1, 1), {}, "M is a whole number of 1 or more, not 0"),
+        ((1, 1, 1), {"products": 8, "into": 3}, "3 does not divide 8"),
+        ((2**32, 2**32, 8), {}, "more than can be counted"),
+        ((1, 1, 1), {"products": 10**7}, "more than can be counted"),
+        ((1, 1, 1), {"peak_per_s": None}, "one of the two"),
+        ((1, 1, 1), {"device": find_device("k80")}, "one of the two"),
+        ((1, 1, 1), {"peak_per_s": math.inf}, "above 0, not inf"),
+        ((1, 1, 1), {"tile": (0, 64)}, "tile is a whole number"),
+    ],
+)
+def test_what_cannot_be_timed_is_said(sizes, options, message):
+    with pytest.raises(BadValue, match=message):
+        time_gemms(*sizes, "fp32", PEAK, **{"peak_per_s": 1e12, **options})
+
+
+def test_a_precision_that_the_device_lacks():
+    with pytest.raises(UnknownPrecision, match="Tesla K80 has no fp16 peak"):
+        time_gemms(1, 1, 1, "fp16", ROOFLINE, device=find_device("k80"))
+
+
+DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+
+@pytest.mark.needs_data
+@pytest.mark.parametrize(
+    ("gpu", "device", "precision", "at_most"),
+    [
+        ("M40", "m40", "fp32", 0.25),
+        ("T4", "t4", "fp32", 0.25),
+        ("T4", "t4", "fp16", 0.25),
+        ("TITAN Xp", "titan-xp", "fp32", 0.4),
+    ],
+)
+def test_products_that_no_calibration_has_seen(gpu, device, precision, at_most):
+    """DeepBench's training set: the median error that docs/gemm.md reports, which beats the roofline's."""
+    pandas = pytest.importorskip("pandas")
+    path = DATA / "measured" / "deepbench_gemm.csv.gz"
+    if not path.is_file():
+        pytest.skip(f"no {path}: set PALEO_LITE_DATA")
+    rows = pandas.read_csv(path).query("mode == 'train' and unit == 'ms' and gpu == @gpu")
+    rows = rows[rows["precision"].str.startswith(precision)]
+    assert len(rows) == 160
+    found = find_device(device)
+
+    def error(model) -> float:
+        predicted = [
+            time_gemms(int(m), int(n), int(k), precision, model, device=found).ways[0].time_s
+            for m, n, k in zip(rows["M"], rows["N"], rows["K"])
+        ]
+        return float(np.median(np.abs(np.array(predicted) / (rows["value"] / 1e3) - 1)))
+
+    own = error(default_model(found, precision))
+    assert own < at_most and own < error(ROOFLINE)

@@ -1,0 +1,178 @@
+"""What layers keep for backward, held against what torch's autograd saves: the same bytes, layer by layer."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.networks import find_network
+from paleo_lite.timing.buffers import find_buffers
+from paleo_lite.timing.liveness import make_plan, saved_bytes
+
+torch = pytest.importorskip("torch", reason="what torch keeps is asked of torch: pip install 'paleo-lite[torch]'")
+nn = torch.nn
+
+
+def kept_by_torch(module, inputs) -> int:
+    """Bytes of the distinct storages that autograd saves, without parameters, buffers and the inputs themselves."""
+    own = {tensor.untyped_storage()._cdata for tensor in [*module.parameters(), *module.buffers(), inputs]}
+    storages = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage._cdata not in own:
+            storages[storage._cdata] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = module(inputs)
+    assert result.requires_grad
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def kept_by_us(layers, batch_size: int) -> int:
+    """The same of our layers; on devices without a fused dropout torch's mask has 4 bytes an element, not 1."""
+    kept = saved_bytes(make_plan(layers, find_buffers(layers), 4))
+    masks = sum(
+        prod(layer.outputs[0]) for layer in layers if layer.kind == "dropout" and layer.attributes.get("p") != 0
+    )
+    return kept.fixed + batch_size * (kept.per_sample + 3 * masks)
+
+
+MODULES = [
+    *(kind(inplace=inplace) for kind in (
+        nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.Hardtanh, nn.SiLU, nn.Hardswish, nn.Hardsigmoid,
+        nn.Mish, nn.Dropout,
+    ) for inplace in (False, True)),
+    nn.GELU(), nn.GELU("tanh"), nn.Tanh(), nn.Sigmoid(), nn.Softplus(), nn.Softsign(), nn.PReLU(), nn.Hardshrink(),
+    nn.Threshold(0.1, 0), nn.Softshrink(), nn.GLU(3), nn.Softmax(1), nn.LogSoftmax(1), nn.LocalResponseNorm(5),
+    nn.LayerNorm([8, 16, 16]), nn.LayerNorm(16, elementwise_affine=False), nn.GroupNorm(4, 8), nn.InstanceNorm2d(8),
+    nn.InstanceNorm2d(8, affine=True), nn.BatchNorm2d(8, affine=False), nn.MaxPool2d(3, 1, 1), nn.AvgPool2d(3, 1, 1),
+    nn.AdaptiveAvgPool2d(1), nn.AdaptiveAvgPool2d(4), nn.AdaptiveMaxPool2d(4), nn.ConvTranspose2d(8, 8, 2, 2),
+    nn.Linear(16, 16), nn.Dropout(0.0), nn.Identity(), nn.ZeroPad2d(1), nn.Upsample(scale_factor=2, mode="bilinear"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_every_kind_of_layer_keeps_what_autograd_keeps(module) -> None:
+    """Between a batch norm, which keeps its input, and a convolution, which keeps its own."""
+    chain = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), module, nn.Conv2d(8, 4, 1)).to("meta")
+    layers = pl.trace(chain.eval(), torch.empty(1, 3, 16, 16, device="meta")).layers
+    assert kept_by_us(layers, 2) == kept_by_torch(chain.train(), torch.empty(2, 3, 16, 16, device="meta"))
+
+
+def _functions():
+    """A call on two results of convolutions, u and v, and a parameter p."""
+    f = nn.functional
+    return {
+        "u.max(1)": lambda u, v, p: u.max(1).values + v.sum(1),
+        "u.amax(1)": lambda u, v, p: u.amax(1) + v.mean(1),
+        "u.var(1)": lambda u, v, p: u.var(1) + v.mean(1),
+        "u.norm": lambda u, v, p: u.norm(dim=1) + v.mean(1),
+        "u.logsumexp": lambda u, v, p: u.logsumexp(1) + v.mean(1),
+        "u.clamp": lambda u, v, p: u.clamp(0, 1) + v,
+        "where": lambda u, v, p: torch.where(u > 0, u, v),
+        "masked_fill": lambda u, v, p: (u + v).masked_fill(v > 0, 0.0),
+        "maximum": lambda u, v, p: torch.maximum(u, v),
+        "u v": lambda u, v, p: u * v,
+        "u u": lambda u, v, p: u * u + v,
+        "u p": lambda u, v, p: u * p + v,
+        "2 u": lambda u, v, p: u * 2 + v,
+        "in place u v": lambda u, v, p: (u * 2).mul_(v),
+        "in place u + v": lambda u, v, p: u.add_(v),
+        "u / v": lambda u, v, p: u / v,
+        "u / constant": lambda u, v, p: u / v.detach(),
+        "constant / v": lambda u, v, p: u.detach() / v,
+        "u / p": lambda u, v, p: u / p + v,
+        "u - v": lambda u, v, p: u - v,
+        "u ^ 2": lambda u, v, p: u.pow(2) + v,
+        "u ^ v": lambda u, v, p: u**v,
+        "sqrt": lambda u, v, p: u.sqrt() + v,
+        "rsqrt": lambda u, v, p: u.rsqrt() + v,
+        "exp": lambda u, v, p: u.exp() + v,
+        "log": lambda u, v, p: u.log() + v,
+        "abs": lambda u, v, p: u.abs() + v,
+        "sin": lambda u, v, p: u.sin() + v,
+        "erf": lambda u, v, p: u.erf() + v,
+        "reciprocal": lambda u, v, p: u.reciprocal() + v,
+        "lerp by a number": lambda u, v, p: torch.lerp(u, v, 0.3),
+        "addcmul": lambda u, v, p: torch.addcmul(u, u, v),
+        "cat": lambda u, v, p: torch.cat([u, v], 1),
+        "chunk": lambda u, v, p: torch.cat(u.chunk(2, 1)[::-1], 1) * v,
+        "u @ v": lambda u, v, p: u @ v,
+        "permuted u @ v": lambda u, v, p: u.permute(0, 2, 1, 3) @ v.permute(0, 2, 3, 1),
+        "bmm": lambda u, v, p: torch.bmm(u[:, 0], v[:, 0]),
+        "roll": lambda u, v, p: u.roll(1, 2) + v,
+        "contiguous": lambda u, v, p: u.permute(0, 2, 3, 1).contiguous() * 2,
+        "softmax times v": lambda u, v, p: u.softmax(-1) * v,
+        "interpolate": lambda u, v, p: f.interpolate(u, scale_factor=2),
+        "attention": lambda u, v, p: f.scaled_dot_product_attention(u, v, v),
+    }
+
+
+@pytest.mark.parametrize("name", _functions())
+def test_every_function_keeps_what_autograd_keeps(name) -> None:
+    function = _functions()[name]
+
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
+            self.parameter = nn.Parameter(torch.ones(8, 1, 1))
+
+        def forward(self, images):
+            first = self.one(images)
+            return function(first, self.two(first), self.parameter)
+
+    module = Pair()  # on the CPU, whose attention is fused
+    layers = pl.trace(module.eval(), torch.ones(1, 3, 16, 16)).layers
+    assert kept_by_us(layers, 2) == kept_by_torch(module.train(), torch.ones(2, 3, 16, 16))
+
+
+NETWORKS = [
+    "alexnet", "vgg16", "vgg11_bn", "resnet18", "resnet50", "resnext50_32x4d", "densenet121", "googlenet",
+    "squeezenet1_0", "mobilenet_v2", "mobilenet_v3_large", "shufflenet_v2_x1_0", "mnasnet1_0", "efficientnet_b0",
+    "regnet_y_400mf", "convnext_tiny", "swin_t", "swin_v2_t",
+]  # fmt: skip
+
+
+def _training_module(name, built):
+    module, size = built(name)
+    module.train()
+    for part in module.modules():
+        if type(part).__name__ == "StochasticDepth":
+            part.p = 0.0  # it drops whole samples in training; a trace in evaluation mode does not have it
+    return module, size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_keep_what_autograd_keeps(name, built) -> None:
+    module, size = _training_module(name, built)
+    try:
+        wanted = kept_by_torch(module, torch.empty(2, 3, size, size, device="meta"))
+    finally:
+        module.eval()
+    assert kept_by_us(find_network(name).layers, 2) == wanted
+
+
+@pytest.mark.slow
+def test_einsum_of_a_single_window_keeps_a_little_less(built) -> None:
+    """maxvit_t's last stage has one window: views are enough there, which we do not see."""
+    module, size = _training_module("maxvit_t", built)
+    wanted = kept_by_torch(module, torch.empty(2, 3, size, size, device="meta"))
+    module.eval()
+    assert kept_by_us(find_network("maxvit_t").layers, 2) == pytest.approx(wanted, rel=0.002)
+
+
+def test_fused_attention_keeps_what_autograd_keeps() -> None:
+    """A small vision transformer for real, on the CPU, whose fused attention works as the ones for GPUs do."""
+    from paleo_lite.networks.torch_import import import_torchvision
+
+    transformer = import_torchvision().models.VisionTransformer
+    module = transformer(image_size=32, patch_size=8, num_layers=2, num_heads=4, hidden_dim=32, mlp_dim=64)
+    layers = pl.trace(module.eval(), torch.zeros(1, 3, 32, 32)).layers
+    assert any(layer.kind == "attention" for layer in layers)
+    assert kept_by_us(layers, 2) == kept_by_torch(module.train(), torch.zeros(2, 3, 32, 32))

@@ -1,0 +1,240 @@
+"""A training step put together: each part from arithmetic by hand, each option from what it must change."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import paleo_lite as pl
+from paleo_lite.cli import main
+from paleo_lite.cli import predict as predict_command
+from paleo_lite.counting import count
+from paleo_lite.errors import BadValue, DoesNotFit
+from paleo_lite.hardware import find_device
+from paleo_lite.networks import find_network
+from paleo_lite.timing import PeakModel, RooflineModel
+from paleo_lite.timing.options import CHECKPOINTING, OPTIMIZERS, TrainingOptions
+from paleo_lite.timing.training import takes_tensor_cores, train
+
+V100 = find_device("v100-sxm2")
+RESNET = find_network("resnet50")
+PARAMETERS = 25_557_032  # torchvision's own figure
+
+
+def step(options=None, *, network=RESNET, precision="fp32", batch_size=32, model=None, device=V100):
+    return train(network, device, precision, batch_size, model or RooflineModel(), options or TrainingOptions("sgd"))
+
+
+def test_without_options_it_is_the_prediction_of_a_training_step() -> None:
+    for model in ("roofline", "calibrated"):
+        plain = pl.predict("resnet50", gpu="v100-sxm2", batch_size=32, phase="training", time_model=model)
+        made = pl.predict(
+            "resnet50", gpu="v100-sxm2", batch_size=32, phase="training", time_model=model,
+            training=TrainingOptions("sgd"),
+        )  # fmt: skip
+        assert made.time_s == plain.time_s
+        assert made.intervals == plain.intervals
+        assert np.array_equal(made.times_s, plain.times_s)
+
+
+def test_the_parts_are_those_of_the_step() -> None:
+    made = step()
+    assert made.time_s == pytest.approx(made.forward_s + made.backward_s + made.recompute_s + made.update_s)
+    assert made.backward_s_per_layer.sum() == pytest.approx(made.backward_s)
+    assert len(made.backward_s_per_layer) == len(made.gradient_bytes_per_layer) == len(RESNET.layers)
+    # SURFBoard: 102.23 MB of gradients per iteration at fp32, 51.11 MB at fp16.
+    assert made.gradient_bytes_per_layer.sum() == 4 * PARAMETERS == 102_228_128
+    assert step(precision="fp16").gradient_bytes_per_layer.sum() == 51_114_064
+    assert made.interval is None and made.recompute_s == 0
+
+
+UPDATES = [
+    # numbers read and written per parameter: weight, gradient and state in; weight and state out
+    ("fp32", TrainingOptions("sgd"), 4 * (2 + 1), 2),
+    ("fp32", TrainingOptions("momentum"), 4 * (3 + 2), 4),
+    ("fp32", TrainingOptions("adam"), 4 * (4 + 3), 12),
+    ("fp16", TrainingOptions("adam"), 2 * (4 + 3), 12),
+    # bf16: gradient 2, master weight and state 12 in; 12 and the weight's 2 out
+    ("bf16", TrainingOptions("adam", mixed_precision=True), 2 + 12 + 12 + 2, 12),
+    # fp16: and the gradients once more through the loss scale, 2 in and 2 out
+    ("fp16", TrainingOptions("adam", mixed_precision=True), 2 + 12 + 12 + 2 + 4, 14),
+]
+
+
+@pytest.mark.parametrize(("precision", "options", "bytes_each", "flops_each"), UPDATES, ids=str)
+def test_an_update_streams_weights_gradients_and_state(precision, options, bytes_each, flops_each) -> None:
+    device = find_device("a100-sxm-40gb")
+    made = step(options, precision=precision, device=device)
+    place = made.prediction.passes.index("update")
+    assert made.prediction.bytes_by_pass[place].sum() == bytes_each * PARAMETERS
+    assert made.prediction.counts_by_pass[place].sum() == flops_each * PARAMETERS
+    # Every layer's update is bound by memory on this device.
+    assert made.update_s == pytest.approx(bytes_each * PARAMETERS / 1555e9)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "vgg16", "vit_b_16"])
+def test_checkpointing_costs_less_than_one_forward_pass(name) -> None:
+    """The last segment is not computed again, for its forward pass has just been."""
+    network = find_network(name)
+    plain = step(network=network)
+    for how in ("sqrt", "all"):
+        made = step(TrainingOptions("sgd", checkpointing=how), network=network)
+        assert 0 < made.recompute_s < plain.forward_s
+        assert made.time_s == pytest.approx(plain.time_s + made.recompute_s)
+        assert made.backward_s_per_layer.sum() == pytest.approx(made.backward_s + made.recompute_s)
+        assert made.prediction.passes[-1] == "recompute"
+        assert made.memory.total_bytes < plain.memory.total_bytes
+        assert any("computed twice" in note for note in made.notes)
+
+
+def test_accumulation_is_several_small_passes_and_one_update() -> None:
+    one = step(TrainingOptions("adam"), batch_size=8, model=pl.api.default_model(V100, "fp32"))
+    four = step(TrainingOptions("adam", accumulation=4), batch_size=32, model=pl.api.default_model(V100, "fp32"))
+    assert four.forward_s == pytest.approx(4 * one.forward_s)
+    assert four.backward_s == pytest.approx(4 * one.backward_s)
+    assert four.update_s == pytest.approx(one.update_s)
+    assert four.prediction.constant_s == pytest.approx(4 * one.prediction.constant_s)
+    assert four.prediction.batch_size == 32
+    low, high = four.interval
+    assert low < four.time_s < high
+    assert low / four.time_s == pytest.approx(one.interval[0] / one.time_s)
+
+
+def test_tensor_cores_take_multiples_of_eight() -> None:
+    """ResNet-50: 3 input channels and, below a batch of 8, the rows of the classifier fall out; depthwise all do."""
+    names = [layer.name for layer in RESNET.layers]
+    taken = takes_tensor_cores(RESNET.layers, 8)
+    multiplying = count(RESNET.layers).matrix
+    assert [names[index] for index in np.flatnonzero(multiplying & ~taken)] == ["conv1"]
+    assert not takes_tensor_cores(RESNET.layers, 7)[names.index("fc")]
+    mobile = find_network("mobilenet_v2").layers
+    depthwise = [index for index, layer in enumerate(mobile) if layer.attributes.get("groups", 1) > 1]
+    assert depthwise and not takes_tensor_cores(mobile, 8)[depthwise].any()
+
+
+def test_mixed_precision_holds_the_rest_against_the_vector_units() -> None:
+    """conv1 of ResNet-50 at batch 32: 2 * 147 * 64 * 112^2 * 32 FLOPs on 15.7 TFLOP/s, not on 125."""
+    made = step(TrainingOptions("sgd", mixed_precision=True), precision="fp16", model=PeakModel())
+    plain = step(precision="fp16", model=PeakModel())
+    flops = 2 * 147 * 64 * 112 * 112 * 32
+    place = made.prediction.layer_index("conv1")
+    assert made.prediction.times_s[0, place] == pytest.approx(flops / 15.7e12)
+    assert plain.prediction.times_s[0, place] == pytest.approx(flops / 125e12)
+    assert any("1 layers do not" in note and "conv1" in note for note in made.notes)
+
+
+def run(*arguments: str, width: int = 80):
+    return CliRunner(env={"COLUMNS": str(width)}).invoke(main, ["predict", *arguments], prog_name="paleo-lite")
+
+
+def test_the_command_prints_the_largest_batch_and_json_says_the_same() -> None:
+    command = ["resnet50", "--gpu", "t4", "--phase", "training", "--fit-batch", "--optimizer", "adam", "--memory"]
+    answer = json.loads(run(*command, "--format", "json").stdout)
+    memory = answer["memory"]
+    assert answer["batch_size"] == memory["largest_batch"] > 100
+    assert memory["fits"] and memory["remedies"] == [] and memory["optimizer"] == "adam"
+    assert memory["total_bytes"] <= memory["capacity_bytes"] - memory["reserve_bytes"] == 15e9
+    parts = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace")
+    assert memory["total_bytes"] == sum(memory[f"{part}_bytes"] for part in parts)
+    assert memory["optimizer_bytes"] == 2 * 4 * PARAMETERS
+    again = run("resnet50", "--gpu", "t4", "--phase", "training", "--optimizer", "adam", "--format", "json",
+                "--batch-size", str(answer["batch_size"] + 1))  # fmt: skip
+    assert not json.loads(again.stdout)["memory"]["fits"]
+    for width in (80, 120):
+        page = run(*command, width=width).stdout
+        assert "Peak memory" in page and "activations" in page
+        assert max(len(line) for line in page.splitlines()[1:] if not line.startswith("note:")) <= width
+
+
+def test_what_does_not_fit_comes_with_what_would_help() -> None:
+    result = run("resnet50", "--gpu", "v100-sxm2", "--phase", "training", "--batch-size", "512", "--format", "json")
+    memory = json.loads(result.stdout)["memory"]
+    assert not memory["fits"]
+    needs = [remedy["total_bytes"] for remedy in memory["remedies"]]
+    assert needs == sorted(needs) and needs[-1] < memory["total_bytes"]
+    for remedy in memory["remedies"]:
+        assert remedy["fits"] == (remedy["largest_batch"] >= 512)
+    names = " ".join(remedy["name"] for remedy in memory["remedies"])
+    assert all(word in names for word in ("checkpointing", "mixed precision", "accumulation", "ZeRO stage 3"))
+    page = run("resnet50", "--gpu", "v100-sxm2", "--phase", "training", "--batch-size", "512").stdout
+    assert "DOES NOT FIT" in page and "What would help, most first" in page
+
+
+BAD = [
+    (["vgg16", "--gpu", "t4", "--optimizer", "adam"], 2, "belong to --phase training, not to inference"),
+    (["vgg16", "--gpu", "t4", "--phase", "backward", "--accumulation", "2"], 2, "belong to --phase training"),
+    (["vgg16", "--gpu", "t4", "--phase", "training", "--mixed-precision"], 2, "fp16 or bf16, not in fp32"),
+    (["vgg16", "--gpu", "t4", "--phase", "training", "--batch-size", "9", "--accumulation", "2"], 2, "be divided"),
+    (["vgg16", "--gpu", "t4", "--fit-batch", "--batch-size", "8"], 2, "leave the batch size out"),
+    (["--flops", "1G", "--gpu", "k80", "--memory"], 2, "need the layers of a network"),
+    (["vgg16", "--gpu", "t4", "--phase", "training", "--optimizer", "lion"], 2, "lion"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"), BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else None
+)
+def test_mistakes_are_one_sentence(arguments, code, says) -> None:
+    result = run(*arguments)
+    assert result.exit_code == code
+    assert says in result.stderr and "Traceback" not in result.stderr
+
+
+def test_the_command_offers_what_there_is() -> None:
+    """It lists the names itself, so as to import nothing for them."""
+    assert tuple(OPTIMIZERS) == predict_command.OPTIMIZER_NAMES
+    assert predict_command.CHECKPOINTING == CHECKPOINTING
+
+
+def test_inference_imports_nothing_for_memory() -> None:
+    """A cold start is quick because it leaves out what nobody asked for."""
+    code = (
+        "import sys, paleo_lite as pl; pl.predict('vgg16', gpu='k80'); print('paleo_lite.timing.memory' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_not_even_one_sample_is_an_answer() -> None:
+    """regnet_y_128gf has 645 M parameters: with Adam 16 bytes of each are 10.3 GB of the K80's 12."""
+    result = run("regnet_y_128gf", "--gpu", "k80-die", "--phase", "training", "--fit-batch", "--optimizer", "adam")
+    assert result.exit_code == 1
+    assert "does not fit on" in result.stderr and "what would make it fit: " in result.stderr
+    with pytest.raises(DoesNotFit):
+        pl.predict("regnet_y_128gf", gpu="k80-die", phase="training", fit_batch=True, training=TrainingOptions("adam"))
+    with pytest.raises(BadValue, match="leave the batch size out"):
+        pl.predict("vgg16", gpu="k80-die", fit_batch=True, batch_size=4)
+
+
+DATA = Path(os.environ.get("PALEO_LITE_DATA", Path(pl.__file__).parents[2] / "shared" / "data"))
+MEASURED = DATA / "measured" / "torchvision_fp16_fp32_fp64.csv"
+
+
+@pytest.mark.needs_data
+@pytest.mark.skipif(not MEASURED.is_file(), reason=f"no {MEASURED}: set PALEO_LITE_DATA")
+@pytest.mark.parametrize(("gpu", "name"), [("titan-rtx", "TITAN RTX"), ("titan-xp", "TITAN Xp")])
+def test_fp16_gains_what_was_measured(gpu: str, name: str) -> None:
+    """Seed 003 says 1.5x to 5x for common models. Measured at batch 12: at most 2.7x with tensor cores."""
+    times: dict[tuple[str, str], dict[str, float]] = {}
+    with MEASURED.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["gpu"] == name and row["n_gpus"] == "1" and row["phase"] == "inference":
+                times.setdefault((row["network"], row["batch_size"]), {})[row["precision"]] = float(row["value"])
+    assert len(times) == 32
+    errors = []
+    for (network, batch_size), measured in times.items():
+        predicted = [
+            pl.predict(network, gpu=gpu, precision=precision, batch_size=int(batch_size)).time_s
+            for precision in ("fp32", "fp16")
+        ]
+        ratio = measured["fp32"] / measured["fp16"]
+        errors.append(abs(predicted[0] / predicted[1] / ratio - 1))
+        assert ratio < 2.7
+    assert np.mean(errors) < 0.1

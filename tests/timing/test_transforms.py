@@ -1,0 +1,69 @@
+"""What Fourier transforms spare a convolution, and where no library offers them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paleo_lite.counting import Layer
+from paleo_lite.timing.features import sizes_of
+from paleo_lite.timing.transforms import COMPLEX, TRANSFORM, may_transform, transformed
+
+
+def conv(kernel: tuple[int, int], side: int = 26, channels: tuple[int, int] = (64, 64), **attributes: Any) -> Layer:
+    shapes = (channels[0], side, side), (channels[1], side, side)
+    weight = (channels[1], channels[0], *kernel)
+    return Layer("conv", "conv2d", (shapes[0],), (shapes[1],), (weight,), attributes={"stride": [1, 1], **attributes})
+
+
+def test_work_by_hand() -> None:
+    """7x7 over 26x26, 64 to 64 channels, batch 32: tiles of 32 x 32, of which 26 x 26 are output; one per image.
+
+    Transforms: 2.5 * 1024 * 10 = 25,600 operations each, of 32 * 128 tiles and 64 * 64 filters: 8,192 of them.
+    Products: 32 * 17 frequencies of 64 x 64 by 32, 8 operations each. Direct: 2 * 32 * 64 * 64 * 49 * 26 * 26.
+    """
+    transforms, products = 25_600 * 8_192, 8 * 32 * 17 * 64 * 64 * 32
+    direct = 2 * 32 * 64 * 64 * 49 * 26 * 26
+    expected = (TRANSFORM * transforms + COMPLEX * products) / direct
+    assert transformed(conv((7, 7)), 32) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("layer", "offered"),
+    [
+        (conv((7, 7)), True),
+        (conv((1, 7)), False),
+        (conv((7, 7), stride=[2, 2]), False),
+        (conv((5, 5), dilation=[2, 2]), False),
+        (conv((5, 5), channels=(1, 64), groups=64), False),
+    ],
+)
+def test_where_it_is_offered(layer: Layer, offered: bool) -> None:
+    assert may_transform(layer) is offered
+
+
+def test_many_channels_and_a_wide_kernel_are_spared_most() -> None:
+    """V100, TensorFlow 1.10: 105 to 77 channels, 7x7 over 95x95, batch 45, ran 4.3 times faster than peak allows."""
+    wide = conv((7, 7), side=95, channels=(105, 77))
+    assert sizes_of(wide, "inference", 45)[0] < 0.5
+    # Few channels: the transforms alone take longer than the convolution (measured: direct).
+    assert sizes_of(conv((7, 7), side=400, channels=(11, 7)), "inference", 7)[0] > 1
+    assert transformed(conv((40, 40), side=64), 1) == math.inf
+
+
+def test_many_batch_sizes_at_once_are_each_alone() -> None:
+    layer, sizes = conv((5, 5), side=56), np.array([1, 7, 32, 512])
+    together = sizes_of(layer, "inference", sizes)
+    for place, size in enumerate(sizes):
+        alone = sizes_of(layer, "inference", int(size))
+        assert (together[0][place], together[1][place]) == pytest.approx(alone)
+
+
+def test_the_gradient_of_an_image_is_not_padded_to_a_whole_tile() -> None:
+    """Three columns count as four, not as 32; the rows are 224 * 224, whole tiles; the sum is 64 * 49 = 196 * 16."""
+    shapes = (3, 224, 224), (64, 112, 112), (64, 3, 7, 7)
+    layer = Layer("conv", "conv2d", shapes[:1], shapes[1:2], shapes[2:], attributes={"stride": [2, 2]})
+    assert sizes_of(layer, "backward_data", 1)[0] == pytest.approx(4 / 3)
