@@ -13,8 +13,8 @@ from ..hardware import Device
 from ..networks import find_network
 from ..timing.calibrated import sensitivities
 from ..timing.features import Features, features_of, merge_alike
-from ..timing.fitted import rates_of
-from .fit import Fit, Prior, Runs, fit, stack
+from ..timing.fitted import own_variance, rates_of
+from .fit import SCATTER, Fit, Prior, Runs, fit, stack
 from .measurements import Measurement
 from .prior import base_prior, is_kepler
 
@@ -60,7 +60,7 @@ def on_tensor_cores(device: Device, precision: str) -> bool:
 
 def prior_of(device: Device, precision: str) -> Prior:
     """What is believed of a device in a precision before any measurement."""
-    return base_prior(on_tensor_cores(device, precision), is_kepler(device))
+    return base_prior(on_tensor_cores(device, precision), is_kepler(device), precision)
 
 
 def calibrate(
@@ -98,8 +98,19 @@ def calibrate(
     return ordered, fit(runs_of(ordered, device, precision), prior)
 
 
-def held_out(runs: Runs, prior: Prior, folds: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def held_out(
+    runs: Runs, priors: Sequence[Prior], folds: Sequence[np.ndarray], scatter: float = SCATTER
+) -> tuple[np.ndarray, np.ndarray]:
     """Predict each fold from all the others.
+
+    Parameters
+    ----------
+    runs : Runs
+    priors : sequence of Prior
+        Of each fold.
+    folds : sequence of ndarray of int
+    scatter : float
+        See `fit.SCATTER`.
 
     Returns
     -------
@@ -110,25 +121,29 @@ def held_out(runs: Runs, prior: Prior, folds: Sequence[np.ndarray]) -> tuple[np.
     """
     predicted, deviation = np.full(len(runs), np.nan), np.full(len(runs), np.nan)
     everything = np.arange(len(runs))
-    whole = fit(runs, prior) if len(folds) > 1 else None
-    for fold in folds:
-        learnt = fit(runs.choose(np.setdiff1d(everything, fold)), prior, start=None if whole is None else whole.theta)
+    whole = fit(runs, priors[0], scatter) if len(folds) > 1 else None
+    for fold, prior in zip(folds, priors):
+        start = None if whole is None else whole.theta
+        learnt = fit(runs.choose(np.setdiff1d(everything, fold)), prior, scatter, start)
         left_out = runs.choose(fold)
         times, gradient = sensitivities(
             left_out.features, left_out.rates, np.exp(learnt.theta), left_out.run, len(left_out)
         )
         relative = gradient / times[:, None]
+        variance = np.einsum("ij,jk,ik->i", relative, learnt.covariance, relative)
         predicted[fold] = times
-        deviation[fold] = np.sqrt(np.einsum("ij,jk,ik->i", relative, learnt.covariance, relative) + learnt.scatter**2)
+        deviation[fold] = np.sqrt(variance + own_variance(learnt.scatter))
     return predicted, deviation
 
 
-def held_out_error(measurements: Sequence[Measurement], device: Device, precision: str) -> float | None:
+def held_out_error(
+    measurements: Sequence[Measurement], device: Device, precision: str, prior: Prior | None = None
+) -> float | None:
     """Mean absolute relative error with each network predicted from all others; None with fewer than three networks."""
     networks = [m.network for m in measurements]
     if len(set(networks)) < 3:
         return None
     runs = runs_of(measurements, device, precision)
     folds = [np.array([i for i, name in enumerate(networks) if name == one]) for one in sorted(set(networks))]
-    predicted, _ = held_out(runs, prior_of(device, precision), folds)
+    predicted, _ = held_out(runs, [prior or prior_of(device, precision)] * len(folds), folds)
     return float(np.mean(np.abs(predicted / runs.measured_s - 1)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -114,6 +115,8 @@ def rows_of(path: Path) -> Iterator[dict[str, str]]:
             yield from csv.DictReader(file)
     except OSError as error:
         raise BadFile(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        raise BadFile(f"{path}: damaged, or no CSV: {error}") from None
 
 
 def medians(measurements: list[Measurement]) -> list[Measurement]:

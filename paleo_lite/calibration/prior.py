@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import numpy as np
 
-from ..hardware import Device
 from ..timing.calibrated import NAMES
 from .fit import Fit, Prior
 
@@ -53,9 +52,13 @@ KEPLER_HALF = 20.0
 launches, each of a sixteenth of the positions. Two fits of a K80 say 19 and 26."""
 
 
-def base_prior(tensor_cores: bool, kepler: bool = False) -> Prior:
-    """The prior of `BASE` for multiply-accumulates on tensor cores or on vector units, on Kepler's where said."""
-    rows = [BASE[name] for name in NAMES]
+def base_prior(tensor_cores: bool, kepler: bool = False, precision: str = "fp32") -> Prior:
+    """The prior of `BASE` for multiply-accumulates on tensor cores or on vector units, on Kepler's where said.
+
+    Libraries have no Winograd's algorithm in fp64 (cuDNN documents it for fp32 and fp16): 3x3 is as any direct one.
+    """
+    direct = {"efficiency_conv_3x3": BASE["efficiency_conv_direct"]} if precision == "fp64" else {}
+    rows = [direct.get(name, BASE[name]) for name in NAMES]
     median = [row[1 if tensor_cores else 0] for row in rows]
     return Prior(np.log(median) + kepler_shift(kepler), np.array([row[2] for row in rows]))
 
@@ -101,23 +104,37 @@ YEARS_TO_HALF = 2.0
 """Devices this many years apart count half for each other: kernels are written for a generation."""
 
 
+class Known(Protocol):
+    """What the pool needs to know of a device."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def architecture(self) -> str: ...
+
+    @property
+    def year(self) -> int: ...
+
+
 class Neighbour(msgspec.Struct, frozen=True, eq=False):
     """A fit of a device, as another device borrows from it.
 
     Attributes
     ----------
     device : Device
+        Or as much of it as `Known` asks for.
     source : str
         Its first word names the software.
     fit : Fit
     """
 
-    device: Device
+    device: Known
     source: str
     fit: Fit
 
 
-def prior_from_others(base: Prior, device: Device, source: str, others: Sequence[Neighbour]) -> Prior:
+def prior_from_others(base: Prior, device: Known, source: str, others: Sequence[Neighbour]) -> Prior:
     """The prior for a device under some software from fits of other devices in the same precision.
 
     Launching, copies and the choice of algorithms are the software's, so that fits under the same software count most,
@@ -129,6 +146,7 @@ def prior_from_others(base: Prior, device: Device, source: str, others: Sequence
         Of the device.
     device : Device
     source : str
+        Empty where the software is not known: then all fits count alike.
     others : sequence of Neighbour
         Those of the device itself are not looked at.
     """
@@ -150,7 +168,7 @@ def prior_from_others(base: Prior, device: Device, source: str, others: Sequence
     return pooled_prior(fits, base, weights)
 
 
-def is_kepler(device: Device) -> bool:
+def is_kepler(device: Known) -> bool:
     """Whether a device is of NVIDIA's Kepler generation."""
     return device.architecture == "Kepler"
 

@@ -18,6 +18,7 @@ from ..counting import Layer, count
 from ..timing.calibrated import NAMES, POWER, Rates, evaluate, sensitivities
 from ..timing.classes import CLASSES, MATRIX_CLASSES
 from ..timing.features import features_of
+from ..timing.fitted import own_variance
 from .calibrate import held_out, order, runs_of
 from .fit import Fit, Prior
 from .fit import fit as fit_runs
@@ -117,7 +118,7 @@ def learn(measurements: Sequence[Measurement], device: Device, precision: str, p
     error = None
     if len(networks) >= 3:
         folds = [np.array([i for i, m in enumerate(ordered) if m.network == one]) for one in networks]
-        predicted, _ = held_out(runs, prior, folds)
+        predicted, _ = held_out(runs, [prior] * len(folds), folds)
         error = float(np.mean(np.abs(predicted / runs.measured_s - 1)))
     return Learnt(ordered, fit_runs(runs, prior), error)
 
@@ -127,5 +128,5 @@ def compare(fit: Fit, measurements: Sequence[Measurement], device: Device, preci
     runs = runs_of(measurements, device, precision)
     times, gradient = sensitivities(runs.features, runs.rates, np.exp(fit.theta), runs.run, len(runs))
     relative = gradient / times[:, None]
-    deviation = np.sqrt(np.einsum("ij,jk,ik->i", relative, fit.covariance, relative) + fit.scatter**2)
+    deviation = np.sqrt(np.einsum("ij,jk,ik->i", relative, fit.covariance, relative) + own_variance(fit.scatter))
     return [Point(m, float(t), float(d)) for m, t, d in zip(measurements, times, deviation)]

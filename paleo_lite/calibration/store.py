@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +14,12 @@ from ..errors import BadFile, CalibrationFailed, MissingExtra, UnknownName
 from ..files import shipped, write_aside
 from ..timing.calibrated import NAMES, PARAMETERS
 from ..timing.fitted import QUANTILES, CalibratedModel
-from .fit import Fit
-from .measurements import Measurement
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from .fit import Fit
+    from .measurements import Measurement
 
     Floats = NDArray[np.float64]
 
@@ -112,6 +112,8 @@ def make_calibration(
     version: str = "",
 ) -> Calibration:
     """A calibration from a fit; `measurements` in the order of the fit's residuals."""
+    import hashlib  # 4 ms that reading a calibration does without
+
     deviations = np.sqrt(np.diag(fit.covariance))
     reach = QUANTILES[0.9]
     parameters = {

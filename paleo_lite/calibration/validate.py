@@ -12,10 +12,10 @@ import numpy as np
 from ..errors import BadValue
 from ..hardware import find_device
 from ..timing.fitted import QUANTILES
-from .calibrate import calibrate, held_out, on_tensor_cores, order, prior_of, runs_of
+from .borrowed import Key, Taught, group_by_source
+from .calibrate import held_out, order, runs_of
 from .fit import Runs
 from .measurements import Measurement
-from .prior import Neighbour, prior_from_others
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,8 +68,12 @@ def family_of(network: str) -> str:
     return next((family for family in FAMILIES if network.startswith(family)), network)
 
 
-def validate(measurements: Sequence[Measurement], split: str) -> tuple[list[Row], list[Point]]:
+def validate(
+    measurements: Sequence[Measurement], split: str, gpus: Sequence[str] = (), precisions: Sequence[str] = ()
+) -> tuple[list[Row], list[Point]]:
     """Hold out, predict, compare.
+
+    What other devices taught is the prior of each, see `borrowed.Taught`; they have not seen what is held out either.
 
     Parameters
     ----------
@@ -78,6 +82,8 @@ def validate(measurements: Sequence[Measurement], split: str) -> tuple[list[Row]
         What is held out at a time: a network or a family of what one source measured of a device in a precision; all
         measurements of a device, which is then predicted from its data sheet and what the others taught; or a source,
         predicted from the other sources of the device. All phases are fitted together, as calibrations are.
+    gpus, precisions : sequence of str
+        Only these devices and precisions; all where empty. The others are learnt from all the same.
 
     Raises
     ------
@@ -86,30 +92,30 @@ def validate(measurements: Sequence[Measurement], split: str) -> tuple[list[Row]
     """
     if split not in SPLITS:
         raise BadValue(f"the split is {', '.join(SPLITS)}, not {split!r}")
-    groups: dict[tuple[str, str, str], list[Measurement]] = defaultdict(list)
-    for each in order(measurements):
-        groups[each.gpu, each.precision, "" if split == "source" else each.source].append(each)
-    fits = _fits(groups) if split == "gpu" else {}
+    taught = Taught(measurements, _LABELS.get(split))
+    groups = group_by_source(measurements) if split != "source" else _group_by_device(measurements)
     rows, points = [], []
     for (gpu, precision, source), group in groups.items():
-        if len({m.network for m in group}) < 3:
+        wanted = (not gpus or gpu in gpus) and (not precisions or precision in precisions)
+        if not wanted or len({m.network for m in group}) < 3:
             continue
         device = find_device(gpu)
-        runs = runs_of(group, device, precision)
-        prior = prior_of(device, precision)
         if split == "gpu":
-            others = fits[precision, on_tensor_cores(device, precision)]
-            if all(other.device.id == gpu for other in others):
+            labels = [source] * len(group)
+            if not taught.others(device, precision):
                 continue
-            prior = prior_from_others(prior, device, source, others)
-            folds = [np.arange(len(runs))]
         else:
-            folds = _folds([_LABELS[split](m) for m in group])
-            if len(folds) < 2:
+            labels = [_LABELS[split](m) for m in group]
+            if len(set(labels)) < 2:
                 continue
-        predicted, deviation = held_out(runs, prior, folds)
+        runs, folds = runs_of(group, device, precision), _folds(labels)
+        priors = [
+            taught.prior(device, precision, label if split == "source" else source, label)
+            for label in sorted(set(labels))
+        ]
+        predicted, deviation = held_out(runs, priors, folds)
         found = [Point(m, float(p), float(d)) for m, p, d in zip(group, predicted, deviation)]
-        simple = {} if split == "gpu" else _simple_times(runs, folds)
+        simple = {} if split == "gpu" else simple_times(runs, folds)
         parts = [(m.phase, m.source) for m in group]
         for phase, name in sorted(set(parts)):
             chosen = np.array([part == (phase, name) for part in parts])
@@ -132,14 +138,11 @@ _LABELS: dict[str, Callable[[Measurement], str]] = {
 }
 
 
-def _fits(groups: dict[tuple[str, str, str], list[Measurement]]) -> dict[tuple[str, bool], list[Neighbour]]:
-    """Fits of every group, by precision and unit."""
-    fits: dict[tuple[str, bool], list[Neighbour]] = defaultdict(list)
-    for (gpu, precision, source), group in groups.items():
-        device = find_device(gpu)
-        fit = calibrate(group, device, precision)[1]
-        fits[precision, on_tensor_cores(device, precision)].append(Neighbour(device, source, fit))
-    return fits
+def _group_by_device(measurements: Sequence[Measurement]) -> dict[Key, list[Measurement]]:
+    groups: dict[Key, list[Measurement]] = defaultdict(list)
+    for each in order(measurements):
+        groups[each.gpu, each.precision, ""].append(each)
+    return groups
 
 
 def _folds(labels: list[str]) -> list[NDArray[np.int64]]:
@@ -148,19 +151,38 @@ def _folds(labels: list[str]) -> list[NDArray[np.int64]]:
 
 def _row(split: str, key: tuple[str, str, str, str], points: list[Point], baselines: dict[str, float]) -> Row:
     gpu, precision, phase, source = key
-    errors = np.array([point.error for point in points])
-    away = np.abs(np.log1p(errors)) / np.array([point.deviation for point in points])
-    measured = np.array([point.measurement.time_s for point in points])
-    predicted = np.array([point.predicted_s for point in points])
-    reach = QUANTILES[0.9] * np.array([point.deviation for point in points])
+    measured, predicted, deviation = np.array(
+        [(point.measurement.time_s, point.predicted_s, point.deviation) for point in points]
+    ).T
     return Row(
-        split=split, gpu=gpu, precision=precision, phase=phase, points=len(points), source=source,
-        mape=float(np.mean(np.abs(errors))), median=float(np.median(np.abs(errors))),
-        p90=float(np.quantile(np.abs(errors), 0.9)), bias=float(np.median(errors)),
-        rank_correlation=_rank_correlation(measured, predicted),
-        coverage_80=float(np.mean(away < QUANTILES[0.8])), coverage_90=float(np.mean(away < QUANTILES[0.9])),
-        width_90=float(np.mean(np.exp(reach) - np.exp(-reach))), baselines=baselines,
+        split=split, gpu=gpu, precision=precision, phase=phase, points=len(points), source=source, baselines=baselines,
+        **scores(measured, predicted, deviation),
     )  # fmt: skip
+
+
+def scores(measured: Floats, predicted: Floats, deviation: Floats) -> dict[str, float]:
+    """How far predictions are off, and how many lie within their intervals: see `Row`.
+
+    Parameters
+    ----------
+    measured, predicted : ndarray
+        Seconds.
+    deviation : ndarray
+        Standard deviation of the logarithm of each prediction.
+    """
+    errors = predicted / measured - 1
+    away = np.abs(np.log1p(errors)) / deviation
+    reach = QUANTILES[0.9] * deviation
+    return {
+        "mape": float(np.mean(np.abs(errors))),
+        "median": float(np.median(np.abs(errors))),
+        "p90": float(np.quantile(np.abs(errors), 0.9)),
+        "bias": float(np.median(errors)),
+        "rank_correlation": _rank_correlation(measured, predicted),
+        "coverage_80": float(np.mean(away < QUANTILES[0.8])),
+        "coverage_90": float(np.mean(away < QUANTILES[0.9])),
+        "width_90": float(np.mean(np.exp(reach) - np.exp(-reach))),
+    }
 
 
 def _rank_correlation(one: Floats, other: Floats) -> float:
@@ -169,7 +191,7 @@ def _rank_correlation(one: Floats, other: Floats) -> float:
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
-def _simple_times(runs: Runs, folds: Sequence[NDArray[np.int64]]) -> dict[str, Floats]:
+def simple_times(runs: Runs, folds: Sequence[NDArray[np.int64]]) -> dict[str, Floats]:
     """Seconds by simpler models on the same folds: one PPP, roofline, one PPP per class."""
     compute, bound, by_class = _simple_terms(runs)
     one_ppp, per_class = np.zeros(len(runs)), np.zeros(len(runs))

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from paleo_lite.calibration.calibrate import calibrate, prior_of, runs_of
+from paleo_lite.calibration.borrowed import Taught
+from paleo_lite.calibration.calibrate import calibrate, order, prior_of, runs_of
 from paleo_lite.calibration.datasets import Dataset, published, torchvision_benchmark
 from paleo_lite.calibration.published_networks import published_networks
 from paleo_lite.calibration.published_timm import SAME, published_timm
+from paleo_lite.calibration.ship import error_of, fit_among_others
 from paleo_lite.calibration.store import make_calibration, write_calibration
+from paleo_lite.calibration.validate import validate
 from paleo_lite.errors import BadFile, BadProfile
 from paleo_lite.files import shipped
 from paleo_lite.hardware import find_device
@@ -108,15 +111,14 @@ def test_automatic_mixed_precision_is_fp16_and_vgg16_is_faster_than_vgg19() -> N
 @data
 def test_a_shipped_calibration_comes_out_again_bit_for_bit(tmp_path: Path) -> None:
     pytest.importorskip("tomli_w")
-    chosen = [m for m in published(MEASURED).measurements if m.gpu == "titanx-pascal"]
+    everything = published(MEASURED).measurements
+    chosen = [m for m in everything if m.gpu == "titanx-pascal"]
     counts = Counter(m.source for m in chosen)
     source = max(sorted(counts), key=lambda name: counts[name])
-    device = find_device("titanx-pascal")
-    from paleo_lite.calibration.calibrate import held_out_error
-
-    measurements, fit = calibrate([m for m in chosen if m.source == source], device, "fp32")
-    error = held_out_error(measurements, device, "fp32")
-    write_calibration(make_calibration(device.id, "fp32", measurements, fit, held_out_error=error), tmp_path / "a.toml")
+    group = order([m for m in chosen if m.source == source])
+    fit = fit_among_others(group, Taught(everything))
+    error = error_of(validate(everything, "network", ["titanx-pascal"])[1], group)
+    write_calibration(make_calibration("titanx-pascal", "fp32", group, fit, held_out_error=error), tmp_path / "a.toml")
     assert (tmp_path / "a.toml").read_bytes() == (shipped("calibrations") / "titanx-pascal-fp32.toml").read_bytes()
 
 
