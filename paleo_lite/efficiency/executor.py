@@ -1,7 +1,7 @@
-"""The same work on many files: in this process, in a pool with one process per core, or on a Dask cluster.
+"""The same work on many files or other tasks: in this process, in a pool of one process per core, or on a Dask cluster.
 
-Each file is one task that gives one small result, so that memory does not grow with the input, a worker that dies
-loses no file, and none counts twice.
+Each task gives one small result, so that memory does not grow with the input, a worker that dies loses no task, and
+none counts twice.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from ..errors import BadProfile, BadValue
+from ..errors import BadProfile, BadValue, PaleoError
 from ..extras import need
 
 _T = TypeVar("_T")
-Work = Callable[[Path], _T]
+_Task = TypeVar("_Task")
+Work = Callable[[_Task], _T]
 
 _ROUNDS = 2  # pools that are tried before every file left gets a process of its own
 _ANSWER_S = 10  # what a scheduler is given to answer
 
 
 def run_files(
-    paths: Sequence[Path], work: Work[_T], jobs: int | None = None, scheduler: str | None = None
+    paths: Sequence[Path], work: Work[Path, _T], jobs: int | None = None, scheduler: str | None = None
 ) -> Generator[tuple[Path, _T], None, None]:
     """Do some work on every file; results come as they are done, each with its file.
 
@@ -52,26 +53,43 @@ def run_files(
     BadValue
         If no scheduler answers.
     """
+
+    def died(path: Path) -> PaleoError:
+        return BadProfile(f"{path}: the process that read it died (out of memory?)")
+
     if scheduler is not None:
-        yield from _on_cluster([path.absolute() for path in paths], work, scheduler)
+        paths = [path.absolute() for path in paths]
+    yield from run_tasks(paths, work, died, jobs, scheduler)
+
+
+def run_tasks(
+    tasks: Sequence[_Task],
+    work: Work[_Task, _T],
+    died: Callable[[_Task], PaleoError],
+    jobs: int | None = None,
+    scheduler: str | None = None,
+) -> Generator[tuple[_Task, _T], None, None]:
+    """As `run_files`, for tasks of any kind; `died` says what to raise where a process dies of one, tried alone."""
+    if scheduler is not None:
+        yield from _on_cluster(tasks, work, scheduler)
         return
-    jobs = min(jobs or cores(), len(paths))
+    jobs = min(jobs or cores(), len(tasks))
     if jobs <= 1:
-        for path in paths:
-            yield path, work(path)
+        for task in tasks:
+            yield task, work(task)
         return
-    left = list(paths)
+    left = list(tasks)
     for _ in range(_ROUNDS):
         with closing(_in_pool(left, work, jobs)) as results:
-            for path, result in results:
-                left.remove(path)
-                yield path, result
+            for task, result in results:
+                left.remove(task)
+                yield task, result
         if not left:
             return
-    for path in left:
-        alone = next(_in_pool([path], work, 1), None)
+    for task in left:
+        alone = next(_in_pool([task], work, 1), None)
         if alone is None:
-            raise BadProfile(f"{path}: the process that read it died (out of memory?)")
+            raise died(task)
         yield alone
 
 
@@ -82,12 +100,12 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _in_pool(paths: Sequence[Path], work: Work[_T], jobs: int) -> Generator[tuple[Path, _T], None, None]:
-    """Results of a pool; where a process dies it ends early, and the files without a result are left over."""
+def _in_pool(tasks: Sequence[_Task], work: Work[_Task, _T], jobs: int) -> Generator[tuple[_Task, _T], None, None]:
+    """Results of a pool; where a process dies it ends early, and the tasks without a result are left over."""
     before = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(jobs, mp_context=_context(), initializer=_leave_interrupts_to_the_parent)
     try:
-        with closing(_collect(pool, paths, work)) as results:
+        with closing(_collect(pool, tasks, work)) as results:
             yield from results
     except BrokenProcessPool:
         # A process started while the pool broke was never told to end: the shutdown would wait for it for ever.
@@ -104,8 +122,10 @@ def _kill(processes: Iterable[multiprocessing.process.BaseProcess]) -> None:
         process.kill()
 
 
-def _collect(executor: Executor, paths: Sequence[Path], work: Work[_T]) -> Generator[tuple[Path, _T], None, None]:
-    futures: dict[Future[_T], Path] = {executor.submit(work, path): path for path in paths}
+def _collect(
+    executor: Executor, tasks: Sequence[_Task], work: Work[_Task, _T]
+) -> Generator[tuple[_Task, _T], None, None]:
+    futures: dict[Future[_T], _Task] = {executor.submit(work, task): task for task in tasks}
     broken: BrokenProcessPool | None = None
     for future in as_completed(futures):
         try:
@@ -113,7 +133,9 @@ def _collect(executor: Executor, paths: Sequence[Path], work: Work[_T]) -> Gener
         except BrokenProcessPool as error:  # others may have been done before
             broken = error
             continue
-        yield futures[future], result
+        task = futures.pop(future)  # with the result that it holds
+        del future
+        yield task, result
     if broken is not None:
         raise broken
 
@@ -148,7 +170,7 @@ def _cluster(address: str) -> Iterator[Executor]:
         yield executor
 
 
-def _on_cluster(paths: Sequence[Path], work: Work[_T], address: str) -> Generator[tuple[Path, _T], None, None]:
+def _on_cluster(tasks: Sequence[_Task], work: Work[_Task, _T], address: str) -> Generator[tuple[_Task, _T], None, None]:
     """A task whose worker dies is done again by another worker: the scheduler sees to it."""
-    with _cluster(address) as executor, closing(_collect(executor, paths, work)) as results:
+    with _cluster(address) as executor, closing(_collect(executor, tasks, work)) as results:
         yield from results

@@ -45,7 +45,7 @@ class Finding(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-def examiner(method: Method, name_pattern: str | None) -> Work[Finding]:
+def examiner(method: Method, name_pattern: str | None) -> Work[Path, Finding]:
     """The work on one file, as the executor wants it."""
     return partial(_examine, method=method, name_pattern=name_pattern)
 

@@ -1,0 +1,173 @@
+"""``paleo-lite sweep``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from ..api import default_model
+from ..counting import PHASES
+from ..errors import BadValue
+from ..hardware import list_devices
+from ..networks import network_names
+from ..report.sweep import size_lines, sweep_page
+from ..scaling.collectives import COLLECTIVES
+from ..scaling.sweep import Progress, Sweep, run_sweep
+from ..scaling.sweep_space import AUTOMATIC, ROWS_UNASKED, Space, parse_names, parse_numbers
+from ..timing.options import OPTIMIZERS
+from ..units import PRECISION_BYTES, parse_quantity
+from .common import SHARE, WHOLE, hardware_files, output_options, show
+
+
+@click.command()
+@click.option("--networks", required=True, metavar="NAMES", help="With commas, or all.")
+@click.option("--gpus", required=True, metavar="DEVICES", help="With commas, or all.")
+@click.option("--precisions", default="fp32", show_default=True, metavar="NAMES", help="With commas, or all.")
+@click.option("--phases", default="inference", show_default=True, metavar="NAMES", help="With commas, or all.")
+@click.option(
+    "--batch-sizes", default="1", show_default=True, metavar="RANGE",
+    help="1,2,4 or 1:1024:x2 (doubling) or 8:64:+8; of all workers together, or per worker for weak scaling.",
+)  # fmt: skip
+@click.option(
+    "--time-models", default=AUTOMATIC, show_default=True, metavar="NAMES",
+    help="default (what predict takes), calibrated, roofline, ppp, peak.",
+)  # fmt: skip
+@click.option("--ppp", type=SHARE, help="For the ppp model.")
+@click.option("--workers", default="1", show_default=True, metavar="RANGE", help="As --batch-sizes.")
+@click.option(
+    "--strategies", default="data", show_default=True, metavar="NAMES", help="As `paleo-lite scale` has them."
+)
+@click.option(
+    "--scalings", default="strong", show_default=True, metavar="NAMES", help="strong, weak, or strong,weak for both."
+)
+@click.option("--links", default="", metavar="NAMES", help="Between workers: names of links, or rates: '25 GB/s'.")
+@click.option("--collectives", default="", metavar="NAMES", help=f"Default: the fastest. Of {', '.join(COLLECTIVES)}.")
+@click.option(
+    "--optimizer", type=click.Choice(list(OPTIMIZERS)), default="sgd", show_default=True, help="Of training steps."
+)
+@click.option(
+    "--samples", default="1M", show_default=True, metavar="COUNT", help="What hours, cost and energy are for."
+)
+@click.option("--price", metavar="USD/H", help="Of an hour of one device, in place of what is on record.")
+@click.option("--power", metavar="WATTS", help="Of one device, in place of its limit on record.")
+@hardware_files
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help=".parquet or .csv."
+)
+@click.option("--force", is_flag=True, help="Replace an output that exists.")
+@click.option("--yes", is_flag=True, help=f"Run also what has more than {ROWS_UNASKED:,} combinations.")
+@click.option("--dry-run", is_flag=True, help="Say how many combinations there are, and stop.")
+@click.option("--jobs", type=WHOLE, help="Processes; default: one per core.")
+@click.option("--scheduler", metavar="ADDRESS", help="A Dask scheduler, tcp://host:8786, whose workers compute.")
+@output_options
+def sweep(
+    networks: str,
+    gpus: str,
+    precisions: str,
+    phases: str,
+    batch_sizes: str,
+    time_models: str,
+    ppp: float | None,
+    workers: str,
+    strategies: str,
+    scalings: str,
+    links: str,
+    collectives: str,
+    optimizer: str,
+    samples: str,
+    price: str | None,
+    power: str | None,
+    hardware_files: tuple[Path, ...],
+    output: Path,
+    force: bool,
+    yes: bool,
+    dry_run: bool,
+    jobs: int | None,
+    scheduler: str | None,
+    style: str,
+) -> None:
+    """Predict every combination of networks, devices, batch sizes, ... into a file.
+
+    \b
+      paleo-lite sweep --networks resnet50,vgg16 --gpus all --batch-sizes 1:1024:x2 -o sweep.parquet
+      paleo-lite sweep --networks all --gpus k80-die,v100-sxm2 --precisions fp32,fp16 --phases training \\
+        --batch-sizes 32:512:x2 --workers 1,2,4,8 --links pcie3-x16,'100 Gbit/s' -o training.parquet
+      paleo-lite best sweep.parquet --minimise cost --where "hours < 1"
+
+    What is infeasible is kept with its reason. What is interrupted goes on from where it was: give the same command.
+    """
+    if links and parse_numbers(workers, "workers") == (1,):
+        raise BadValue("--links join several workers: give --workers, such as --workers 1,2,4,8")
+    space = Space(
+        networks=parse_names(networks, "networks", network_names()),
+        gpus=parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_files)]),
+        precisions=parse_names(precisions, "precisions", list(PRECISION_BYTES)),
+        phases=parse_names(phases, "phases", list(PHASES)),
+        batch_sizes=parse_numbers(batch_sizes, "batch sizes"),
+        time_models=parse_names(time_models, "time models"),
+        workers=parse_numbers(workers, "workers"),
+        strategies=parse_names(strategies, "strategies"),
+        scalings=parse_names(scalings, "scalings"),
+        links=parse_names(links, "links") if links else ("",),
+        collectives=parse_names(collectives, "collectives", list(COLLECTIVES)) if collectives else ("",),
+        ppp=ppp,
+        optimizer=optimizer,
+        samples=_above_0(parse_quantity(samples, ""), "samples", samples),
+        price_usd_per_h=None if price is None else _above_0(parse_quantity(price, "USD/h"), "price", price),
+        power_w=None if power is None else _above_0(parse_quantity(power, "W"), "power", power),
+        hardware_files=tuple(str(path.absolute()) for path in hardware_files),
+    ).resolved()
+    space.check()
+    if dry_run:
+        show(style, lambda: {"rows": space.size, "chunks": space.chunk_count}, lambda: size_lines(space))
+        return
+    if space.size > ROWS_UNASKED and not yes:
+        raise BadValue(
+            f"the sweep has {space.size:,} combinations ({space.describe()}), which take about {space.hours():,.3g} "
+            f"core hours and {space.gigabytes():,.3g} GB: narrow it, or say --yes"
+        )
+    started = time.perf_counter()
+    with _progress() as progress:
+        done = run_sweep(
+            space, output, default_model, jobs=jobs, scheduler=scheduler, force=force, progress=progress
+        )  # fmt: skip
+    seconds = time.perf_counter() - started
+    show(style, lambda: to_dict(done, seconds), lambda: sweep_page(done, space, seconds))
+
+
+def to_dict(done: Sweep, seconds: float) -> dict[str, object]:
+    """The documented JSON."""
+    return {
+        "output": str(done.path),
+        "rows": done.rows,
+        "feasible": done.feasible,
+        "chunks": done.chunks,
+        "resumed": done.resumed,
+        "seconds": seconds,
+    }
+
+
+def _above_0(value: float, what: str, given: str) -> float:
+    if not 0 < value < float("inf"):
+        raise BadValue(f"--{what} must be above 0, not {given!r}")
+    return value
+
+
+@contextmanager
+def _progress() -> Iterator[Progress | None]:
+    """A bar on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("sweep"), BarColumn(), MofNCompleteColumn(), TextColumn("chunks"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("sweep", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,100 @@
+"""Sweeps to look at: what was written, and the best rows of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..scaling.best import Best
+from ..scaling.sweep import Sweep
+from ..scaling.sweep_space import Space
+from ..units import format_si
+from .sheet import Column, Page, Sheet
+
+
+def sweep_page(done: Sweep, space: Space, seconds: float) -> Page:
+    """What a finished sweep wrote."""
+    facts = [("feasible", f"{done.feasible:,}"), ("infeasible", f"{done.rows - done.feasible:,}, each with its reason")]
+    if done.resumed:
+        facts.append(("resumed", f"{done.resumed} of {done.chunks} chunks were there from an earlier run"))
+    took = format_si(seconds, "s", 3)
+    facts.append(("took", took if done.resumed else f"{took}, {done.rows / seconds:,.0f} rows per second"))
+    facts.append(("hours, cost and energy", f"for {format_si(space.samples)} samples"))
+    return Page(headline=f"{done.path}: {done.rows:,} combinations", facts=facts)
+
+
+def size_lines(space: Space) -> Page:
+    """How large a sweep would be."""
+    facts = [
+        ("combinations", space.describe()),
+        ("takes about", f"{space.hours():,.3g} core hours, {space.gigabytes():,.3g} GB"),
+    ]
+    return Page(headline=f"{space.size:,} combinations in {space.chunk_count:,} chunks", facts=facts)
+
+
+def best_page(best: Best) -> Page:
+    """The best rows; a column whose value is the same in all of them stands above the table."""
+    rows = [{**row, "interval": None if row["low_s"] is None else (row["low_s"], row["high_s"])} for row in best.rows]
+    known = {column.key: column for column in _COLUMNS}
+    shared = [] if len(rows) < 2 else [
+        name for name in known
+        if name in _CONFIGURATION and len({row.get(name) for row in rows}) == 1 and rows[0].get(name) is not None
+    ]  # fmt: skip
+    facts = [(known[name].title, known[name].text(rows[0])) for name in shared]
+    columns = [
+        column
+        for column in _COLUMNS
+        if column.key not in shared and any(row.get(column.key) is not None for row in rows)
+    ]
+    title = f"{best.objective[0].upper()}{best.objective[1:]}"
+    headline = f"{title}: {len(rows)} of {best.fitting:,} rows that fit, of {best.seen:,} in all"
+    bounds = sorted({str(row["time_model"]) for row in rows} & {"roofline", "peak"})
+    notes = []
+    if bounds:
+        notes = [
+            f'{" and ".join(bounds)} rows are bounds, not forecasts: --where "time_model == calibrated" leaves them out'
+        ]
+    return Page(headline, facts, [Sheet("", columns, rows)], notes, Sheet("", _all(best.rows), best.rows))
+
+
+def _all(rows: list[dict[str, Any]]) -> list[Column]:
+    return [Column(name, name) for name in rows[0]]
+
+
+def _seconds(value: float) -> str:
+    return format_si(value, "s", 3)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}"
+
+
+_CONFIGURATION = (
+    "network", "gpu", "precision", "phase", "time_model", "scaling", "strategy", "link", "collective", "workers",
+    "batch_size",
+)  # fmt: skip
+
+_COLUMNS = [
+    Column("network", "network", left=True),
+    Column("gpu", "GPU", left=True),
+    Column("precision", "precision", left=True, spare=6),
+    Column("phase", "phase", left=True, spare=5),
+    Column("workers", "workers"),
+    Column("strategy", "strategy", left=True, spare=9),
+    Column("scaling", "scaling", left=True, spare=11),
+    Column("link", "link", left=True, spare=10),
+    Column("collective", "collective", left=True, spare=13),
+    Column("batch_size", "batch", lambda value: f"{value:,}"),
+    Column("time_s", "time", _seconds),
+    Column("interval", "at 90 %", lambda ends: f"{_seconds(ends[0])} to {_seconds(ends[1])}", spare=7),
+    Column("throughput_per_s", "samples\nper s", _number, spare=3),
+    Column("memory_bytes", "memory", lambda value: format_si(value, "B", 3), spare=4),
+    Column("efficiency", "of peak", _share, spare=8),
+    Column("hours", "hours", lambda value: f"{value:.3g}", spare=1),
+    Column("cost", "cost\nUSD", lambda value: f"{value:.3g}"),
+    Column("energy_j", "energy", lambda value: format_si(value, "J", 3), spare=2),
+    Column("time_model", "time model", left=True, spare=12),
+]

@@ -1,0 +1,178 @@
+"""Pipelines: layers cut into stages of about equal time, and what a step of micro-batches through them takes.
+
+GPipe (Huang et al. 2019) sends all m micro-batches forward, then all backward; 1F1B (PipeDream, Narayanan et al. 2019;
+with a flush, Narayanan et al. 2021, section 2.2) lets a stage go backward as soon as it can. With p equal stages both
+idle for the share (p - 1) / (m + p - 1) of a step, the bubble; they differ in memory: GPipe keeps m micro-batches on
+every stage, 1F1B at most p - i on stage i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from ..counting import Layer
+from ..errors import BadValue
+from ..timing.buffers import find_buffers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+SCHEDULES = ("gpipe", "1f1b")
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """A step of a pipeline.
+
+    Attributes
+    ----------
+    time_s : float
+    busy_s : float
+        Seconds that the busiest stage computes.
+    transfer_s : float
+        The part of the time by which sending makes it longer.
+    in_flight : tuple of int
+        Micro-batches that each stage keeps at most.
+    """
+
+    time_s: float
+    busy_s: float
+    transfer_s: float
+    in_flight: tuple[int, ...]
+
+
+def bubble_share(stages: int, micro_batches: int) -> float:
+    """Share of a step that equal stages idle: (p - 1) / (m + p - 1) (Huang et al. 2019, section 2.3)."""
+    return (stages - 1) / (micro_batches + stages - 1)
+
+
+def partition(times_s: Any, stages: int) -> list[int]:
+    """Cut layers into consecutive stages so that the slowest takes as little as it can.
+
+    The exact minimum: the smallest bound under which filling stage after stage needs no more of them, found among the
+    sums of consecutive layers by bisection (the "linear partition" problem).
+
+    Parameters
+    ----------
+    times_s : array, shape (layers,)
+    stages : int
+
+    Returns
+    -------
+    list of int
+        Index of the first layer of each stage.
+
+    Raises
+    ------
+    BadValue
+        If there are more stages than layers.
+    """
+    times = np.asarray(times_s, dtype=np.float64)
+    if not 1 <= stages <= len(times):
+        raise BadValue(f"{len(times)} layers cannot be cut into {stages} stages")
+    ends = np.concatenate([[0.0], np.cumsum(times)])
+    low, high = max(float(times.max()), float(ends[-1]) / stages), float(ends[-1])
+    for _ in range(60):
+        middle = (low + high) / 2
+        if len(_fill(ends, middle)) <= stages:
+            high = middle
+        else:
+            low = middle
+    starts = _fill(ends, high * (1 + 1e-12))
+    while len(starts) < stages:  # a spare stage takes over part of the longest one that has two layers or more
+        bounds = [*starts, len(times)]
+        spans = [(float(ends[b] - ends[a]), place) for place, (a, b) in enumerate(pairwise(bounds)) if b - a > 1]
+        place = max(spans)[1]
+        first, last = bounds[place], bounds[place + 1]
+        half = (ends[first] + ends[last]) / 2
+        cut = int(np.argmin(np.abs(ends[first + 1 : last] - half))) + first + 1
+        starts.insert(place + 1, cut)
+    return starts
+
+
+def _fill(ends: Floats, bound: float) -> list[int]:
+    """First layers of stages that each take as many layers as the bound allows."""
+    starts, at, layers = [], 0, len(ends) - 1
+    while at < layers:
+        starts.append(at)
+        at = max(int(np.searchsorted(ends, ends[at] + bound, side="right")) - 1, at + 1)
+    return starts
+
+
+def crossing_bytes(layers: Sequence[Layer], starts: Sequence[int], element_bytes: int) -> Floats:
+    """Bytes per sample that cross each cut: buffers written before it that a layer behind it reads.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+    starts : sequence of int
+        First layers of the stages.
+    element_bytes : int
+        Of a number of the network's precision.
+
+    Returns
+    -------
+    ndarray, shape (stages - 1,)
+    """
+    found = find_buffers(layers)
+    written: dict[int, int] = {}
+    read: dict[int, int] = {}
+    for index, (reads, writes) in enumerate(zip(found.reads, found.writes)):
+        for buffer in writes:
+            written.setdefault(buffer, index)
+        for buffer in reads:
+            read[buffer] = index
+    sizes = {at: buffer.bytes_(element_bytes) for at, buffer in enumerate(found.buffers) if buffer.activation}
+    return np.array(
+        [
+            sum(float(size) for at, size in sizes.items() if at in written and written[at] < cut <= read.get(at, -1))
+            for cut in starts[1:]
+        ]
+    )
+
+
+def schedule(
+    forward_s: Any, backward_s: Any, send_s: Any, return_s: Any, micro_batches: int, kind: str = "1f1b"
+) -> Schedule:
+    """A step of m micro-batches through stages and the links between them.
+
+    m equal jobs through stations in a row take the sum of the stations' times plus m - 1 times the longest (a
+    permutation flow shop); links are stations of their own, as sending goes on beside computing. GPipe is two such
+    rows, forward and backward; 1F1B, where a stage's forward and backward alternate, one row with both.
+
+    Parameters
+    ----------
+    forward_s, backward_s : array, shape (stages,)
+        Of one micro-batch.
+    send_s, return_s : array, shape (stages - 1,)
+        Sending one micro-batch's activations on and their gradients back.
+    micro_batches : int
+    kind : {"gpipe", "1f1b"}
+    """
+    if kind not in SCHEDULES:
+        raise BadValue(f"the schedule is {' or '.join(SCHEDULES)}, not {kind!r}")
+    forward, backward, send, back = (
+        np.asarray(part, dtype=np.float64) for part in (forward_s, backward_s, send_s, return_s)
+    )
+    stages, repeats = len(forward), micro_batches - 1
+
+    def through(*stations: Floats) -> float:
+        joined = np.concatenate(stations)
+        return float(joined.sum() + repeats * joined.max())
+
+    if kind == "gpipe":
+        time = through(forward, send) + through(backward, back)
+        alone = through(forward) + through(backward)
+        kept = [micro_batches] * stages
+    else:
+        time = through(forward + backward, send + back)
+        alone = through(forward + backward)
+        kept = [min(micro_batches, stages - stage) for stage in range(stages)]
+    busy = float((forward + backward).max()) * micro_batches
+    return Schedule(time, busy, time - alone, tuple(kept))

@@ -1,0 +1,206 @@
+"""From what a user asks to a `ScaleTable`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from ..errors import BadValue
+from ..hardware import Device
+from ..networks import Network
+from ..timing import TimeModel
+from ..timing.memory import RESERVE_BYTES, largest_batch
+from ..timing.options import TrainingOptions
+from .advise import advise as give_advice
+from .cost import Budget, make_budget
+from .job import Job, Settings
+from .links import link_rate
+from .platforms import find_platform
+from .ranges import parse_range
+from .rows import ScaleRow
+from .scale import scale
+from .table import ScaleTable
+from .topology import Topology, flat, parse_topology
+
+BATCH = 32
+"""Samples per worker where none are given."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What was asked: see `paleo_lite.scale`."""
+
+    workers: int | str | Sequence[int] | None = None
+    link: str | None = None
+    topology: str | None = None
+    batch_size: int | None = None
+    scaling: str = "weak"
+    strategy: str = "data"
+    ppp_comm: float | None = None
+    images: float | str | None = None
+    epochs: float | None = None
+    price: float | str | None = None
+    cost_asked: bool = False
+    platform: str | None = None
+
+    def counts(self) -> list[int]:
+        """Numbers of workers; empty where none are given, which means all of the topology.
+
+        Raises
+        ------
+        BadValue
+            If they are below 1.
+        """
+        if self.workers is None:
+            return []
+        if isinstance(self.workers, str):
+            return parse_range(self.workers, "workers")
+        found = [self.workers] if isinstance(self.workers, int) else list(self.workers)
+        if not found or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in found):
+            raise BadValue(f"workers are whole numbers of 1 or more, not {self.workers!r}")
+        return found
+
+    def samples(self, most: int) -> int:
+        """The batch size, or what stands for it; `most` workers."""
+        if self.batch_size is None:
+            return BATCH if self.scaling == "weak" else BATCH * most
+        if self.batch_size < 1:
+            raise BadValue(f"the batch size must be a whole number of 1 or more, not {self.batch_size!r}")
+        return self.batch_size
+
+    def machine(self, hardware_files: Sequence[Path] = ()) -> Topology:
+        """The machine that link or topology describe.
+
+        Raises
+        ------
+        BadValue
+            If both or, for several workers, neither is given, or there are more workers than the topology has.
+        """
+        counts = self.counts()
+        if sum(each is not None for each in (self.link, self.topology, self.platform)) > 1:
+            raise BadValue("give a link for all workers, a topology or a platform: one of them")
+        if self.platform is not None and self.ppp_comm is not None:
+            raise BadValue("what a platform's links reach was measured: leave --ppp-comm or --platform out")
+        if self.topology is not None or self.platform is not None:
+            machine = (
+                find_platform(self.platform).topology()
+                if self.platform is not None
+                else parse_topology(self.topology or "", ppp=self.ppp_comm, hardware_files=hardware_files)
+            )
+            if counts and max(counts) > machine.workers:
+                raise BadValue(f"{max(counts)} workers are more than the topology has, {machine.describe()}")
+            return machine
+        if not counts:
+            raise BadValue("how many workers? --workers 8, --workers 1,2,4,...,128, or all of a --topology")
+        if self.link is not None:
+            return flat(link_rate(self.link, self.ppp_comm), max(counts))
+        if max(counts) > 1:
+            raise BadValue(
+                "how are the workers linked? --link ethernet20, or --topology '2x k40m @ pcie3, 16 nodes @ infiniband'"
+            )
+        return Topology(None, 1, None, 1, None)
+
+
+def run(
+    request: Request,
+    machine: Topology,
+    network: Network,
+    device: Device,
+    precision: str,
+    model: TimeModel,
+    settings: Settings | None = None,
+    options: TrainingOptions | None = None,
+    clock: str | None = None,
+    unit: str | None = None,
+    *,
+    advise: bool = False,
+) -> ScaleTable:
+    """Answer a request.
+
+    Raises
+    ------
+    BadValue
+        If the topology is of another device, or advice is asked for several numbers of workers.
+    """
+    if machine.device is not None and machine.device != device.id:
+        raise BadValue(f"the topology is of {machine.device}, not of {device.id}: name one of them")
+    budget = make_budget(device, request.images, request.epochs, request.price, cost_asked=request.cost_asked)
+    platform = find_platform(request.platform) if request.platform is not None else None
+    if platform is not None:
+        settings = platform.settings(settings or Settings())
+    computing = 1.0 if platform is None else platform.computing
+    job = Job(network, device, precision, model, options, clock, unit, computing)
+    counts = request.counts() or [machine.workers]
+    samples = request.samples(max(counts))
+    rows, why, refused = [], "", {}
+    if advise:
+        if len(counts) != 1:
+            raise BadValue(f"advice is for one number of workers, not for {len(counts)}: --workers {counts[-1]}, say")
+        advice = give_advice(
+            job, machine, counts[0], samples, scaling=request.scaling, settings=settings, budget=budget
+        )
+        rows, why, refused = advice.rows, advice.why, advice.refused
+    else:
+        rows = scale(
+            job, machine, counts, samples, scaling=request.scaling, strategy=request.strategy, settings=settings,
+            budget=budget,
+        )  # fmt: skip
+    used = machine.with_workers(max(counts))
+    return _table(request, used, job, rows, budget, samples, why, refused)
+
+
+def _table(
+    request: Request,
+    machine: Topology,
+    job: Job,
+    rows: list[ScaleRow],
+    budget: Budget,
+    samples: int,
+    why: str,
+    refused: dict[str, str],
+) -> ScaleTable:
+    links = [
+        link
+        for link, used in ((machine.inside, machine.devices_per_node > 1), (machine.between, machine.nodes > 1))
+        if link is not None and used
+    ]
+    label = getattr(job.model, "label", "")
+    notes = list(job.network.notes)
+    if budget.images is not None and budget.price_usd_per_h is None:
+        notes.append(f"no price of {job.device.name} is on record, so there is no cost: --price '0.90 USD/h', say")
+    if request.platform is not None:
+        notes.append(f"fitted: {find_platform(request.platform).describe()}")
+    notes += _too_large(job, rows)
+    alone = job.at(samples)
+    return ScaleTable(
+        network=job.network.name,
+        gpu=job.device.id,
+        gpu_name=job.device.name,
+        precision=job.precision,
+        scaling=request.scaling,
+        batch_size=samples,
+        topology=machine.describe(),
+        links=tuple(link.describe() for link in links),
+        model=f"{job.model.name} ({label})" if label else job.model.name,
+        memory_bytes=job.device.memory_bytes,
+        rows=rows,
+        images=budget.images,
+        epochs=None if budget.images is None else budget.epochs,
+        price_usd_per_h=budget.price_usd_per_h if budget.images is not None else None,
+        why=why,
+        refused=refused,
+        notes=tuple(dict.fromkeys([*notes, *alone.notes])),
+    )
+
+
+def _too_large(job: Job, rows: list[ScaleRow]) -> list[str]:
+    """What would fit, where data parallelism does not."""
+    refused = [row for row in rows if row.fits is False and row.strategy == "data"]
+    if not refused:
+        return []
+    usable = job.device.memory_bytes - RESERVE_BYTES
+    largest = largest_batch(job.network.layers, job.work, job.precision, "training", job.options, memory_bytes=usable)
+    each = max(row.batch_size // row.workers for row in refused)
+    would = "not even one sample would" if largest is None else f"the largest batch that does is {largest}"
+    return [f"a batch of {each} per worker does not fit into {job.device.name}: {would}"]

@@ -1,0 +1,119 @@
+"""What the chunks of a sweep are computed from, looked up once in each process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from ..counting import PHASES, Work, count
+from ..counting.work import COLUMNS, PASSES
+from ..errors import PaleoError
+from ..hardware import Device, find_device
+from ..networks import Network, find_network
+from ..timing.broadcast import Case, Stack, stack
+from ..timing.memory import memory_of
+from ..timing.models import TimeModel, find_model
+from ..timing.options import TrainingOptions
+from ..timing.predict import vector_peak
+from ..timing.training import with_update
+from ..units import PRECISION_BYTES
+from .overlap import Buckets, make_buckets
+from .sweep_space import AUTOMATIC
+
+ModelOf = Callable[[Device, str, "str | None"], TimeModel]
+"""From a device, a precision and None or ``calibrated`` to the best model there is, or a `PaleoError`."""
+
+
+@lru_cache(256)
+def network_of(name: str) -> Network:
+    """A network by name."""
+    return find_network(name)
+
+
+@lru_cache(512)
+def device_of(name: str, files: tuple[str, ...]) -> Device:
+    """A device by name."""
+    return find_device(name, [Path(file) for file in files])
+
+
+@lru_cache(512)
+def _counted(name: str, number_bytes: int) -> Work:
+    """A network's work with numbers of that size: what precisions of one size have in common."""
+    return count(network_of(name).layers, _of_size(number_bytes))
+
+
+def _of_size(number_bytes: int) -> str:
+    """A precision with numbers of that size: memory and traffic are alike for all of them."""
+    return next(precision for precision, size in PRECISION_BYTES.items() if size == number_bytes)
+
+
+def work_of(name: str, precision: str, optimizer: str) -> Work:
+    """A network's work with the update of an optimizer."""
+    work = _counted(name, PRECISION_BYTES[precision])
+    return with_update(work, precision, TrainingOptions(optimizer))
+
+
+@lru_cache(2048)
+def memory_parts(name: str, precision_bytes: int, phase: str, optimizer: str) -> tuple[tuple[int, int, int], int, int]:
+    """Bytes of parameters, gradients and optimizer state, other fixed bytes, and bytes per sample of a case."""
+    layers, work = network_of(name).layers, _counted(name, precision_bytes)
+    same = _of_size(precision_bytes)
+    one, two = (memory_of(layers, work, same, batch, phase, TrainingOptions(optimizer)) for batch in (1, 2))
+    per_sample = two.total_bytes - one.total_bytes
+    model = (int(work.parameters.sum()) * precision_bytes, one.gradients_bytes, one.optimizer_bytes)
+    return model, one.total_bytes - per_sample - sum(model), per_sample
+
+
+def passes(phase: str) -> int:
+    """How many passes a phase consists of."""
+    return len(PHASES[phase])
+
+
+@lru_cache(256)
+def buckets_of(name: str, precision_bytes: int, bucket_bytes: float) -> tuple[Buckets, tuple[int, ...]]:
+    """A network's gradients in buckets, and for each layer with which bucket its backward pass belongs.
+
+    Ready times are counted in layers: with every backward pass taking 1, a bucket is ready when that many are done.
+    """
+    gradients = gradient_bytes(name, precision_bytes)
+    buckets = make_buckets(gradients, [1.0] * len(gradients), bucket_bytes)
+    done = buckets.ready_s.searchsorted(range(1, len(gradients) + 1))  # of layers from the last to the first
+    return buckets, tuple(done[::-1].tolist())
+
+
+def gradient_bytes(name: str, precision_bytes: int) -> tuple[float, ...]:
+    """Bytes of each layer's gradients: plain gradient descent is 2 FLOPs per trained parameter."""
+    trained = _counted(name, precision_bytes).fixed[COLUMNS.index("flops"), PASSES.index("update")] // 2
+    return tuple((trained * float(precision_bytes)).tolist())
+
+
+@lru_cache(64)
+def stack_of(
+    cases: tuple[tuple[str, str], ...], precision_bytes: int, optimizer: str, bucket_bytes: float | None
+) -> Stack:
+    """The entries of several networks and phases; with buckets their backward passes in pieces."""
+    same = _of_size(precision_bytes)
+    return stack(
+        [
+            Case(
+                network_of(name).layers,
+                work_of(name, same, optimizer),
+                phase,
+                () if bucket_bytes is None else buckets_of(name, precision_bytes, bucket_bytes)[1],
+            )
+            for name, phase in cases
+        ]
+    )
+
+
+def model_or_reason(name: str, device: Device, precision: str, ppp: float | None, model_of: ModelOf) -> TimeModel | str:
+    """A device's time model by the name that the sweep gives it, or why there is none."""
+    try:
+        device.find_peak(precision)
+        vector_peak(device, precision)
+        if name in (AUTOMATIC, "calibrated"):
+            return model_of(device, precision, None if name == AUTOMATIC else name)
+        return find_model(name, ppp)
+    except PaleoError as error:
+        return str(error)

@@ -1,0 +1,148 @@
+"""``gemm``, ``pipeline`` and ``hardware links --move`` as people use them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from paleo_lite.cli import main
+
+
+def run(*arguments: str, width: int = 80) -> Result:
+    return CliRunner(env={"COLUMNS": str(width)}).invoke(main, list(arguments), prog_name="paleo-lite")
+
+
+COMMANDS = [
+    ["gemm", "512", "64", "512", "--peak", "6000 GFLOP/s"],
+    ["gemm", "512", "64", "512", "--count", "8", "--into", "2", "--gpu", "titanx-maxwell"],
+    ["gemm", "300", "300", "300", "--gpu", "k80", "--precision", "fp64", "--time-model", "roofline"],
+    ["pipeline", "resnet50", "--gpu", "v100-sxm2", "--storage", "nvme", "--workers", "8", "--sample-bytes", "110k"],
+    ["pipeline", "resnet50", "--gpu", "k80-die", "--storage", "hdd", "--access", "random", "--no-pinned"],
+    ["pipeline", "alexnet", "--gpu", "k40m", "--storage", "memory", "--decoded", "--no-overlap"],
+    ["hardware", "links", "--move", "1PB"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("style", ["table", "json", "csv", "markdown"])
+def test_every_command_prints_every_format(command, style):
+    result = run(*command, "--format", style)
+    assert result.exit_code == 0 and result.stderr == "", result.output
+    if style == "json":
+        assert isinstance(json.loads(result.stdout), dict)
+    if style == "table":  # headlines and notes are sentences, which the terminal folds itself
+        tables = [line for line in result.stdout.splitlines()[1:] if not line.startswith("note: ")]
+        assert all(len(line) <= 80 for line in tables)
+
+
+def test_the_bound_of_the_seed():
+    """Seed 002: 512x512x64 on 6,000 GFLOP/s takes 5.6 us, whichever way round its sizes are given."""
+    for sizes in (("512", "512", "64"), ("512", "64", "512")):
+        found = json.loads(run("gemm", *sizes, "--peak", "6000 GFLOP/s", "--format", "json").stdout)
+        assert round(found["peak_time_s"] * 1e6, 1) == 5.6 and found["flops"] == 2 * 512 * 512 * 64
+        assert found["gpu"] is None and found["ridge_point"] is None and found["ways"][0]["tiles"] is None
+
+
+def test_json_of_several_products():
+    command = ("gemm", "512", "64", "512", "--count", "8", "--into", "2", "--gpu", "m40", "--format", "json")
+    found = json.loads(run(*command).stdout)
+    assert [(way["way"], way["launches"], way["groups"], way["m"]) for way in found["ways"]] == [
+        ("separate", 8, 1, 512), ("stacked", 2, 1, 2048), ("batched", 1, 8, 512),
+    ]  # fmt: skip
+    assert found["ways"][0]["gain"] == 1 and found["ways"][1]["gain"] > 1.5
+    assert found["time_model"] == "calibrated" and found["calibration"].startswith("m40 fp32")
+    low, high = found["ways"][0]["interval"]
+    assert low < found["ways"][0]["time_s"] < high
+
+
+def test_json_of_a_pipeline():
+    command = (
+        "pipeline",
+        "resnet50",
+        "--gpu",
+        "v100-sxm2",
+        "--precision",
+        "fp16",
+        "--workers",
+        "2",
+        "--format",
+        "json",
+    )
+    found = json.loads(run(*command).stdout)
+    rates = {stage["stage"]: stage["per_s"] for stage in found["stages"]}
+    assert rates["storage"] == pytest.approx(3e9 / 110e3) and rates["decode"] == 200  # seed 003's NVMe; 2 x 100
+    assert rates["copy"] == pytest.approx(0.771 * 15.75e9 / (2 * 3 * 224 * 224))
+    assert found["bottleneck"] == "decode" and found["throughput_per_s"] == 200
+    assert found["utilisation"] == pytest.approx(200 / rates["device"])
+    assert found["needed"]["storage_bytes_per_s"] == pytest.approx(rates["device"] * 110e3)
+    gains = [remedy["gain"] for remedy in found["remedies"]]
+    assert gains == sorted(gains, reverse=True) and gains[0] > 1
+    assert [rule["holds"] for rule in found["rules"]] == [False, True, False, False]
+    assert found["plan"][-1]["utilisation"] >= 0.9
+
+
+def test_fp16_is_a_remedy_of_fp32_alone():
+    def names(*precision: str) -> set[str]:
+        command = ("pipeline", "resnet50", "--gpu", "v100-sxm2", *precision, "--format", "json")
+        return {remedy["remedy"] for remedy in json.loads(run(*command).stdout)["remedies"]}
+
+    assert "FP16" in names() and "FP16" not in names("--precision", "fp16")
+
+
+def test_a_rate_will_do_for_storage_and_host_link():
+    command = ("pipeline", "resnet50", "--gpu", "gb200", "--precision", "bf16", "--storage", "55 MB/s",
+               "--host-link", "20 GB/s", "--format", "json")  # fmt: skip
+    rates = {stage["stage"]: stage["per_s"] for stage in json.loads(run(*command).stdout)["stages"]}
+    assert rates["storage"] == pytest.approx(500)
+    assert rates["copy"] == pytest.approx(0.771 * 20e9 / (2 * 3 * 224 * 224))
+
+
+SEED = {
+    "seed003-i7-5930k": "9 hours", "seed003-nvlink": "7 hours", "seed003-pcie-x8": "2 days", "seed003-sata": "2 days",
+    "seed003-mellanox56": "2 days", "seed003-ethernet10": "2 weeks",
+}  # fmt: skip
+
+
+def test_a_petabyte_takes_what_the_slides_say():
+    found = json.loads(run("hardware", "links", "--move", "1PB", "--format", "json").stdout)
+    rows = {row["id"]: row for row in found["links"]}
+    assert {name: rows[name]["move"] for name in SEED} == SEED
+    assert found["move_bytes"] == 1e15 and rows["seed003-ethernet10"]["move_s"] == 1e6
+    assert rows["sata3"]["move_s"] == pytest.approx(1e15 / 0.6e9)  # 6 Gbit/s: ten times what the slides say
+    assert rows["hdd"]["random_reads_per_s"] == 86 and rows["pcie3-x16"]["random_reads_per_s"] is None
+    page = run("hardware", "links", "--move", "1PB").stdout
+    assert "ten times less than the slide says" in page and "11.6 days" in page
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("gemm 1 1 1", "one of the two"),
+        ("gemm 1 1 1 --gpu k80 --peak 1TFLOP/s", "one of the two"),
+        ("gemm 1 1 1 --peak 1TFLOP/s --clock base", "a bare peak has no calibration, clock, unit"),
+        ("gemm 1 1 1 --peak 1TB/s", "not in FLOP/s"),
+        ("gemm 1 1 1 --gpu k80 --tile 64", "a tile has rows and columns"),
+        ("gemm 1 0 1 --gpu k80", "not a whole number of 1 or more"),
+        ("gemm 1 1 1 --gpu k80 --precision fp16", "has no fp16 peak"),
+        ("gemm 8 8 8 --gpu k80 --count 8 --into 5", "5 does not divide 8"),
+        ("pipeline resnet50 --gpu k80 --storage nvmee", "no storage is called 'nvmee': did you mean nvme"),
+        ("pipeline resnet50 --gpu k80 --storage 0GB/s", "above 0"),
+        ("pipeline resnet50 --gpu k80 --storage sata3 --access random", "nothing is known of random reads from sata3"),
+        ("pipeline resnet50 --gpu k80 --sample-bytes 0", "--sample-bytes is 1 byte or more"),
+        ("pipeline resnet50 --gpu k80 --decoded-bytes 1GHz", "not in B"),
+        ("pipeline resnet50 --gpu k80 --workers 0", "not a whole number of 1 or more"),
+        ("pipeline resnet50 --gpu k80 --decode-rate 0", "not in the range x>0"),
+        ("pipeline resnet50 --gpu k80 --decode-rate nan", "the decode rate must be above 0"),
+        ("pipeline resnet50 --gpu k80 --decoded --decode-rate 5", "need no decoding"),
+        ("pipeline resnet50 --gpu k80 --random-reads 0", "--random-reads must be above 0"),
+        ("pipeline resnet50 --gpu gb200 --precision bf16", "names no host link: give one with --host-link"),
+        ("hardware links --move 0", "--move takes an amount above 0"),
+        ("hardware links --move -1PB", "--move takes an amount above 0"),
+        ("hardware links --move 1PB/s", "not in B"),
+    ],
+)
+def test_a_wrong_question_gets_one_sentence(command, message):
+    result = run(*command.split())
+    assert result.exit_code == 2 and message in result.stderr and "Traceback" not in result.output

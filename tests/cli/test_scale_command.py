@@ -1,0 +1,129 @@
+"""``paleo-lite scale`` and ``validate --split scaling`` from outside."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import paleo_lite
+from paleo_lite.cli import main
+from paleo_lite.cli.scale import COLLECTIVES, STRATEGIES
+from paleo_lite.scaling import collectives, strategies
+
+K80 = ("scale", "resnet50", "--gpu", "k80-die", "--link", "ethernet20")
+DOCUMENTED = [
+    "workers", "batch_size", "compute_s", "communication_s", "exposed_s", "update_s", "time_s", "throughput_per_s",
+    "speedup", "efficiency", "memory_bytes", "cost",
+]  # fmt: skip
+"""From the command's specification."""
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, list(arguments))
+
+
+def answer(*arguments):
+    result = run(*arguments, "--format", "json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_the_command_offers_what_there_is():
+    assert tuple(STRATEGIES) == tuple(strategies.STRATEGIES)
+    assert tuple(COLLECTIVES) == tuple(collectives.COLLECTIVES)
+
+
+@pytest.mark.parametrize("scaling", ["weak", "strong"])
+def test_json(scaling):
+    found = answer(*K80, "--workers", "1,2,4,...,128", "--scaling", scaling)
+    assert [row["workers"] for row in found["rows"]] == [1, 2, 4, 8, 16, 32, 64, 128]
+    batches = [32 * 2**n for n in range(8)] if scaling == "weak" else [32 * 128] * 8
+    assert [row["batch_size"] for row in found["rows"]] == batches
+    for row in found["rows"]:
+        assert list(row)[: len(DOCUMENTED)] == DOCUMENTED
+        assert row["time_s"] == pytest.approx(row["compute_s"] + row["exposed_s"] + row["update_s"])
+        assert row["cost"] is None and row["interval"][0] < row["time_s"] < row["interval"][1]
+    assert found["rows"][0]["communication_s"] == 0
+
+
+def test_hours_and_cost():
+    (row,) = answer(*K80, "--workers", "8", "--images", "1.28M", "--epochs", "90", "--price", "0.9 USD/h")["rows"]
+    assert row["hours"] == pytest.approx(1.28e6 * 90 / row["throughput_per_s"] / 3600)
+    assert row["cost"] == pytest.approx(row["hours"] * 8 * 0.9)
+
+
+def test_a_topology_names_device_and_workers():
+    found = answer("scale", "resnet50", "--topology", "2x k40m @ pcie3, 16 nodes @ infiniband-fdr")
+    assert found["gpu"] == "k40m" and [row["workers"] for row in found["rows"]] == [32]
+
+
+def test_advice():
+    found = answer("scale", "vgg16", "--gpu", "p100-sxm2", "--link", "nvlink1-x4", "--workers", "8", "--advise")
+    assert found["best"] == found["rows"][0]["strategy"] and found["runner_up"] == found["rows"][1]["strategy"]
+    assert found["best"] in found["why"] and len(found["rows"]) == 8
+
+
+@pytest.mark.parametrize("style", ["table", "markdown", "csv"])
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_pages(style, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", width)
+    for more in (("--workers", "1,2,4"), ("--workers", "4", "--advise")):
+        result = run(*K80, *more, "--format", style, "--images", "1M")
+        assert result.exit_code == 0, result.output
+        if style == "table":
+            table = result.stdout.split("limited by")[1].split("not shown")[0]
+            assert max(map(len, table.splitlines())) <= int(width)
+
+
+def test_paleo_s_answer_comes_in_the_same_columns():
+    found = answer(
+        "scale", "paleo_alex_v2", "--gpu", "TITAN_X", "--link", "ethernet20", "--workers", "1,2", "--compat", "paleo"
+    )
+    assert all(list(row)[: len(DOCUMENTED)] == DOCUMENTED for row in found["rows"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--workers", "0"), "'0' is no whole number of 1 or more"),
+        (("--workers", "8", "--scaling", "strong", "--batch-size", "4"), "smaller than 8 workers"),
+        (("--workers", "3", "--scaling", "strong", "--batch-size", "100"), "3 workers do not divide a batch of 100"),
+        (("--workers", "2,4", "--advise"), "advice is for one number of workers"),
+        (("--workers", "2", "--topology", "2x k40m @ pcie3"), "a topology or a platform: one of them"),
+        (("--workers", "2", "--epochs", "3"), "give --images"),
+        (("--workers", "2", "--bucket-size", "0"), "more than 0 bytes"),
+        (("--workers", "2", "--compat", "paleo", "--advise"), "PALEO knows no --advise"),
+        (("--workers", "2", "--compat", "paleo", "--precision", "fp16"), "PALEO knows no --precision"),
+        (("--workers", "2", "--compat", "paleo", "--optimizer", "adam"), "PALEO knows no --optimizer"),
+        ((), "how many workers?"),
+    ],
+)
+def test_bad_input(arguments, says):
+    result = run(*K80, *arguments)
+    assert result.exit_code == 2 and says in result.stderr and "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--gpu", "k40m", "--workers", "2"), "how are the workers linked?"),
+        (("--gpu", "k40m", "--workers", "2", "--link", "nonsense"), "no link is called 'nonsense'"),
+        (("--gpu", "k40m", "--workers", "2", "--link", "0 GB/s"), "above 0"),
+        (("--topology", "two GPUs somewhere @ pcie3"), "two GPUs somewhere"),
+        (("--topology", "2x k40m @ pcie3", "--workers", "4"), "more than the topology has"),
+        (("--topology", "2x k40m @ pcie3, 16 nodes @ infiniband", "--workers", "3"), "do not fill nodes of 2"),
+        (("--topology", "2x k40m @ pcie3", "--gpu", "k80-die"), "the topology is of k40m"),
+        (("--topology", "2x @ pcie3"), "which device?"),
+        (("--gpu", "k40m", "--link", "ethernet20", "--workers", "2", "--images", "1M", "--cost"), "what an hour"),
+    ],
+)  # fmt: skip
+def test_machines_that_are_none(arguments, says):
+    result = run("scale", "resnet50", *arguments)
+    assert result.exit_code == 2 and says in result.stderr and "Traceback" not in result.output
+
+
+def test_python_face():
+    table = paleo_lite.scale("alexnet", gpu="k80-die", link="ethernet20", workers=[1, 4])
+    assert len(table) == 2 and table[1].workers == 4 and [row.workers for row in table] == [1, 4]
