@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from .errors import PaleoError
 
 if TYPE_CHECKING:
-    from .api import devices, layers, network_names, predict, trace
+    from .api import devices, layers, network_names, predict, scale, trace
 
 __version__ = "0.1.0"
 
-__all__ = ["PaleoError", "__version__", "devices", "layers", "network_names", "predict", "trace"]
+__all__ = ["PaleoError", "__version__", "devices", "layers", "network_names", "predict", "scale", "trace"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,19 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 # First of all: where typing_extensions is installed msgspec imports it, and numpy behind it takes 60 ms longer.
 import numpy  # noqa: F401
+from msgspec import structs
 
-from .counting import count, find_convention
-from .errors import BadValue, CalibrationFailed
+from .calibration.covered import why_not_covered
+from .counting import Work, count, find_convention
+from .errors import BadValue, CalibrationFailed, UnsupportedPhase
 from .files import shipped
 from .hardware import Device, find_device, list_devices
 from .networks import LayerCounts, Network, count_network, find_network, network_names, trace_factory
-from .timing import Prediction, TimeModel, find_model, predict_flops, predict_work
+from .timing import Prediction, RooflineModel, TimeModel, find_model, predict_flops, predict_work
 from .units import element_bytes, parse_quantity
 
 if TYPE_CHECKING:
     from torch import nn
 
     from .calibration.store import Calibration
+    from .scaling.job import Settings
+    from .scaling.table import ScaleTable
+    from .timing.options import TrainingOptions
 
 
 def predict(
@@ -41,6 +46,10 @@ def predict(
     flops: float | str | None = None,
     hardware_files: Sequence[str | Path] = (),
     calibration: str | Calibration | None = None,
+    training: TrainingOptions | None = None,
+    fit_batch: bool = False,
+    memory: bool = False,
+    execution: str = "eager",
 ) -> Prediction:
     """Predict how long a network takes on a device.
 
@@ -55,14 +64,14 @@ def predict(
         Samples per pass.
     phase : {"inference", "forward", "backward", "training"}
     time_model : {"peak", "ppp", "roofline", "calibrated"}, optional
-        Without it ``ppp`` where `ppp` is given, ``peak`` for a FLOP count, and for a network ``calibrated`` where there
-        is a calibration of the device in this precision, else ``roofline``.
+        Without it ``ppp`` where `ppp` is given, ``peak`` for a FLOP count, and for a network ``calibrated``, from a
+        shipped calibration or pooled from those of other devices; ``roofline`` where neither speaks of the device.
     ppp : float, optional
         The share of peak that the platform reaches; may exceed 1.
     overlap : bool
         For ``ppp``: memory traffic and arithmetic hide behind each other.
     convention : str
-        How FLOPs are counted: ``flops``, ``macs``, ``pthflops`` or ``lu2017``.
+        How FLOPs are counted: ``flops``, ``macs``, ``pthflops``, ``lu2017`` or ``paleo``.
     clock : {"base", "boost"}, optional
     unit : {"vector", "tensor"}, optional
     image_size : int, optional
@@ -74,7 +83,16 @@ def predict(
     hardware_files : sequence of paths
         Further hardware TOMLs.
     calibration : str or Calibration, optional
-        A calibration's path or shipped name; without it the shipped one of the device and precision, if there is one.
+        A calibration's path or shipped name; without it the shipped one of the device and precision, or the pool.
+    training : TrainingOptions, optional
+        Optimizer, mixed precision, checkpointing and accumulation; for the phase ``training`` only. Without it plain
+        gradient descent.
+    fit_batch : bool
+        Predict for the largest batch that fits into the device's memory.
+    memory : bool
+        Also work out the peak memory at inference; of training it always is.
+    execution : {"eager", "compiled", "folded"}
+        What is fused, at inference: `paleo_lite.counting.fusion.EXECUTIONS`.
 
     Returns
     -------
@@ -98,25 +116,59 @@ def predict(
     if flops is not None:
         if calibration is not None:
             raise BadValue("a calibration needs the layers of a network, which a bare FLOP count does not have")
+        if execution != "eager":
+            raise BadValue("fusing needs the layers of a network, not a bare FLOP count")
+        if training is not None or fit_batch or memory:
+            raise BadValue("memory and training options need the layers of a network, not a bare FLOP count")
         if phase != "inference" or image_size is not None or convention != "flops":
             raise BadValue("a bare FLOP count stands for inference: it has no phase, image size or convention")
         model = find_model(time_model or (None if ppp is not None or overlap else "peak"), ppp, overlap)
         count_given = parse_quantity(flops, "FLOP")
         return predict_flops(count_given, device, precision, model, batch_size=batch_size, clock=clock, unit=unit)
     assert network is not None
+    if fit_batch and batch_size != 1:
+        raise BadValue("to fit the batch is to look for its size: leave the batch size out")
     model = _model(device, precision, time_model, ppp, overlap, calibration)
     found = resolve(network, image_size, inputs)
-    return predict_work(
+    work = launched_as(execution, phase, found, count(found.layers, precision, convention))
+    if phase in ("inference", "forward") and training is None and not fit_batch and not memory:
+        return predict_work(
+            found, work, device, precision, model, batch_size=batch_size, phase=phase, clock=clock, unit=unit
+        )
+    from .timing.with_memory import predict_with_memory
+
+    return predict_with_memory(
         found,
-        count(found.layers, precision, convention),
+        work,
         device,
         precision,
         model,
-        batch_size=batch_size,
+        batch_size=None if fit_batch else batch_size,
         phase=phase,
+        options=training,
         clock=clock,
         unit=unit,
     )
+
+
+def launched_as(execution: str, phase: str, network: Network, work: Work) -> Work:
+    """The work with what an execution fuses.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such execution.
+    UnsupportedPhase
+        If the phase is none of inference: a backward pass needs what fusing would keep on chip.
+    """
+    if execution == "eager":
+        return work
+    from .counting.fusion import fuse
+
+    fused = fuse(network.layers, work, execution)
+    if phase != "inference":
+        raise UnsupportedPhase(f"what is fused is counted at inference only: leave the execution at eager for {phase}")
+    return fused
 
 
 def _model(
@@ -127,14 +179,12 @@ def _model(
     overlap: bool,
     calibration: str | Calibration | None,
 ) -> TimeModel:
-    """The time model that was asked for, or the best that there is."""
+    """The time model that was asked for, or the best that there is: see `default_model`."""
     plain = ppp is not None or overlap or time_model not in (None, "calibrated")
-    if calibration is None and (plain or not (shipped("calibrations") / f"{device.id}-{precision}.toml").is_file()):
-        return find_model(time_model, ppp, overlap)
+    if calibration is None:
+        return find_model(time_model, ppp, overlap) if plain else default_model(device, precision, time_model)
     from .calibration.store import find_calibration
 
-    if calibration is None:
-        return find_calibration(f"{device.id}-{precision}").model()
     if plain:
         raise BadValue("a calibration is a time model of its own: leave --time-model, --ppp and --overlap out")
     found = find_calibration(calibration) if isinstance(calibration, str) else calibration
@@ -143,6 +193,38 @@ def _model(
             f"the calibration is of {found.device} in {found.precision}, it says nothing of {device.id} in {precision}"
         )
     return found.model()
+
+
+def default_model(device: Device, precision: str, time_model: str | None = None) -> TimeModel:
+    """What is best known of a device in a precision.
+
+    Its shipped calibration; without one what others' fits say of it, with an interval as wide as they differ; where no
+    fit speaks of it the roofline, with a note that says why and that it is a bound.
+
+    Raises
+    ------
+    BadValue
+        If `time_model` is ``calibrated`` and nothing was measured that speaks of the device.
+    UnknownPrecision
+        If the device has no such peak.
+    """
+    if (shipped("calibrations") / f"{device.id}-{precision}.toml").is_file():
+        from .calibration.store import find_calibration
+
+        return find_calibration(f"{device.id}-{precision}").model()
+    reason = why_not_covered(device)
+    if not reason:
+        from .calibration.pooled import NotPooled, pooled_model
+
+        found = pooled_model(device, precision)
+        if not isinstance(found, NotPooled):
+            return found
+        reason = found.reason
+    if time_model == "calibrated":
+        raise BadValue(
+            f"the calibrated model needs a calibration of {device.id} in {precision} ({reason}): --calibration"
+        )
+    return RooflineModel(notes=(f"a bound, not a forecast: {reason}",))
 
 
 def layers(
@@ -154,6 +236,7 @@ def layers(
     image_size: int | None = None,
     inputs: Sequence[Sequence[int]] = (),
     ignore: Sequence[str] = (),
+    execution: str = "eager",
 ) -> LayerCounts:
     """Count a network layer by layer.
 
@@ -162,12 +245,14 @@ def layers(
     network, image_size, inputs
         As for `predict`.
     convention : str
-        ``flops``, ``macs``, ``pthflops`` or ``lu2017``.
+        ``flops``, ``macs``, ``pthflops``, ``lu2017`` or ``paleo``.
     phase : str
         ``inference``, ``forward``, ``backward``, ``training``, or one pass of it.
     batch_size : int
     ignore : sequence of str
         Layer names or globs to leave out.
+    execution : {"eager", "compiled", "folded"}
+        What is fused, at inference; folding changes FLOPs.
 
     Returns
     -------
@@ -180,7 +265,8 @@ def layers(
     """
     find_convention(convention)
     found = resolve(network, image_size, inputs)
-    return count_network(found, convention, phase=phase, batch_size=batch_size, ignore=ignore)
+    counts = count_network(found, convention, phase=phase, batch_size=batch_size, ignore=ignore)
+    return structs.replace(counts, work=launched_as(execution, phase, found, counts.work))
 
 
 def resolve(network: str | Network | nn.Module, image_size: int | None, inputs: Sequence[Sequence[int]]) -> Network:
@@ -203,6 +289,101 @@ def resolve(network: str | Network | nn.Module, image_size: int | None, inputs: 
     if shapes:
         raise BadValue("--input is for package.module:factory; a shipped network takes --image-size")
     return find_network(network, image_size)
+
+
+def scale(
+    network: str | Network | nn.Module,
+    *,
+    workers: int | str | Sequence[int] | None = None,
+    gpu: str | Device | None = None,
+    link: str | None = None,
+    topology: str | None = None,
+    platform: str | None = None,
+    batch_size: int | None = None,
+    scaling: str = "weak",
+    strategy: str = "data",
+    advise: bool = False,
+    settings: Settings | None = None,
+    options: TrainingOptions | None = None,
+    precision: str = "fp32",
+    time_model: str | None = None,
+    ppp: float | None = None,
+    ppp_comm: float | None = None,
+    calibration: str | Calibration | None = None,
+    clock: str | None = None,
+    unit: str | None = None,
+    image_size: int | None = None,
+    inputs: Sequence[Sequence[int]] = (),
+    images: float | str | None = None,
+    epochs: float | None = None,
+    price: float | str | None = None,
+    cost: bool = False,
+    hardware_files: Sequence[str | Path] = (),
+) -> ScaleTable:
+    """Predict how a network trains on many devices.
+
+    Parameters
+    ----------
+    network, precision, time_model, ppp, calibration, clock, unit, image_size, inputs, hardware_files
+        As for `predict`.
+    workers : int, str or sequence of int, optional
+        ``8``, ``[1, 2, 4]`` or a range: ``"1,2,4,...,128"``, ``"1:128:x2"``; without any all of the topology.
+    gpu : str or Device, optional
+        May be left out where the topology names it.
+    link : str, optional
+        Between all workers: ``"ethernet20"``, ``"25 GB/s"``.
+    topology : str, optional
+        In place of a link: ``"2x k40m @ pcie3, 16 nodes @ infiniband"`` or a TOML's path.
+    platform : str, optional
+        In place of both: a computer whose scaling was measured, such as ``"dgx1-p100"``.
+    batch_size : int, optional
+        Samples per worker for weak scaling (32 without one), of all workers for strong (32 for each of the most).
+    scaling : {"weak", "strong"}
+    strategy : str
+        One of `paleo_lite.scaling.strategies.STRATEGIES`.
+    advise : bool
+        Try every strategy and collective on the one number of workers, best first.
+    settings : Settings, optional
+        Collective, buckets, gradient precision: `paleo_lite.scaling.job.Settings`.
+    options : TrainingOptions, optional
+        Optimizer, mixed precision, checkpointing, accumulation.
+    ppp_comm : float, optional
+        The share of the links' bandwidth that is reached, instead of the calibrated one, or 1.
+    images, epochs, price
+        For hours and cost: samples per epoch, epochs, USD per hour of one device (else what it rents for).
+    cost : bool
+        Insist on a cost: an error where no price is known.
+
+    Returns
+    -------
+    ScaleTable
+        Rows with ``time_s``, ``speedup``, ``efficiency``; ``to_dict()``.
+
+    Raises
+    ------
+    PaleoError
+        One of its classes.
+
+    Examples
+    --------
+    >>> import paleo_lite as pl
+    >>> pl.scale("resnet50", gpu="k80-die", link="ethernet20", workers="1,2,4,...,128")[-1].speedup  # doctest: +SKIP
+    """
+    from .scaling.run import Request, run
+
+    files = [Path(file) for file in hardware_files]
+    request = Request(
+        workers, link, topology, batch_size, scaling, strategy, ppp_comm, images, epochs, price, cost, platform
+    )
+    machine, name = request.machine(files), gpu
+    if name is None and machine.device is None:
+        raise BadValue(
+            "which device? Give a GPU, or a topology that names it: '2x k40m @ pcie3, 16 nodes @ infiniband'"
+        )
+    device = find_device(name or machine.device or "", files) if not isinstance(name, Device) else name
+    model = _model(device, precision, time_model, ppp, False, calibration)
+    found = resolve(network, image_size, inputs)
+    return run(request, machine, found, device, precision, model, settings, options, clock, unit, advise=advise)
 
 
 def devices(hardware_files: Sequence[str | Path] = ()) -> list[Device]:
@@ -228,4 +409,4 @@ def trace(module: nn.Module, *inputs: Any, **named_inputs: Any) -> Network:
     return trace_module(module, *inputs, **named_inputs)
 
 
-__all__ = ["devices", "layers", "network_names", "predict", "resolve", "trace"]
+__all__ = ["devices", "layers", "network_names", "predict", "resolve", "scale", "trace"]

@@ -11,6 +11,12 @@ from ..errors import PaleoError, UsageProblem
 
 _COMMANDS = {
     "predict": "Predict how long a network takes on a device.",
+    "gemm": "Time a matrix product, or several put into one.",
+    "pipeline": "Say whether storage, CPU and host link can feed a network, and what would help.",
+    "scale": "Predict how a network trains on many devices, or ask for advice.",
+    "sweep": "Predict every combination of networks, devices, batch sizes and workers into a file.",
+    "best": "Find the best rows of a sweep, or its Pareto front.",
+    "report": "Write a report to send: one HTML file of a prediction or a profile.",
     "layers": "Count a network layer by layer.",
     "networks": "List, show and export networks.",
     "hardware": "List, show and audit devices and links.",
@@ -21,6 +27,8 @@ _COMMANDS = {
     "efficiency": "Say how well a device was used, from profiles.",
     "kernels": "Say where a profile's time went, kernel by kernel.",
     "compare": "Lay two profiles, or a prediction and a profile, side by side.",
+    "plot": "Draw a chart: roofline, layers, batch sizes, scaling, timeline, ...",
+    "ui": "Open a page to explore in a browser.",
     "scaled": "Efficiencies over the time that batches really took.",
 }
 

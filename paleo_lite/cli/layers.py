@@ -19,6 +19,13 @@ from .common import WHOLE, complete_networks, network_options, output_options, p
     "--phase", type=click.Choice(list(dict.fromkeys([*PHASES, *PASSES]))), default="inference", show_default=True,
     help="What to count; backward is the data and the weight gradient.",
 )  # fmt: skip
+@click.option(
+    "--execution",
+    type=click.Choice(["eager", "compiled", "folded"]),
+    default="eager",
+    show_default=True,
+    help="What is fused at inference: nothing; pointwise chains; also batch norms into convolutions.",
+)
 @click.option("--batch-size", type=WHOLE, default=1, show_default=True, help="Samples per pass.")
 @click.option("--ignore", multiple=True, metavar="LAYER|GLOB", help="Leave layers out; may be given several times.")
 @network_options
@@ -27,6 +34,7 @@ def layers(
     network: str,
     convention: str,
     phase: str,
+    execution: str,
     batch_size: int,
     ignore: tuple[str, ...],
     image_size: int | None,
@@ -51,5 +59,6 @@ def layers(
         image_size=image_size,
         inputs=parse_inputs(inputs),
         ignore=ignore,
+        execution=execution,
     )
     show(style, counts.to_dict, lambda: counts_page(counts))

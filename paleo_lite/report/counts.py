@@ -47,6 +47,8 @@ def counts_page(counts: LayerCounts) -> Page:
     )
     batch = "" if counts.batch_size == 1 else f", batch {counts.batch_size}"
     facts = [("convention", f"{convention.name}: {convention.meaning}"), ("source", counts.network.source)]
+    if counts.work.execution != "eager":
+        facts.append(("execution", f"{counts.work.execution}: {counts.kernels} kernels"))
     if ignored:
         facts.append(("ignored", f"{ignored} layers"))
     return Page(

@@ -1,0 +1,217 @@
+"""``paleo-lite pipeline``."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..counting import PHASES
+from ..errors import BadValue, UnknownPrecision
+from ..units import PRECISION_BYTES, element_bytes, parse_quantity
+from .common import (
+    SHARE,
+    WHOLE,
+    complete_devices,
+    complete_networks,
+    hardware_files,
+    network_options,
+    output_options,
+    parse_inputs,
+    show,
+)
+
+if TYPE_CHECKING:
+    from ..hardware import Device
+    from ..scaling.feeding import Store
+    from ..timing import Prediction
+
+EXPECTED = {"hdd": 150e6, "nvme": 3000e6}
+"""What the course slides say to expect, in bytes per second, by the first word of the storage's id."""
+
+SEPARATE_NODES = ("seed003-ethernet10", "seed003-mellanox56")
+"""Networks of the slides: what a separate node is reached over, plainly and with RDMA."""
+
+
+@click.command()
+@click.argument("network", shell_complete=complete_networks)
+@click.option("--gpu", required=True, metavar="DEVICE", shell_complete=complete_devices, help="The device.")
+@click.option("--storage", default="nvme", show_default=True, metavar="LINK|RATE",
+              help="hdd, ssd, nvme, any other link, a rate such as '500 MB/s', or memory.")  # fmt: skip
+@click.option("--random-reads", metavar="COUNT", help="Small reads per second at random places, such as 90k.")
+@click.option("--access", type=click.Choice(["sequential", "random"]), default="sequential", show_default=True,
+              help="How samples are read.")  # fmt: skip
+@click.option("--sample-bytes", default="110k", show_default=True, metavar="SIZE", help="Of one sample in storage.")
+@click.option("--workers", type=WHOLE, default=8, show_default=True, help="That decode, a core each.")
+@click.option(
+    "--decode-rate",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="RATE",
+    help="Samples per second and worker; default: 100.",
+)
+@click.option("--decoded", is_flag=True, help="Samples are stored decoded and augmented.")
+@click.option("--decoded-bytes", metavar="SIZE", help="Of one sample as copied; default: its numbers in the precision.")
+@click.option("--host-link", metavar="LINK|RATE", help="Default: the device's own.")
+@click.option("--no-pinned", is_flag=True, help="Copies from pageable memory.")
+@click.option("--no-overlap", is_flag=True, help="Load, copy and compute one after the other.")
+@click.option("--precision", type=click.Choice(list(PRECISION_BYTES)), default="fp32", show_default=True)
+@click.option("--batch-size", type=WHOLE, default=32, show_default=True, help="Samples per step.")
+@click.option("--phase", type=click.Choice(list(PHASES)), default="training", show_default=True)
+@click.option("--devices", type=WHOLE, default=1, show_default=True, help="Of this kind, sharing storage and workers.")
+@click.option("--ppp", type=SHARE, help="Share of peak that the platform reaches, for the ppp model.")
+@click.option("--calibration", metavar="FILE|NAME", help="A calibration; default: the shipped one.")
+@network_options
+@hardware_files
+@output_options
+def pipeline(
+    network: str,
+    gpu: str,
+    storage: str,
+    random_reads: str | None,
+    access: str,
+    sample_bytes: str,
+    workers: int,
+    decode_rate: float | None,
+    decoded: bool,
+    decoded_bytes: str | None,
+    host_link: str | None,
+    no_pinned: bool,
+    no_overlap: bool,
+    precision: str,
+    batch_size: int,
+    phase: str,
+    devices: int,
+    ppp: float | None,
+    calibration: str | None,
+    image_size: int | None,
+    inputs: tuple[str, ...],
+    hardware_files: tuple[Path, ...],
+    style: str,
+) -> None:
+    """Say whether storage, CPU and host link can feed NETWORK on a device, what limits, and what would help most.
+
+    \b
+      paleo-lite pipeline resnet50 --gpu v100-sxm2 --precision fp16 --batch-size 64
+      paleo-lite pipeline resnet50 --gpu k80-die --storage hdd --access random --workers 4
+      paleo-lite pipeline alexnet --gpu p100-sxm2 --no-pinned --no-overlap
+    """
+    from ..api import predict, resolve
+    from ..hardware import find_device
+    from ..report.feeding import feeding_dict, feeding_page
+    from ..scaling.feeding import DECODE_PER_WORKER_S, Feeding, feed
+    from ..scaling.remedies import Alternatives, plan, remedies, rules
+
+    if decoded and decode_rate is not None:
+        raise BadValue("--decoded samples need no decoding: leave --decode-rate out")
+    device = find_device(gpu, hardware_files)
+    found = resolve(network, image_size, parse_inputs(inputs))
+    options: dict[str, Any] = {"gpu": device, "batch_size": batch_size, "phase": phase, "ppp": ppp}
+    prediction = predict(found, precision=precision, calibration=calibration, **options)
+    numbers = sum(prod(shape) for shape in found.inputs)
+    link, rate = _host_link(device, host_link)
+    feeding = Feeding(
+        device_per_s=_rate(prediction),
+        batch_size=batch_size,
+        sample_bytes=_size(sample_bytes, "--sample-bytes"),
+        decoded_bytes=_size(decoded_bytes, "--decoded-bytes") if decoded_bytes else numbers * element_bytes(precision),
+        store=_store(storage, random_reads),
+        access=access,
+        workers=workers,
+        decode_per_worker_s=None if decoded else decode_rate or DECODE_PER_WORKER_S,
+        link=link,
+        link_bytes_per_s=rate,
+        pinned=not no_pinned,
+        overlap=not no_overlap,
+        devices=devices,
+    )
+    fed = feed(feeding)
+    nvme = _store("nvme", None)
+    assert nvme is not None
+    plain, direct = (_link(name) for name in SEPARATE_NODES)
+    others = Alternatives(nvme, (plain, direct), float(numbers), _in_fp16(found, precision, numbers, options))
+    subject = {"network": found.name, "gpu": device.id, "precision": precision, "phase": phase,
+               "storage": storage, "host_link": link, "time_model": prediction.model.name}  # fmt: skip
+    parts = rules(fed), remedies(fed, others), plan(fed, others)
+    notes = (*_sources(feeding, decode_rate), *prediction.notes)
+    several = f"{devices} x " if devices > 1 else ""
+    words = f"{found.name} on {several}{device.name}, {precision} {phase}"
+    show(
+        style,
+        lambda: {**feeding_dict(fed, subject, *parts), "notes": list(notes)},
+        lambda: feeding_page(fed, words, *parts, notes),
+    )
+
+
+def _rate(prediction: Prediction) -> float:
+    if prediction.throughput_per_s is None:
+        raise BadValue(f"nothing in {prediction.network} is counted to take time, so that there is nothing to feed")
+    return prediction.throughput_per_s
+
+
+def _in_fp16(network: Any, precision: str, numbers: int, options: dict[str, Any]) -> tuple[float, float] | None:
+    from ..api import predict
+
+    if precision not in ("fp32", "tf32", "fp64"):
+        return None
+    try:
+        return _rate(predict(network, precision="fp16", **options)), numbers * element_bytes("fp16")
+    except UnknownPrecision:
+        return None
+
+
+def _size(text: str, option: str) -> float:
+    size = parse_quantity(text, "B")
+    if not size >= 1:
+        raise BadValue(f"{option} is 1 byte or more, such as 110k, not {text!r}")
+    return size
+
+
+def _store(text: str, random_reads: str | None) -> Store | None:
+    from ..errors import UnknownName
+    from ..hardware import read_links
+    from ..scaling.feeding import Store
+
+    reads = None if random_reads is None else parse_quantity(random_reads, "IOPS")
+    if reads is not None and not reads > 0:
+        raise BadValue(f"--random-reads must be above 0, not {random_reads!r}")
+    if text == "memory":
+        return None
+    links = read_links().link
+    try:
+        name, rate = _link(text)
+    except UnknownName:
+        kinds = [name for name, link in links.items() if link.kind == "storage"]
+        raise UnknownName("storage", text, [*kinds, "memory"], "A rate such as '500 MB/s' will do as well.") from None
+    listed = links[name].random_reads_per_s if name in links else None
+    return Store(name, rate, reads or listed, EXPECTED.get(name.partition("-")[0]))
+
+
+def _link(text: str) -> tuple[str, float]:
+    """Id and bytes per second, as on the data sheet, of a link of the registry or of a rate such as ``500 MB/s``."""
+    from ..scaling.links import link_rate
+
+    rate = link_rate(text.strip(), ppp=1.0)
+    return rate.name, rate.bandwidth_bytes_per_s
+
+
+def _host_link(device: Device, text: str | None) -> tuple[str, float]:
+    from ..hardware import read_links
+
+    if text is not None:
+        return _link(text)
+    links = read_links().link
+    for attached in device.links:
+        if attached.link in links and links[attached.link].kind == "host":
+            return attached.link, links[attached.link].bandwidth_bytes_per_s
+    raise BadValue(f"the file of {device.name} names no host link: give one with --host-link, such as pcie3")
+
+
+def _sources(feeding: Any, decode_rate: float | None) -> list[str]:
+    from ..scaling.feeding import DECODE_SOURCE, PAGEABLE_SOURCE, PINNED_SOURCE
+
+    notes = [f"copies: {PINNED_SOURCE if feeding.pinned else PAGEABLE_SOURCE}"]
+    if feeding.decode_per_worker_s is not None and decode_rate is None:
+        notes.append(f"decoding: {DECODE_SOURCE}; measure your own: paleo_lite.measure.mock_trainer, --decode-rate")
+    return notes

@@ -1,0 +1,176 @@
+"""An input pipeline to look at: its stages, the rules of thumb, the remedies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..scaling.feeding import Fed
+from ..scaling.remedies import Remedy, Rule
+from ..units import format_si
+from .sheet import Column, Page, Sheet
+
+
+def feeding_dict(
+    fed: Fed, subject: dict[str, Any], rules: tuple[Rule, ...], remedies: tuple[Remedy, ...], plan: tuple[Remedy, ...]
+) -> dict[str, Any]:
+    """What ``--format json`` prints."""
+    feeding = fed.feeding
+    return {
+        **subject,
+        "batch_size": feeding.batch_size,
+        "sample_bytes": feeding.sample_bytes,
+        "decoded_bytes": feeding.decoded_bytes,
+        "access": feeding.access if feeding.store is not None else None,
+        "workers": feeding.workers,
+        "devices": feeding.devices,
+        "pinned": feeding.pinned,
+        "overlap": feeding.overlap,
+        "stages": _stage_rows(fed),
+        "bottleneck": fed.bottleneck.name,
+        "throughput_per_s": fed.throughput_per_s,
+        "utilisation": fed.utilisation,
+        "compute_s": fed.compute_s,
+        "waiting_s": fed.waiting_s,
+        "needed": {
+            "samples_per_s": feeding.wanted_per_s,
+            "storage_bytes_per_s": fed.needed_bytes_per_s,
+            "workers": fed.needed_workers,
+        },
+        "rules": [{"rule": rule.rule, "found": rule.found, "holds": rule.holds} for rule in rules],
+        "remedies": [_remedy_row(remedy) for remedy in remedies],
+        "plan": [_remedy_row(remedy) for remedy in plan],
+    }
+
+
+def feeding_page(
+    fed: Fed,
+    subject: str,
+    rules: tuple[Rule, ...],
+    remedies: tuple[Remedy, ...],
+    plan: tuple[Remedy, ...],
+    notes: tuple[str, ...],
+) -> Page:
+    """The page of a pipeline.
+
+    Parameters
+    ----------
+    fed : Fed
+    subject : str
+        Network and device in words.
+    rules, remedies, plan
+        As `scaling.remedies` gives them.
+    notes : tuple of str
+        Where the rates come from.
+    """
+    limits = "the device itself limits it" if fed.bottleneck.name == "device" else f"{_limit(fed)} limits it"
+    headline = f"{subject}: {fed.throughput_per_s:,.0f} samples/s, the device works {fed.utilisation:.1%} of the time; "
+    return Page(
+        headline + limits,
+        _facts(fed),
+        [_stage_sheet(fed), _rule_sheet(rules), _remedy_sheet(remedies)],
+        [_plan_note(fed, plan), *notes],
+    )
+
+
+def _limit(fed: Fed) -> str:
+    return {"storage": "storage", "network": "the network", "decode": "decoding on the CPU", "copy": "the copy"}[
+        fed.bottleneck.name
+    ]
+
+
+def _facts(fed: Fed) -> list[tuple[str, str]]:
+    feeding = fed.feeding
+    together = "stages side by side, buffers between them" if feeding.overlap else "one stage after the other"
+    if feeding.overlap and not feeding.pinned:
+        together += ", but copies from pageable memory take turns with the device's work"
+    needed = f"{feeding.wanted_per_s:,.0f} samples/s"
+    if fed.needed_bytes_per_s is not None:
+        needed += f", {format_si(fed.needed_bytes_per_s, 'B/s')} from storage"
+    if fed.needed_workers is not None:
+        needed += f", {fed.needed_workers} workers"
+    each, idle = "", "a device that never waits"
+    if feeding.devices > 1:
+        each, idle = " on each device", "devices that never wait"
+    return [
+        ("sample", f"{format_si(feeding.sample_bytes, 'B')} stored, {format_si(feeding.decoded_bytes, 'B')} copied"),
+        ("pipeline", together),
+        (
+            "a batch",
+            f"of {feeding.batch_size}{each}: {_ms(fed.compute_s)} at work, {_ms(fed.waiting_s)} waiting for it",
+        ),
+        ("needed", f"for {idle}: {needed}"),
+    ]
+
+
+def _ms(seconds: float) -> str:
+    return format_si(seconds, "s", 3)
+
+
+def _stage_rows(fed: Fed) -> list[dict[str, Any]]:
+    return [
+        {
+            "stage": stage.name,
+            "what": stage.what,
+            "workers": stage.workers,
+            "per_s": stage.per_s,
+            "bytes_per_s": stage.bytes_per_s,
+            "overlaps": stage.overlaps,
+            "busy": fed.throughput_per_s / stage.per_s,
+            "bottleneck": stage is fed.bottleneck,
+        }
+        for stage in fed.stages
+    ]
+
+
+def _stage_sheet(fed: Fed) -> Sheet:
+    columns = [
+        Column("stage", "stage", left=True),
+        Column("what", "what", left=True, fold=True),
+        Column("workers", "workers"),
+        Column("per_s", "samples/s", "{:,.0f}".format),
+        Column("bytes_per_s", "bytes/s", lambda value: format_si(value, "B/s")),
+        Column("overlaps", "overlaps", lambda overlaps: "yes" if overlaps else "no", left=True),
+        Column("busy", "busy", "{:.0%}".format),
+    ]
+    return Sheet("Stages, each on its own", columns, _stage_rows(fed))
+
+
+def _rule_sheet(rules: tuple[Rule, ...]) -> Sheet:
+    columns = [
+        Column("rule", "rule", left=True, fold=True),
+        Column("found", "here", left=True, fold=True),
+        Column("holds", "holds", lambda holds: "yes" if holds else "no", left=True),
+    ]
+    return Sheet("Rules of thumb", columns, [{"rule": r.rule, "found": r.found, "holds": r.holds} for r in rules])
+
+
+def _remedy_row(remedy: Remedy) -> dict[str, Any]:
+    return {
+        "remedy": remedy.name,
+        "what": remedy.what,
+        "throughput_per_s": remedy.after.throughput_per_s,
+        "gain": remedy.gain,
+        "utilisation": remedy.after.utilisation,
+        "bottleneck": remedy.after.bottleneck.name,
+    }
+
+
+def _remedy_sheet(remedies: tuple[Remedy, ...]) -> Sheet:
+    columns = [
+        Column("remedy", "remedy", left=True, fold=True),
+        Column("what", "what", left=True, fold=True),
+        Column("throughput_per_s", "samples/s", "{:,.0f}".format),
+        Column("gain", "gain", lambda gain: "none" if abs(gain - 1) < 0.0005 else f"{gain:.2f} x"),
+        Column("utilisation", "device\nworks", "{:.1%}".format),
+        Column("bottleneck", "then\nlimits", left=True),
+    ]
+    return Sheet("Remedies, each alone", columns, [_remedy_row(remedy) for remedy in remedies])
+
+
+def _plan_note(fed: Fed, plan: tuple[Remedy, ...]) -> str:
+    if fed.utilisation >= 0.9:
+        return "the device is fed: only a faster device, or less work for it, makes it faster"
+    if not plan:
+        return "no remedy on this node helps"
+    names = ", then ".join(f"{step.name} ({step.what})" for step in plan)
+    return f"one on top of the other: {names}: the device works {plan[-1].after.utilisation:.1%} of the time"
