@@ -60,7 +60,7 @@ def on_tensor_cores(device: Device, precision: str) -> bool:
 
 def prior_of(device: Device, precision: str) -> Prior:
     """What is believed of a device in a precision before any measurement."""
-    return base_prior(on_tensor_cores(device, precision), is_kepler(device), precision)
+    return base_prior(on_tensor_cores(device, precision), is_kepler(device))
 
 
 def calibrate(

@@ -180,7 +180,7 @@ def _others(device: Device, precision: str, pool: Pool) -> list[PooledFit] | Not
 
 
 def _pooled_prior(device: Device, precision: str, used: list[PooledFit]) -> Prior:
-    base = base_prior(device.find_peak(precision).peak.unit == "tensor", is_kepler(device), precision)
+    base = base_prior(device.find_peak(precision).peak.unit == "tensor", is_kepler(device))
     return prior_from_others(base, device, "", [_neighbour(each) for each in used])
 
 

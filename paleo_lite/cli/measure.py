@@ -120,7 +120,7 @@ def measure(
         for each in probed
         if each.probe.purpose != "launch"
     ]
-    base = base_prior(on_tensor_cores(machine, precision), precision=precision)
+    base = base_prior(on_tensor_cores(machine, precision))
     prior = probed_prior(timed, rates, precision, base, launch_s(probed), serial=device == "cpu")
     learnt = learn([step.measurement for step in fitted], machine, precision, prior)
     calibration = make_calibration(
