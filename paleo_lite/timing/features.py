@@ -138,7 +138,10 @@ def sizes_of(layer: Layer, part: str, batch_size: int | Ints) -> tuple[Any, Any]
     # The gradient of an image has a handful of columns, which libraries do not pad to a whole tile.
     image = part == "backward_data" and layer.kind.startswith("conv") and gemm.groups == 1 and columns <= FEW_COLUMNS
     wide = max(columns, LEAST_COLUMNS) if image else _padded(columns, TILE_COLUMNS)
-    padding = _padded(rows, TILE_ROWS) / rows * wide / columns * _padded(inner, TILE_INNER) / inner
+    tall = _padded(rows, TILE_ROWS)
+    if work_class == "gemm":  # one row: a matrix-vector product, for which libraries have kernels that pad nothing
+        tall = np.where(np.asarray(rows) == 1, 1, tall)
+    padding = tall / rows * wide / columns * _padded(inner, TILE_INNER) / inner
     if work_class == "conv_direct" and may_transform(layer):
         padding = np.minimum(padding, transformed(layer, batch_size))
     if gemm.columns == gemm.groups == 1:
