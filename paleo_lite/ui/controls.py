@@ -1,0 +1,112 @@
+"""The controls: one per field of `View`, kept under its name in the session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from ..calibration.store import shipped_calibrations
+from ..counting import PHASES
+from ..networks import network_names
+from ..scaling.collectives import COLLECTIVES
+from ..scaling.strategies import STRATEGIES
+from ..timing import TIME_MODELS
+from ..units import PRECISION_BYTES
+from .answers import devices, links
+from .view import BATCH_AT_MOST, DEVICES_AT_MOST, EPOCH_BOUNDS, PPP_BOUNDS, VIEWS, View
+
+KEY = "control "
+
+
+def put(view: View) -> None:
+    """Set all controls; before they are drawn."""
+    for name in View.__struct_fields__:
+        value = getattr(view, name)
+        st.session_state[KEY + name] = list(value) if isinstance(value, tuple) else value
+
+
+def get(before: View) -> View:
+    """What the controls say; one that says nothing (an emptied field) stays as it was `before`."""
+    found: dict[str, Any] = {}
+    for name in View.__struct_fields__:
+        value = st.session_state.get(KEY + name)
+        value = getattr(before, name) if value is None else value
+        found[name] = tuple(value) if isinstance(value, list) else value
+    return View(**found).settled()
+
+
+def keep() -> None:
+    """Keep what controls say that this run may not draw: Streamlit forgets them otherwise."""
+    for name in View.__struct_fields__:
+        if KEY + name in st.session_state:
+            st.session_state[KEY + name] = st.session_state[KEY + name]
+
+
+def draw_switch() -> None:
+    """Which view to show."""
+    st.radio(
+        "View", list(VIEWS), format_func=VIEWS.__getitem__, horizontal=True, key=KEY + "view",
+        label_visibility="collapsed",
+    )  # fmt: skip
+
+
+def draw_controls(view: View) -> None:
+    """All other controls, `view` being what they say."""
+    known = devices()
+    st.selectbox("Network", network_names(), key=KEY + "network")
+    st.multiselect(
+        "Devices", list(known), key=KEY + "gpu", max_selections=DEVICES_AT_MOST,
+        format_func=lambda gpu: known[gpu].name, help="Several stand side by side.",
+    )  # fmt: skip
+    st.selectbox("Precision", list(PRECISION_BYTES), key=KEY + "precision")
+    st.number_input(
+        "Batch size", 1, BATCH_AT_MOST, key=KEY + "batch",
+        help="Samples per pass. On many devices: per worker (weak scaling), of all together (strong).",
+    )  # fmt: skip
+    st.selectbox("Phase", list(PHASES), key=KEY + "phase", help="training is forward, backward and update.")
+    st.selectbox(
+        "Time model", ["", *TIME_MODELS], key=KEY + "model",
+        format_func=lambda name: name or "the best known of the device",
+        help="peak and roofline are bounds, ppp is PALEO's, calibrated was learnt from measurements.",
+    )  # fmt: skip
+    st.number_input(
+        "PPP", *PPP_BOUNDS, step=0.05, format="%.3f", key=KEY + "ppp", disabled=view.model != "ppp",
+        help="Share of peak that the platform reaches, for the time model ppp; may exceed 1.",
+    )  # fmt: skip
+    st.selectbox(
+        "Calibration", ["", *shipped_calibrations()], key=KEY + "calibration",
+        format_func=lambda name: name or "the device's own", disabled=view.model not in ("", "calibrated"),
+    )  # fmt: skip
+    st.subheader("Many devices", anchor=False)
+    st.text_input("Workers", key=KEY + "workers", help="1,2,4,8 or 1,2,4,...,64 or 8:64:8")
+    known_links = [name for name, link in links().link.items() if link.kind != "storage"]
+    if view.link not in known_links:
+        known_links.insert(0, view.link)
+    st.selectbox(
+        "Link", known_links, key=KEY + "link", accept_new_options=True,
+        help="Between all workers; a rate such as 25 GB/s can be typed as well.",
+    )  # fmt: skip
+    st.selectbox("Scaling", ["weak", "strong"], key=KEY + "scaling")
+    st.selectbox(
+        "Strategy", list(STRATEGIES), key=KEY + "strategy", format_func=lambda name: f"{name}: {STRATEGIES[name][1]}"
+    )
+    st.selectbox(
+        "Collective", ["", *COLLECTIVES], key=KEY + "collective",
+        format_func=lambda name: f"{name}: {COLLECTIVES[name]}" if name else "the fastest",
+    )  # fmt: skip
+    st.text_input("Samples per epoch", key=KEY + "images", placeholder="1.28M", help="Gives hours and cost.")
+    st.number_input("Epochs", *EPOCH_BOUNDS, key=KEY + "epochs")
+    st.text_input(
+        "Price of a device", key=KEY + "price", placeholder="0.90 USD/h", help="Left empty: what it rents for."
+    )
+
+
+def draw_shown(view: View) -> None:
+    """Whose charts to show, where there are several devices."""
+    known = devices()
+    if len(view.gpu) > 1:
+        st.session_state[KEY + "shown"] = view.device
+        st.radio(
+            "Charts of", list(view.gpu), key=KEY + "shown", horizontal=True, format_func=lambda gpu: known[gpu].name
+        )

@@ -1,0 +1,87 @@
+"""A profile that is dropped in: how well the device was used, kernel by kernel, and what ran when."""
+
+from __future__ import annotations
+
+import msgspec
+import streamlit as st
+
+from ..report.charts.profiles import class_chart, kernel_roofline, timeline_chart
+from ..report.efficiency import efficiency_page
+from ..report.kernels import kernels_page
+from .answers import Failed, devices, read_profile
+from .controls import draw_shown
+from .show import (
+    download,
+    plain,
+    say_facts,
+    say_failed,
+    say_notes,
+    show_chart,
+    show_each,
+    show_long_table,
+)
+from .view import View
+
+_DROPPED, _KEPT = "dropped", "profile"  # keys of the session
+
+
+def profile_view(view: View) -> None:
+    """Ask for a file, and say what it says against the device."""
+    draw_shown(view)
+    device = devices()[view.device]
+    st.file_uploader(
+        f"A profile, of up to {st.get_option('server.maxUploadSize')} MB", key=_DROPPED, on_change=_keep,
+        help="nvprof, nsys, ncu, PyTorch, pyprof, TAU, VTune: the format is known by the content. "
+        "The file stays on this computer.",
+    )  # fmt: skip
+    if _KEPT not in st.session_state:
+        st.caption(f"It is held against {plain(device.name)} in {view.precision}: choose both at the side.")
+        return
+    name, content = st.session_state[_KEPT]
+    with st.spinner("Reading the profile"):
+        answer = read_profile(name, content, view.device, view.precision)
+    if isinstance(answer.kernels, Failed):
+        say_failed(answer.kernels)
+        return
+    page = kernels_page(answer.kernels, None)
+    title = f"{name} on {device.name}"
+    st.markdown(f"**{plain(page.headline.replace(answer.kernels.path, title))}**")
+    _efficiency(answer.efficiency)
+    left, right = st.columns(2)
+    with left:
+        st.markdown("**Where the time went**")
+        show_chart(lambda: class_chart(answer.kernels, title), title=False)
+    with right:
+        st.markdown("**Kernels under the roofline**")
+        show_chart(lambda: kernel_roofline(answer.kernels, title), title=False)
+    timeline = answer.timeline
+    if isinstance(timeline, Failed):
+        st.info(plain(timeline.why))
+    else:
+        show_chart(lambda: timeline_chart(timeline, "What ran when"))
+    for sheet in page.sheets:
+        show_long_table(sheet)
+    download(page, "kernels")
+    say_facts(page.facts)
+    say_notes(page.notes)
+
+
+def _keep() -> None:
+    """Keep the file while other views are looked at, until it is taken away or another one comes."""
+    dropped = st.session_state[_DROPPED]
+    if dropped is None:
+        st.session_state.pop(_KEPT, None)
+    else:
+        st.session_state[_KEPT] = (dropped.name, dropped.getvalue())
+
+
+def _efficiency(answer: object) -> None:
+    if isinstance(answer, Failed):
+        st.info(plain(answer.why))
+        return
+    page = efficiency_page(answer)  # type: ignore[arg-type]
+    st.markdown(plain(page.headline))
+    # There is one profile, and its name stands above.
+    show_each([msgspec.structs.replace(sheet, columns=[column for column in sheet.columns if column.key != "file"])
+               for sheet in page.sheets])  # fmt: skip
+    say_notes(page.notes)

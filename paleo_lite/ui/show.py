@@ -1,0 +1,188 @@
+"""Tables, charts and text of results on the page."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Number
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from ..report.charts.theme import THEMES
+from ..report.sheet import Column, Page, Sheet
+from .answers import Failed, attempt
+
+GREY = "#7F8790"
+"""Ink of rooflines and labels: it stands out from light and dark alike."""
+
+AUTOSIZE = {"type": "fit-x", "contains": "padding"}
+PADDING = {"left": 5, "top": 5, "right": 22, "bottom": 5}  # labels behind the last bar reach over the edge
+
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+def plain(text: str) -> str:
+    """Text that Markdown leaves as it is: names of kernels hold asterisks, prices dollars."""
+    return re.sub(r"([\\`*_{}\[\]()#+\-.!|<>$~:])", r"\\\1", text)
+
+
+def say_failed(failed: Failed) -> None:
+    """The sentence of what cannot be answered."""
+    st.error(plain(failed.why))
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """What somebody who uses the numbers should know."""
+    lines = [f"- {plain(note)}" for note in dict.fromkeys(notes)]
+    if lines:
+        st.caption("\n".join(lines))
+
+
+def say_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Facts, one a line."""
+    st.markdown("\n".join(f"- **{plain(name)}** {plain(value)}" for name, value in facts))
+
+
+def frame_of(sheet: Sheet) -> Any:
+    """A sheet's rows with raw values, by the titles of its columns."""
+    rows = [*sheet.rows, *sheet.foot]
+    return pd.DataFrame({_title(column): pd.Series([row.get(column.key) for row in rows], dtype=object)
+                         for column in sheet.columns})  # fmt: skip
+
+
+def _title(column: Column) -> str:
+    return column.title.replace("\n", " ")
+
+
+def show_table(sheet: Sheet) -> None:
+    """A short table, whole; its cells are Markdown to Streamlit."""
+
+    def shown(column: Column) -> Callable[[Any], str]:
+        return lambda value: plain(column.show(value) if column.left else column.show(value).replace(" ", NO_BREAK))
+
+    if sheet.title:
+        st.markdown(f"**{plain(sheet.title)}**")
+    cells = {_title(column): shown(column) for column in sheet.columns}
+    st.table(frame_of(sheet).style.format(cells, na_rep=plain("-")).hide(axis="index"))
+
+
+def show_long_table(sheet: Sheet) -> None:
+    """A long table: it scrolls, sorts by a click, and can be searched."""
+    st.markdown(f"**{plain(sheet.title)}**")
+    frame = frame_of(sheet)
+    for title in frame.columns:
+        if all(value is None or isinstance(value, Number) for value in frame[title]):
+            frame[title] = frame[title].convert_dtypes()  # whole numbers stay whole beside absent ones
+    cells = {_title(column): column.show for column in sheet.columns}
+    st.dataframe(frame.style.format(cells, na_rep="-"), hide_index=True, width="stretch")
+
+
+def download(page: Page, name: str) -> None:
+    """A button that saves the page's table as CSV, raw values in SI units."""
+    out = io.StringIO()
+    (page.data or page.sheets[0]).write_csv(out)
+    st.download_button("Download the table (CSV)", out.getvalue(), f"{name}.csv", "text/csv", key=f"csv {name}")
+
+
+def show_chart(make: Callable[[], Any], *, columns: int = 1, title: bool = True) -> None:
+    """Draw what `make` returns; its panels stand side by side where there is room, one below the other on a phone.
+
+    Without `title` only what the chart's subtitle says beyond its first line is said. A chart without data says so.
+    """
+    chart = attempt(make)
+    if isinstance(chart, Failed):
+        st.info(plain(chart.why))
+        return
+    spec = chart.to_dict()
+    heading = spec.pop("title", {})
+    said = heading.get("subtitle") or []
+    said = [said] if isinstance(said, str) else said
+    if title:
+        st.markdown(f"**{plain(heading['text'])}**")
+    panels = split(spec)
+    for first in range(0, len(panels), columns):
+        row = panels[first : first + columns]
+        for place, panel in zip(st.columns(len(row)) if len(row) > 1 else [st.container()], row):
+            with place:
+                st.vega_lite_chart(spec={**panel, "config": _config()}, width="stretch")
+    lines = [line for line in (said if title else said[1:]) if line]
+    if lines:
+        st.caption(plain("; ".join(lines)))
+
+
+def _config() -> dict[str, Any]:
+    """The charts' theme, less its colours of text and background: those are the page's, light or dark."""
+    ours = THEMES["light"].config()
+    return {
+        "axis": {"labelLimit": 180, "titleFontWeight": "normal"},
+        "axisYBand": {"labelOverlap": False},
+        "legend": {"orient": "bottom", "columns": 2, "labelLimit": 180, "titleFontWeight": "normal",
+                   "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},
+                   "symbolBaseFillColor": GREY, "symbolBaseStrokeColor": GREY, "symbolOpacity": 1},
+        "range": ours["range"],
+        "text": {"color": GREY, "fontSize": 11},
+        "rule": {"color": GREY},
+        "line": {"color": GREY},
+        "view": {"stroke": None},
+    }  # fmt: skip
+
+
+def split(spec: dict[str, Any], data: Any = None) -> list[dict[str, Any]]:
+    """The panels of a chart as charts of their own, each as wide as its place: a page is as narrow as a phone."""
+    data = spec.get("data", data)
+    for key in ("hconcat", "vconcat", "concat"):
+        if key in spec:
+            panels = [panel for part in spec[key] for panel in split(part, data)]
+            return _one_legend(panels) if key == "vconcat" else panels
+    if "facet" in spec:
+        return [panel for part in _facets(spec, data) for panel in split(part)]
+    outside: dict[str, Any] = {key: spec[key] for key in ("title", "height", "resolve") if key in spec}
+    inside: dict[str, Any] = {
+        key: spec[key] for key in ("layer", "mark", "encoding", "transform", "params") if key in spec
+    }
+    if data is not None:
+        inside["data"] = data
+    outside["height"] = _height(outside.get("height"), inside)
+    # In a layer Streamlit leaves the data where they are, so that scales know them from the first.
+    return [{**outside, "layer": [inside], "autosize": AUTOSIZE, "padding": PADDING}]
+
+
+def _height(height: Any, inside: dict[str, Any]) -> Any:
+    """A height in pixels; of steps as many as there are values on the axis."""
+    if not isinstance(height, dict):
+        return height or 300
+    part = inside if "encoding" in inside else inside["layer"][0]
+    field = part["encoding"]["y"]["field"]
+    rows = (part.get("data") or inside["data"])["values"]
+    return height["step"] * len({row[field] for row in rows})
+
+
+def _one_legend(panels: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Panels one below the other share the last one's legend."""
+    for panel in panels[:-1]:
+        inside = panel["layer"][0]
+        colour = inside.get("encoding", {}).get("color")
+        if colour is not None:
+            inside["encoding"] = {**inside["encoding"], "color": {**colour, "legend": None}}
+    return panels
+
+
+def _facets(spec: dict[str, Any], data: Any) -> Iterable[dict[str, Any]]:
+    by = spec["facet"]
+    by = by if "field" in by else by.get("column") or by["row"]
+    of = f", {by['title']}" if by.get("title") else ""
+    order = by.get("sort")
+    found = list(dict.fromkeys(row[by["field"]] for row in data["values"]))
+    for value in order if isinstance(order, list) else found:
+        rows = [row for row in data["values"] if row[by["field"]] == value]
+        if rows:
+            yield {**spec["spec"], "title": f"{value}{of}", "data": {"values": rows}}
+
+
+def show_each(sheets: Sequence[Sheet]) -> None:
+    """Short tables, one after the other."""
+    for sheet in sheets:
+        show_table(sheet)

@@ -1,0 +1,118 @@
+"""How long on each device, and why; and how that goes with the batch size."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from ..report.charts.curves import batch_chart
+from ..report.charts.layers import kind_chart, layer_chart, pass_chart
+from ..report.charts.roofline import prediction_roofline
+from ..report.memory import memory_fact, memory_sheets
+from ..report.predictions import headline, layer_sheet, prediction_page
+from ..report.sheet import Page
+from ..report.side_by_side import bound_sentence, side_by_side
+from ..timing import Prediction
+from ..units import format_si
+from .answers import Failed, attempt, devices, predict
+from .controls import draw_shown
+from .show import (
+    download,
+    plain,
+    say_facts,
+    say_failed,
+    say_notes,
+    show_chart,
+    show_each,
+    show_long_table,
+    show_table,
+)
+from .view import View
+
+_IN_A_ROW = 3
+_LARGEST = 4096  # batch size of the curve
+
+
+def time_view(view: View) -> None:
+    """The answers, side by side, and the charts of one of them."""
+    answers = {gpu: attempt(lambda gpu=gpu: predict(view, gpu)) for gpu in view.gpu}  # type: ignore[misc]
+    for first in range(0, len(view.gpu), _IN_A_ROW):
+        row = view.gpu[first : first + _IN_A_ROW]
+        for place, gpu in zip(st.columns(len(row)), row):
+            with place, st.container(border=True):
+                _card(gpu, answers[gpu])
+    found = [answer for answer in answers.values() if isinstance(answer, Prediction)]
+    if len(found) > 1:
+        page = Page("", sheets=[side_by_side(found)])
+        show_table(page.sheets[0])
+        download(page, f"{view.network}-side-by-side")
+    draw_shown(view)
+    answer = answers[view.device]
+    if isinstance(answer, Prediction):
+        _explain(view, answer)
+
+
+def _card(gpu: str, answer: Prediction | Failed) -> None:
+    name = devices()[gpu].name
+    if isinstance(answer, Failed):
+        st.markdown(plain(name))
+        say_failed(answer)
+        return
+    st.metric(plain(name), format_si(answer.time_s, "s"))
+    lines = []
+    if answer.interval is not None:
+        low, high = answer.interval
+        lines.append(f"{format_si(low, 's', 3)} to {format_si(high, 's', 3)} at 90 %")
+    if answer.throughput_per_s is not None:
+        lines.append(f"{answer.throughput_per_s:,.4g} samples per second")
+    lines.append(bound_sentence(answer))
+    st.markdown("  \n".join(map(plain, lines)))
+    label = getattr(answer.model, "label", "")  # of a calibration
+    say_notes([f"{answer.model.name} ({label})" if label else f"{answer.model.name} model", *answer.notes])
+    fit = answer.memory
+    if fit is not None and not fit.fits:
+        st.warning(plain(memory_fact(fit)[1]))
+
+
+def _explain(view: View, answer: Prediction) -> None:
+    page = prediction_page(answer, None)
+    st.markdown(f"**{plain(headline(answer))}**")
+    st.markdown("**Roofline**")
+    show_chart(lambda: prediction_roofline(answer), title=False)
+    st.markdown("**Layer after layer**")
+    show_chart(lambda: layer_chart(answer), title=False)
+    show_chart(lambda: kind_chart(answer), columns=3, title=False)
+    show_table(page.sheets[0])
+    if len(answer.passes) > 1:
+        st.markdown("**By pass**")
+        show_chart(lambda: pass_chart(answer), title=False)
+    show_long_table(layer_sheet(answer, list(answer.rows())))
+    download(page, f"{view.network}-{view.device}-layers")
+    st.markdown("**What it was computed from**")
+    say_facts(page.facts)
+    if answer.memory is not None:
+        show_each(memory_sheets(answer.memory, by_part=True))
+    say_notes(page.notes)
+    st.markdown("The same in a terminal:")
+    st.code(view.predict_command(view.device), language="bash", wrap_lines=True)
+
+
+def batch_view(view: View) -> None:
+    """Throughput and time over the batch size, up to what each device holds."""
+    predictions: list[Prediction] = []
+    for gpu in view.gpu:
+        answer = attempt(lambda gpu=gpu: predict(view, gpu))  # type: ignore[misc]
+        if isinstance(answer, Failed):
+            say_failed(answer)
+            continue
+        largest = answer.memory.largest_batch if answer.memory is not None else None
+        if largest is None:
+            say_failed(Failed(f"{devices()[gpu].name}: not even one sample fits into its memory"))
+            continue
+        predictions += [predict(view, gpu, 2**power) for power in range(largest.bit_length()) if 2**power <= _LARGEST]
+    if not predictions:
+        return
+    show_chart(lambda: batch_chart(predictions), columns=2)
+    st.caption("Up to the largest power of two that fits into a device's memory.")
+    sheet = side_by_side(predictions)
+    show_long_table(sheet)
+    download(Page("", sheets=[sheet]), f"{view.network}-batch-sizes")

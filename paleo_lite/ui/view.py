@@ -1,0 +1,250 @@
+"""`View`: what every control says, and how it is written in the page's address, so that an address is a view."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ..calibration.store import shipped_calibrations
+from ..counting import PHASES
+from ..errors import BadValue, PaleoError, UnknownName
+from ..files import shipped
+from ..networks import network_names
+from ..scaling.collectives import COLLECTIVES
+from ..scaling.cost import make_budget
+from ..scaling.links import link_rate
+from ..scaling.ranges import parse_range
+from ..scaling.strategies import STRATEGIES
+from ..timing import TIME_MODELS
+from ..units import PRECISION_BYTES
+
+VIEWS = {"time": "Time", "batches": "Batch sizes", "scaling": "Many devices", "profile": "Your profile"}
+DEVICES_AT_MOST = 6
+BATCH_AT_MOST = 2**20
+PPP_BOUNDS = (0.01, 100.0)
+EPOCH_BOUNDS = (0.01, 1e6)
+COUNTS_AT_MOST = 40
+WORKERS_AT_MOST = 2**16
+
+
+class View(msgspec.Struct, frozen=True):
+    """What the controls say; empty text where a control is left to what is best known.
+
+    Attributes
+    ----------
+    view : str
+        A key of `VIEWS`.
+    network, precision, phase : str
+    gpu : tuple of str
+        Ids of devices, shown side by side.
+    shown : str
+        The device whose charts are shown; empty for the first.
+    batch : int
+        Samples per pass; of `scaling` weak per worker, strong of all.
+    model, calibration : str
+    ppp : float
+        For the model ``ppp``.
+    workers, link, scaling, strategy, collective : str
+    images, price : str
+    epochs : float
+    """
+
+    view: str = "time"
+    network: str = "resnet50"
+    gpu: tuple[str, ...] = ("v100-sxm2",)
+    precision: str = "fp32"
+    batch: int = 32
+    phase: str = "inference"
+    shown: str = ""
+    model: str = ""
+    ppp: float = 0.5
+    calibration: str = ""
+    workers: str = "1,2,4,...,64"
+    link: str = "infiniband-edr"
+    scaling: str = "weak"
+    strategy: str = "data"
+    collective: str = ""
+    images: str = ""
+    epochs: float = 1.0
+    price: str = ""
+
+    def settled(self) -> View:
+        """The same with `shown` only where it is not the first device anyhow."""
+        shown = self.shown if self.shown in self.gpu[1:] else ""
+        return msgspec.structs.replace(self, shown=shown)
+
+    @property
+    def device(self) -> str:
+        """The device whose charts are shown; empty where none is chosen."""
+        return self.settled().shown or next(iter(self.gpu), "")
+
+    def to_query(self) -> dict[str, list[str]]:
+        """The address's parameters: every control that says anything."""
+        query = {}
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            texts = list(value) if isinstance(value, tuple) else [_text(value)]
+            if name == "gpu" or texts != [""]:
+                query[name] = texts or [""]
+        return query
+
+    def predict_command(self, gpu: str) -> str:
+        """The command that gives the same prediction."""
+        words = ["paleo-lite", "predict", self.network, "--gpu", gpu, "--precision", self.precision]
+        words += ["--batch-size", str(self.batch), "--phase", self.phase, *self._model_options(), "--memory"]
+        return shlex.join(words)
+
+    def scale_command(self, gpu: str) -> str:
+        """The command that gives the same scaling."""
+        words = ["paleo-lite", "scale", self.network, "--gpu", gpu, "--link", self.link, "--workers", self.workers]
+        words += ["--precision", self.precision, "--batch-size", str(self.batch), "--scaling", self.scaling]
+        words += ["--strategy", self.strategy, *(["--collective", self.collective] if self.collective else [])]
+        if self.images:
+            words += ["--images", self.images, "--epochs", _text(self.epochs)]
+            words += ["--price", self.price] if self.price else []
+        return shlex.join([*words, *self._model_options()])
+
+    def _model_options(self) -> list[str]:
+        words = ["--time-model", self.model] if self.model and not self.uses_calibration else []
+        words += ["--ppp", _text(self.ppp)] if self.model == "ppp" else []
+        return words + (["--calibration", self.calibration] if self.uses_calibration else [])
+
+    @property
+    def uses_calibration(self) -> bool:
+        """Whether a calibration is named and the time model takes one."""
+        return bool(self.calibration) and self.model in ("", "calibrated")
+
+
+def _text(value: str | float) -> str:
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def device_ids() -> list[str]:
+    """Ids of the shipped devices."""
+    return sorted(path.stem for path in shipped("hardware").glob("*.toml") if path.stem != "links")
+
+
+def _one_of(what: str, known: Callable[[], Iterable[str]], *, optional: bool = False) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        names = list(known())
+        if text in names or (optional and not text):
+            return text
+        raise UnknownName(what, text, names)
+
+    return read
+
+
+def _batch(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 15 and 1 <= int(text) <= BATCH_AT_MOST):
+        raise BadValue(f"a batch has from 1 to {BATCH_AT_MOST:,} samples, not {text!r}")
+    return int(text)
+
+
+def _between(what: str, bounds: tuple[float, float]) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not bounds[0] <= number <= bounds[1]:
+            raise BadValue(f"{what} is a number from {bounds[0]:g} to {bounds[1]:,.0f}, not {text!r}")
+        return number
+
+    return read
+
+
+def read_workers(text: str) -> str:
+    """Numbers of workers, as many and as large as a page answers at once.
+
+    Raises
+    ------
+    BadValue
+        If they are none, or too many.
+    """
+    counts = parse_range(text, "workers")
+    if len(counts) > COUNTS_AT_MOST or max(counts) > WORKERS_AT_MOST:
+        raise BadValue(
+            f"workers {text!r}: the page shows up to {COUNTS_AT_MOST} numbers of up to {WORKERS_AT_MOST:,} workers; "
+            "paleo-lite sweep takes more"
+        )
+    return text
+
+
+def _link(text: str) -> str:
+    link_rate(text)
+    return text
+
+
+def _images(text: str) -> str:
+    if text:
+        make_budget(None, text, None)
+    return text
+
+
+def _price(text: str) -> str:
+    if text:
+        make_budget(None, 1.0, None, text)
+    return text
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "view": _one_of("view", lambda: VIEWS),
+    "network": _one_of("network", network_names),
+    "gpu": _one_of("device", device_ids),
+    "precision": _one_of("precision", lambda: PRECISION_BYTES),
+    "batch": _batch,
+    "phase": _one_of("phase", lambda: PHASES),
+    "shown": _one_of("device", device_ids, optional=True),
+    "model": _one_of("time model", lambda: TIME_MODELS, optional=True),
+    "ppp": _between("the PPP", PPP_BOUNDS),
+    "calibration": _one_of("calibration", shipped_calibrations, optional=True),
+    "workers": read_workers,
+    "link": _link,
+    "scaling": _one_of("scaling", lambda: ("weak", "strong")),
+    "strategy": _one_of("strategy", lambda: STRATEGIES),
+    "collective": _one_of("collective", lambda: COLLECTIVES, optional=True),
+    "images": _images,
+    "epochs": _between("the number of epochs", EPOCH_BOUNDS),
+    "price": _price,
+}
+"""From a parameter's text to a control's value, or one sentence.
+
+Only names that are shipped pass: no address opens a file.
+"""
+
+
+def read_query(query: Mapping[str, Sequence[str]]) -> tuple[View, list[str]]:
+    """The view of an address, and a sentence for each parameter that cannot be had: that control keeps its default.
+
+    Parameters
+    ----------
+    query : mapping of str to sequence of str
+        Values of each parameter.
+    """
+    found: dict[str, Any] = {}
+    problems = []
+    for name, texts in query.items():
+        try:
+            found[name] = _read(name, texts)
+        except PaleoError as error:
+            problems.append(f"The address's {name[:40]!r}: {error}")
+    return View(**found).settled(), problems
+
+
+def _read(name: str, texts: Sequence[str]) -> Any:
+    if name not in READERS:
+        raise UnknownName("control", name, READERS)
+    if any(len(text) > 200 for text in texts):
+        raise BadValue("that is longer than any value of it")
+    if name == "gpu":
+        chosen = dict.fromkeys(READERS[name](text) for text in texts if text)
+        if len(chosen) > DEVICES_AT_MOST:
+            raise BadValue(f"{len(chosen)} devices are more than the {DEVICES_AT_MOST} that stand side by side")
+        return tuple(chosen)
+    if len(texts) != 1:
+        raise BadValue(f"it is given {len(texts)} times and has one value")
+    return READERS[name](texts[0])

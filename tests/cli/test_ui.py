@@ -1,0 +1,66 @@
+"""``paleo-lite ui``: what it starts, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from paleo_lite.cli import main
+from paleo_lite.cli.ui import ADDRESS, FIRST_PORT, free_port, server_options
+from paleo_lite.errors import BadValue
+
+
+@pytest.fixture
+def taken():
+    """A port that another program listens on."""
+    with socket.socket() as other:
+        other.bind((ADDRESS, 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["ui", *map(str, arguments)], prog_name="paleo-lite")
+
+
+def test_a_port_that_is_taken_is_told(taken):
+    pytest.importorskip("streamlit")
+    result = run("--port", taken)
+    assert result.exit_code == 2
+    assert f"port {taken} cannot be had" in result.stderr and "--port" in result.stderr
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "x"])
+def test_a_port_that_is_none_is_refused(port):
+    assert run("--port", port).exit_code == 2
+
+
+def test_without_a_port_it_takes_the_next_free_one(monkeypatch, taken):
+    monkeypatch.setattr("paleo_lite.cli.ui.FIRST_PORT", taken)
+    try:
+        assert taken < free_port(None) < taken + 100
+    except BadValue:  # at the end of the range there is no next
+        assert taken > 65535 - 100
+    assert FIRST_PORT == 8501  # Streamlit's own
+
+
+@pytest.mark.parametrize("absent", ["streamlit", "altair", "pyarrow"])
+def test_a_missing_extra_is_named(monkeypatch, absent):
+    for module in ("streamlit", "altair", "pyarrow", "scipy"):
+        pytest.importorskip(module)
+    monkeypatch.setitem(sys.modules, absent, None)
+    result = run()
+    assert result.exit_code == 1
+    assert "pip install 'paleo-lite[ui]'" in result.stderr
+
+
+def test_only_this_computer_is_served_and_nobody_is_told():
+    options = dict(option.removeprefix("--").split("=") for option in server_options(8600, True))
+    assert options["server.address"] == "127.0.0.1"
+    assert options["browser.gatherUsageStats"] == "false"
+    assert options["server.maxUploadSize"] == "200"
+    assert options["server.port"] == "8600"
+    assert options["server.headless"] == "true"

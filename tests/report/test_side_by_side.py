@@ -1,0 +1,61 @@
+"""Predictions side by side: shares of the bounds by hand, and rows that are the predictions'."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.report.side_by_side import bound_sentence, shares_by_bound, side_by_side
+
+
+@pytest.fixture(scope="module")
+def prediction():
+    """Three layers of 6, 3 and 1 s, the second bound by memory, the last of a kind that no rule counts."""
+    whole = pl.predict("alexnet", gpu="titan-rtx", time_model="roofline")
+    three = {name: getattr(whole, name)[:3] for name in ("names", "kinds", "matrix")}
+    counts = {name: getattr(whole, name)[:, :3] for name in ("counts_by_pass", "macs_by_pass", "bytes_by_pass")}
+    return msgspec.structs.replace(
+        whole, **three, **counts, counted=np.array([True, True, False]), times_s=np.array([[6.0, 3.0, 1.0]]),
+        compute_s=np.array([[6.0, 1.0, 0.0]]), memory_s=np.array([[2.0, 3.0, 1.0]]),
+    )  # fmt: skip
+
+
+def test_shares_of_the_bounds(prediction):
+    assert shares_by_bound(prediction) == {"compute": 0.6, "memory": 0.3, "unknown": 0.1}
+    assert bound_sentence(prediction) == "compute bounds 60% of the time, memory 30%, unknown 10%"
+    with_rest = msgspec.structs.replace(prediction, constant_s=10.0)
+    assert shares_by_bound(with_rest)["besides layers"] == 0.5
+    said = bound_sentence(with_rest)
+    assert said == "compute bounds 30% of the time, memory 15%, unknown 5%; 50% is spent besides layers"
+
+
+def test_a_share_that_rounds_to_nothing_is_not_0(prediction):
+    assert bound_sentence(msgspec.structs.replace(prediction, constant_s=0.01)).endswith(
+        "; under 1% is spent besides layers"
+    )
+
+
+def test_what_takes_no_time_is_bound_by_nothing(prediction):
+    nothing = msgspec.structs.replace(prediction, times_s=np.zeros((1, 3)))
+    assert bound_sentence(nothing) == "no layer takes time"
+    assert side_by_side([nothing]).rows[0]["relative"] is None
+    only_rest = msgspec.structs.replace(nothing, constant_s=1.0)
+    assert bound_sentence(only_rest) == "100% is spent besides layers"
+
+
+def test_one_row_per_device():
+    predictions = [pl.predict("alexnet", gpu=gpu, batch_size=8) for gpu in ("v100-sxm2", "k80-die")]
+    sheet = side_by_side(predictions)
+    assert [row["gpu"] for row in sheet.rows] == ["v100-sxm2", "k80-die"]
+    assert sheet.rows[1]["relative"] == predictions[1].time_s / predictions[0].time_s
+    assert [(row["low_s"], row["high_s"]) for row in sheet.rows] == [each.interval for each in predictions]
+    assert "relative" in {column.key for column in sheet.columns}
+
+
+def test_one_row_per_batch_size():
+    sheet = side_by_side([pl.predict("alexnet", gpu="t4", batch_size=n) for n in (1, 2)])
+    assert [row["batch_size"] for row in sheet.rows] == [1, 2]
+    keys = {column.key for column in sheet.columns}
+    assert "batch_size" in keys and "relative" not in keys

@@ -1,0 +1,315 @@
+"""The page in a real headless Chromium: its controls, its addresses, its widths, and that it talks to nobody else."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from click.testing import CliRunner
+
+import paleo_lite as pl
+from paleo_lite.cli import main
+from paleo_lite.cli.ui import ADDRESS, free_port
+from paleo_lite.units import format_si
+
+REQUIRED = os.environ.get("PALEO_LITE_BROWSER") == "required"
+"""Set where a browser is to be had: then its absence fails the tests, which it otherwise skips."""
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+CHART = "[data-testid=stVegaLiteChart] .marks"
+READY = '[data-testid="stApp"][data-test-script-state="notRunning"]'
+
+
+UNTESTED = "the page is not tested in a browser"
+
+
+def absent(what):
+    message = f"{UNTESTED}: {what}"
+    if REQUIRED:
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """The address of a running page."""
+    pytest.importorskip("streamlit")
+    port = free_port(None)
+    command = [sys.executable, "-m", "paleo_lite", "ui", "--port", str(port), "--no-browser"]
+    log = tmp_path_factory.mktemp("server") / "log"
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process:
+        try:
+            wait_for(f"http://{ADDRESS}:{port}/_stcore/health", process, log)
+            yield f"http://{ADDRESS}:{port}/"
+        finally:
+            process.terminate()
+            process.wait(timeout=20)
+    assert "a defect" not in log.read_text()
+
+
+def wait_for(address, process, log):
+    end = time.monotonic() + 60
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            with urllib.request.urlopen(address, timeout=2):
+                return
+        except OSError:
+            time.sleep(0.1)
+    pytest.fail(f"the page did not start: {log.read_text()}")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    try:
+        from playwright.sync_api import sync_playwright
+    except ModuleNotFoundError:
+        absent("playwright is not installed")
+    if CHROMIUM is None:
+        absent("there is no Chromium (apt-get install chromium)")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def visit(browser, server):
+    """Open an address at a size; afterwards no page has complained or talked to anybody but this computer."""
+    heard, contexts = [], []
+
+    def open_page(query="", size=DESKTOP, scheme="light"):
+        context = browser.new_context(viewport=size, color_scheme=scheme, accept_downloads=True)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("console", lambda message: message.type == "error" and heard.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: heard.append(f"error: {error}"))
+        page.on("request", lambda request: foreign(request.url) and heard.append(f"request: {request.url}"))
+        page.on("websocket", lambda opened: foreign(opened.url) and heard.append(f"websocket: {opened.url}"))
+        page.goto(server + query)
+        page.wait_for_selector(READY)
+        return page
+
+    def foreign(url):
+        parts = urlsplit(url)
+        return parts.scheme not in ("data", "blob") and parts.hostname != ADDRESS
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert heard == []
+
+
+def asked(page):
+    return parse_qs(urlsplit(page.url).query, keep_blank_values=True)
+
+
+def until(page, name, *values):
+    page.wait_for_function(
+        "([name, values]) => JSON.stringify(new URLSearchParams(location.search).getAll(name)) === values",
+        arg=[name, json.dumps([str(value) for value in values], separators=(",", ":"))],
+    )
+    page.wait_for_selector(READY)
+
+
+def choose(page, label, text):
+    """Pick from a list as one does with a keyboard: type, Enter."""
+    page.get_by_role("combobox", name=label, exact=True).fill(text)
+    page.keyboard.press("Enter")
+
+
+def shown_times(page):
+    return page.get_by_test_id("stMetricValue").all_inner_texts()
+
+
+def expect_times(page, **ask):
+    time_s = pl.predict(**{"network": "resnet50", "gpu": "v100-sxm2", "batch_size": 32, **ask}).time_s
+    text = format_si(time_s, "s")
+    page.get_by_test_id("stMetricValue").first.get_by_text(text, exact=True).wait_for()
+
+
+def test_the_main_controls_change_the_answer(visit):
+    page = visit()
+    expect_times(page)
+    ask = {}
+    for label, text, name, value, argument in (
+        ("Precision", "fp16", "precision", "fp16", {"precision": "fp16"}),
+        ("Network", "alexnet", "network", "alexnet", {"network": "alexnet"}),
+        ("Phase", "training", "phase", "training", {"phase": "training"}),
+    ):
+        choose(page, label, text)
+        until(page, name, value)
+        ask |= argument
+        expect_times(page, **ask)
+    page.get_by_role("spinbutton", name="Batch size").fill("64")
+    page.keyboard.press("Enter")
+    until(page, "batch", 64)
+    expect_times(page, **ask, batch_size=64)
+    choose(page, "Devices", "Tesla T4")
+    until(page, "gpu", "v100-sxm2", "t4")
+    page.get_by_test_id("stMetricValue").nth(1).wait_for()
+    expected = [pl.predict(**{**ask, "gpu": gpu, "batch_size": 64}).time_s for gpu in ("v100-sxm2", "t4")]
+    assert shown_times(page) == [format_si(time_s, "s") for time_s in expected]
+    assert page.locator(CHART).count() >= 5
+
+
+def test_many_devices_follow_link_and_workers(visit):
+    page = visit("?view=scaling&batch=32&workers=1,8&images=1.28M")
+    table = page.get_by_test_id("stTable").first
+
+    def expect(**more):
+        rows = pl.scale(
+            "resnet50", **{"gpu": "v100-sxm2", "link": "infiniband-edr", "workers": [1, 8], "batch_size": 32,
+                           "images": "1.28M", **more}
+        )  # fmt: skip
+        for row in rows:
+            table.get_by_text(
+                format_si(row.time_s, "s", 3).replace(" ", "\N{NO-BREAK SPACE}"), exact=True
+            ).first.wait_for()
+            table.get_by_text(f"{row.cost:,.4g}", exact=True).first.wait_for()
+
+    expect()
+    choose(page, "Link", "0.1 GB/s")
+    until(page, "link", "0.1 GB/s")
+    expect(link="0.1 GB/s")
+    workers = page.get_by_role("textbox", name="Workers")
+    workers.fill("1,16")
+    workers.press("Enter")
+    until(page, "workers", "1,16")
+    expect(link="0.1 GB/s", workers=[1, 16])
+    workers.fill("none")
+    workers.press("Enter")
+    page.get_by_test_id("stAlert").get_by_text("workers 'none'").wait_for()
+
+
+def test_an_address_is_a_view_and_back_goes_back(visit):
+    page = visit("?network=alexnet&gpu=t4&gpu=k80-die&batch=8&model=roofline&shown=k80-die")
+    for gpu in ("t4", "k80-die"):
+        text = format_si(pl.predict("alexnet", gpu=gpu, batch_size=8, time_model="roofline").time_s, "s")
+        page.get_by_test_id("stMetricValue").get_by_text(text, exact=True).wait_for()
+    assert page.get_by_role("combobox", name="Network").input_value() == "alexnet"
+    choose(page, "Network", "vgg16")
+    until(page, "network", "vgg16")
+    page.get_by_role("radio", name="Batch sizes").check(force=True)
+    until(page, "view", "batches")
+    other = visit(page.url.partition("/?")[2] and "?" + urlsplit(page.url).query)
+    other.get_by_text("vgg16, inference, by batch size").wait_for()
+    assert asked(other)["gpu"] == ["t4", "k80-die"]
+    page.go_back()
+    until(page, "view", "time")
+    page.go_back()
+    until(page, "network", "alexnet")
+    expect_times(page, network="alexnet", gpu="t4", batch_size=8, time_model="roofline")
+
+
+def test_a_bad_address_is_told_in_sentences(visit):
+    page = visit("?network=resnet5&batch=0&colour=red")
+    for sentence in ("did you mean resnet50", "a batch has from 1 to", "no control is called 'colour'"):
+        page.get_by_test_id("stAlert").get_by_text(sentence).wait_for()
+    expect_times(page)
+    assert page.get_by_text("Traceback").count() == 0
+
+
+def test_a_profile_is_dropped_in(visit, tmp_path, trace_profile, pyprof_profile):
+    page = visit("?view=profile&gpu=k40m")
+    for name, content, sentence in (
+        ("run.json", trace_profile, "run.json on Tesla K40m: 3 kernels, 3 calls, 100 µs"),
+        ("run.parquet", pyprof_profile, "run.parquet on Tesla K40m: 3 kernels, 3 calls, 6 ms"),
+    ):
+        path = tmp_path / name
+        path.write_bytes(content)
+        page.locator('input[type="file"]').set_input_files(path)
+        page.get_by_text(sentence).wait_for()
+    assert page.get_by_test_id("stTable").get_by_text("3 ms").count()
+    path = tmp_path / "notes.txt"
+    path.write_text("hello")
+    page.locator('input[type="file"]').set_input_files(path)
+    page.get_by_test_id("stAlert").get_by_text("notes.txt: no profile that paleo-lite reads").wait_for()
+
+
+def test_the_table_is_downloaded_as_the_command_prints_it(visit):
+    page = visit("?network=alexnet&batch=4")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download the table").click()
+    with Path(download.value.path()).open(newline="") as file:
+        ours = list(csv.reader(file))
+    words = ["predict", "alexnet", "--gpu", "v100-sxm2", "--batch-size", "4", "--format", "csv"]
+    assert ours == list(csv.reader(io.StringIO(CliRunner().invoke(main, words).stdout)))
+    assert download.value.suggested_filename == "alexnet-v100-sxm2-layers.csv"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_the_screen(visit, tmp_path, scheme):
+    from PIL import Image
+
+    page = visit("?gpu=v100-sxm2&gpu=k80-die&phase=training", DESKTOP, scheme)
+    page.locator(CHART).nth(3).wait_for()
+    page.get_by_text("The same in a terminal").wait_for()
+    for name, size in (("desktop", DESKTOP), ("phone", PHONE)):
+        page.set_viewport_size(size)
+        page.wait_for_function(  # charts are drawn anew
+            "width => [...document.querySelectorAll('.marks')].every(chart => chart.clientWidth <= width)",
+            arg=size["width"],
+        )
+        for element in ("document.documentElement", 'document.querySelector("[data-testid=stMain]")'):
+            assert page.evaluate(f"{element}.scrollWidth <= {element}.clientWidth")
+        first, second = (card.bounding_box() for card in page.get_by_test_id("stMetric").all())
+        assert (first["y"] == second["y"]) == (name == "desktop")
+        tables = page.evaluate(
+            """[...document.querySelectorAll('[data-testid=stTable]')].map(table => [table.clientWidth,
+            [...table.querySelectorAll('div')].some(part => getComputedStyle(part).overflowX === 'auto')])"""
+        )
+        assert tables and all(width <= size["width"] and scrolls for width, scrolls in tables)
+        picture = tmp_path / f"{name}-{scheme}.png"
+        page.screenshot(path=picture)
+        with Image.open(picture) as image:
+            assert image.size == (size["width"], size["height"])
+            corner = sum(image.convert("RGB").getpixel((size["width"] - 3, size["height"] - 3))) / 3
+        assert (corner > 200) == (scheme == "light")
+
+
+def test_a_keyboard_is_enough(visit):
+    page = visit()
+    reached = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.append(
+            page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.type")
+        )
+        if reached[-1] == "Precision":
+            page.keyboard.type("fp64")
+            page.keyboard.press("Enter")
+            until(page, "precision", "fp64")
+            expect_times(page, precision="fp64")
+        if reached[-1] == "radio":
+            page.keyboard.press("ArrowRight")
+            until(page, "view", "batches")
+            break
+    for label in (
+        "Network", "Devices", "Precision", "Batch size", "Phase", "Time model", "Calibration", "Workers", "Link",
+        "Scaling", "Strategy", "Collective", "Samples per epoch", "Epochs", "Price of a device", "radio",
+    ):  # fmt: skip
+        assert label in reached
+
+
+def test_only_its_own_address_is_served(server):
+    """A server of all addresses would answer at every one of 127.0.0.0/8, as at those that others know."""
+    with socket.socket() as probe:
+        probe.settimeout(2)
+        assert probe.connect_ex(("127.0.0.2", urlsplit(server).port)) != 0
