@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -55,7 +55,7 @@ class Row(msgspec.Struct, frozen=True):
     median: float
     p90: float
     bias: float
-    rank_correlation: float
+    rank_correlation: float | None
     coverage_80: float
     coverage_90: float
     width_90: float
@@ -160,7 +160,7 @@ def _row(split: str, key: tuple[str, str, str, str], points: list[Point], baseli
     )  # fmt: skip
 
 
-def scores(measured: Floats, predicted: Floats, deviation: Floats) -> dict[str, float]:
+def scores(measured: Floats, predicted: Floats, deviation: Floats) -> dict[str, Any]:
     """How far predictions are off, and how many lie within their intervals: see `Row`.
 
     Parameters
@@ -185,8 +185,10 @@ def scores(measured: Floats, predicted: Floats, deviation: Floats) -> dict[str, 
     }
 
 
-def _rank_correlation(one: Floats, other: Floats) -> float:
-    """Spearman's, without ties."""
+def _rank_correlation(one: Floats, other: Floats) -> float | None:
+    """Spearman's, without ties; None of a single point."""
+    if len(one) < 2:
+        return None
     ranks = [np.argsort(np.argsort(values, kind="stable"), kind="stable") for values in (one, other)]
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 

@@ -66,7 +66,7 @@ class LayerRow(msgspec.Struct, frozen=True):
     median: float
     p90: float
     bias: float
-    rank_correlation: float
+    rank_correlation: float | None
     coverage_80: float
     coverage_90: float
     width_90: float

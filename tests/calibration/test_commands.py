@@ -145,6 +145,15 @@ def test_the_template_reads(tmp_path: Path) -> None:
     assert [m.phase for m in read_measurements(path)] == ["inference", "training"]
 
 
+def test_a_single_point_has_no_rank(tmp_path: Path) -> None:
+    path = tmp_path / "measured.csv"
+    path.write_text("\n".join([HEAD, *ROWS, "titan-rtx,resnet50,12,training,fp32,0.0901"]) + "\n")
+    answer = run("validate", "--data", str(path), "--format", "json")
+    ranks = {row["phase"]: row["rank_correlation"] for row in json.loads(answer.stdout)["rows"]}
+    assert ranks["training"] is None
+    assert -1 <= ranks["inference"] <= 1
+
+
 def test_validate_prints_the_table_of_truth(csv_file: Path) -> None:
     answer = json.loads(run("validate", "--data", str(csv_file), "--format", "json").stdout)
     (row,) = answer["rows"]
