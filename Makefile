@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
-.PHONY: predict test lint benchmark descriptors calibrations accuracy clean
+.PHONY: predict test lint benchmark descriptors calibrations accuracy speedup images docs examples clean
 
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
@@ -13,14 +13,15 @@ test: $(STAMPS)/test lint
 	$(BIN)/python -m pytest
 
 lint: $(STAMPS)/test
-	$(BIN)/ruff check paleo_lite tests benchmarks
-	$(BIN)/ruff format --check paleo_lite tests benchmarks
+	$(BIN)/ruff check paleo_lite tests benchmarks notebooks docs
+	$(BIN)/ruff format --check paleo_lite tests benchmarks notebooks docs
 	$(BIN)/mypy
 	$(BIN)/paleo-lite hardware audit
 
 benchmark: $(STAMPS)/test
 	$(BIN)/python benchmarks/cold_start.py
 	$(BIN)/python benchmarks/trace_speed.py
+	$(BIN)/python benchmarks/sweep_speed.py
 
 # Every descriptor in models/, traced anew.
 descriptors: $(STAMPS)/test
@@ -30,6 +31,8 @@ descriptors: $(STAMPS)/test
 DATA ?= ../shared/data
 calibrations: $(STAMPS)/test
 	$(BIN)/python -m paleo_lite.calibration.ship $(DATA) calibrations
+	$(BIN)/python -m paleo_lite.calibration.collectives $(DATA) calibrations/links
+	$(BIN)/python -m paleo_lite.calibration.ship_platforms $(DATA) calibrations/platforms
 
 # How true predictions are, on what was held out of the same measurements.
 accuracy: $(STAMPS)/test
@@ -38,7 +41,46 @@ accuracy: $(STAMPS)/test
 		printf '\n## Leave one %s out\n\n' $$split; \
 		COLUMNS=400 $(BIN)/paleo-lite validate --data $(DATA) --split $$split --format markdown || exit 1; \
 	done >> docs/accuracy.md.new
+	for split in layers profile collectives scaling; do \
+		printf '\n## Predicted beside measured: %s\n\n' $$split; \
+		COLUMNS=400 $(BIN)/paleo-lite validate --data $(DATA) --split $$split --format markdown || exit 1; \
+	done >> docs/accuracy.md.new
 	mv docs/accuracy.md.new docs/accuracy.md
+
+# How much faster fp16 is than fp32: the tables at the end of docs/training.md.
+speedup: $(STAMPS)/test
+	sed '/^<!-- tables -->/q' docs/training.md > docs/training.md.new
+	{ echo; $(BIN)/python benchmarks/fp16_speedup.py $(DATA); } >> docs/training.md.new
+	mv docs/training.md.new docs/training.md
+
+# The site, into build/site; no network is asked.
+docs: $(STAMPS)/test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# What commands print in README.md and docs, anew.
+examples: $(STAMPS)/test
+	PALEO_LITE_DATA=$(DATA) $(BIN)/python docs/examples.py
+
+# The pictures of README.md and docs/plots.md, drawn by the commands that stand beside them.
+PLOT := $(BIN)/paleo-lite plot
+RUN := $(DATA)/surfboard/pyprof_kernels
+TRACE := $(DATA)/profiles/torch_chrome_trace_resnet50/resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz
+images: $(STAMPS)/test
+	mkdir -p docs/images build
+	$(PLOT) roofline resnet50 --gpu titan-rtx --precision fp16 --batch-size 32 -o docs/images/roofline.png
+	$(PLOT) kinds resnet50 --gpu titan-rtx --precision fp16 --batch-size 32 -o docs/images/kinds.png
+	$(PLOT) batch resnet50 --gpu titan-rtx --gpu v100-sxm2 --precision fp16 -o docs/images/batch.png
+	$(PLOT) scaling resnet50 --gpu k80-die --link ethernet20 --workers 1,2,4,...,128 --scaling strong \
+		--batch-size 1024 --images 1.28M --epochs 90 --price 0.90 -o docs/images/scaling.png
+	$(BIN)/paleo-lite sweep --networks resnet50 --gpus all --precisions fp16,fp32 --batch-sizes 1:256:x2 \
+		-o build/sweep.parquet --force
+	$(PLOT) pareto build/sweep.parquet --pareto time,throughput --where "time_model == calibrated" -o docs/images/pareto.png
+	$(PLOT) accuracy --data $(DATA) --split network -o docs/images/accuracy.png
+	$(PLOT) timeline $(TRACE) -o docs/images/timeline.png
+	$(PLOT) compare --predict resnet50 --gpu k40m -o docs/images/compare.png \
+		$(RUN)/run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip
+	$(PLOT) efficiency $(RUN) --gpu k40m -o docs/images/efficiency.png
+	$(BIN)/python docs/screenshot.py docs/images/ui.png
 
 clean:
 	rm -rf $(VENV)

@@ -11,6 +11,7 @@ from .. import __version__
 from ..calibration.calibrate import calibrate as fit_device
 from ..calibration.calibrate import held_out_error
 from ..calibration.measurements import TEMPLATE, is_measurements, read_measurements
+from ..calibration.pooled import pool_prior
 from ..calibration.store import make_calibration, write_calibration
 from ..errors import CalibrationFailed
 from ..hardware import find_device
@@ -18,6 +19,7 @@ from ..networks import find_network
 from ..report.calibrations import calibration_page
 from ..units import PRECISION_BYTES
 from .common import WHOLE, complete_devices, hardware_files, output_options, show
+from .plot_options import Drawing, plot_options
 from .profile_options import need_pyarrow
 
 
@@ -35,6 +37,7 @@ from .profile_options import need_pyarrow
 @click.option("--date", default="", help="When it was measured, for the record.")
 @click.option("--template", is_flag=True, help="Print a measurements CSV to fill in.")
 @hardware_files
+@plot_options("fit")
 @output_options
 def calibrate(
     paths: tuple[Path, ...],
@@ -48,11 +51,13 @@ def calibrate(
     date: str,
     template: bool,
     hardware_files: tuple[Path, ...],
+    plot: Drawing | None,
     style: str,
 ) -> None:
     """Learn a device's parameters from measured steps in PATHS: measurements CSVs, profiles, folders of profiles.
 
-    Of a profile the forward and the backward pass of a steady iteration are taken.
+    Of a profile the forward and the backward pass of a steady iteration are taken. What these measurements leave
+    open follows the shipped fits of other devices.
 
     \b
       paleo-lite calibrate --template > measured.csv
@@ -89,11 +94,21 @@ def calibrate(
         raise CalibrationFailed(
             f"no measurement of {device.id} in {precision} among {len(everything)}: there are {have}"
         )
-    measurements, fit = fit_device(chosen, device, precision)
-    error = held_out_error(measurements, device, precision)
+    prior = pool_prior(device, precision)
+    measurements, fit = fit_device(chosen, device, precision, prior)
+    error = held_out_error(measurements, device, precision, prior)
     made = make_calibration(
         device.id, precision, measurements, fit, held_out_error=error, inputs=files, date=date, version=__version__
     )
     if output is not None:
         write_calibration(made, output, force)
     show(style, lambda: msgspec.to_builtins(made), lambda: calibration_page(made))
+    if plot is not None:
+        from ..report.charts.pairs import fitted_pairs
+
+        off = "" if made.held_out_error is None else f"; {made.held_out_error:.1%} off on held-out networks"
+        plot.draw(
+            fitted_pairs(measurements, fit),
+            f"Fit of {device.name}, {precision}",
+            f"single measurements scatter {made.scatter:.1%} around the fit{off}",
+        )

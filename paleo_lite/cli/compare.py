@@ -11,6 +11,7 @@ from ..errors import BadProfile, BadValue
 from ..timing import TIME_MODELS
 from ..units import PRECISION_BYTES
 from .common import SHARE, WHOLE, complete_devices, complete_networks, hardware_files, output_options, show
+from .plot_options import Drawing, plot_options
 from .profile_options import direction_option, need_pyarrow, parse_top, pattern_option, top_option
 
 
@@ -38,6 +39,7 @@ from .profile_options import direction_option, need_pyarrow, parse_top, pattern_
 @top_option
 @pattern_option
 @hardware_files
+@plot_options("compare")
 @output_options
 def compare(
     paths: tuple[Path, ...],
@@ -54,6 +56,7 @@ def compare(
     top: str,
     name_pattern: str | None,
     hardware_files: tuple[Path, ...],
+    plot: Drawing | None,
     style: str,
 ) -> None:
     """Lay the kernels of two profiles A and B side by side, or a prediction beside one.
@@ -64,7 +67,7 @@ def compare(
     \b
       paleo-lite compare before.parquet after.parquet --direction fprop
       paleo-lite compare a1.json,a2.json b1.json,b2.json
-      paleo-lite compare --predict resnet50 --gpu k40m run.parquet
+      paleo-lite compare --predict resnet50 --gpu k40m run.parquet --batch-size 32
     """
     need_pyarrow()
     from ..efficiency.compare import compare as compare_profiles
@@ -75,8 +78,9 @@ def compare(
     listed = parse_top(top)
     if network is not None:
         _beside(
-            paths, network, gpu, precision, batch_size, time_model, ppp, listed, name_pattern, hardware_files, style
-        )
+            paths, network, gpu, precision, batch_size, time_model, ppp, listed, name_pattern, hardware_files,
+            plot, style,
+        )  # fmt: skip
         return
     if gpu is not None or batch_size is not None or time_model is not None or ppp is not None:
         raise BadValue("--gpu, --batch-size, --time-model and --ppp go with --predict")
@@ -93,6 +97,8 @@ def compare(
     profiles = [[open_profile(path, name_pattern) for path in dict.fromkeys(side)] for side in sides]
     comparison = compare_profiles(profiles[0], profiles[1], direction)
     show(style, comparison.to_dict, lambda: comparison_page(comparison, listed))
+    if plot is not None:
+        plot.draw(comparison)
 
 
 def _split(path: Path) -> list[Path]:
@@ -112,6 +118,7 @@ def _beside(
     listed: int | None,
     name_pattern: str | None,
     hardware_files: tuple[Path, ...],
+    plot: Drawing | None,
     style: str,
 ) -> None:
     from ..efficiency.by_kind import measure_passes
@@ -135,3 +142,5 @@ def _beside(
     measured = measure_passes(profile)
     beside = lay_beside(str(paths[0]), measured, predicted(measured.phase))
     show(style, beside.to_dict, lambda: predicted_page(beside, listed))
+    if plot is not None:
+        plot.draw(beside)

@@ -12,6 +12,7 @@ import click
 from ..hardware import find_device
 from ..units import PRECISION_BYTES
 from .common import WHOLE, complete_devices, hardware_files, output_options, show
+from .plot_options import Drawing, plot_options
 from .profile_options import need_pyarrow
 
 
@@ -37,6 +38,7 @@ from .profile_options import need_pyarrow
 @click.option("--scheduler", metavar="ADDRESS", help="A Dask scheduler, tcp://host:8786, whose workers do it.")
 @click.option("--keep-going", is_flag=True, help="Report files that cannot be read and go on with the rest.")
 @hardware_files
+@plot_options("efficiency")
 @output_options
 @click.pass_context
 def efficiency(
@@ -52,6 +54,7 @@ def efficiency(
     scheduler: str | None,
     keep_going: bool,
     hardware_files: tuple[Path, ...],
+    plot: Drawing | None,
     style: str,
 ) -> None:
     """Say how well the device was used, from profiles.
@@ -96,6 +99,8 @@ def efficiency(
         show(style, result.to_dict, lambda: efficiency_page(result))
     for failure in result.failed:
         click.echo(f"paleo-lite: {failure['error']}", err=True)
+    if plot is not None:
+        plot.draw(result)
     if result.failed:
         ctx.exit(1)
 

@@ -8,6 +8,7 @@ import click
 
 from ..hardware import find_device
 from .common import hardware_files, output_options, show
+from .plot_options import Drawing, plot_options
 from .profile_options import (
     direction_option,
     gpu_option,
@@ -37,6 +38,7 @@ from .profile_options import (
 @click.option("--program", default="python train.py", show_default=True, help="What --next-command profiles.")
 @pattern_option
 @hardware_files
+@plot_options("classes")
 @output_options
 def kernels(
     path: Path,
@@ -50,6 +52,7 @@ def kernels(
     program: str,
     name_pattern: str | None,
     hardware_files: tuple[Path, ...],
+    plot: Drawing | None,
     style: str,
 ) -> None:
     """Say where the time of the profile PATH went, kernel by kernel, and what to optimise first.
@@ -71,11 +74,12 @@ def kernels(
     report = report_kernels(
         open_profile(path, name_pattern), device, precision, direction=direction, full_names=full_names
     )
-    if tool is None:
+    commands = None if tool is None else next_command(report.kernels, tool, program)
+    if commands is None:
         show(style, report.to_dict, lambda: kernels_page(report, listed, order))
-        return
-    commands = next_command(report.kernels, tool, program)
-    if style == "json":
+    elif style == "json":
         show(style, lambda: {**report.to_dict(), "next_command": commands}, lambda: kernels_page(report, listed, order))
     else:
         click.echo(command_lines(report, commands))
+    if plot is not None:
+        plot.draw(report)

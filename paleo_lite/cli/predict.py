@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,6 +24,14 @@ from .common import (
     parse_inputs,
     show,
 )
+from .plot_options import Drawing, plot_options
+
+if TYPE_CHECKING:
+    from ..timing.options import TrainingOptions
+
+# As in `paleo_lite.timing.options`, which is imported only when one of them is asked for.
+OPTIMIZER_NAMES = ("sgd", "momentum", "adam")
+CHECKPOINTING = ("none", "sqrt", "all")
 
 
 @click.command()
@@ -41,7 +50,7 @@ from .common import (
 @click.option(
     "--time-model",
     type=click.Choice(TIME_MODELS),
-    help="Default: ppp with --ppp, calibrated where there is a calibration, else roofline.",
+    help="Default: ppp with --ppp; calibrated, or pooled from other devices; roofline where no fit speaks of it.",
 )
 @click.option("--ppp", type=SHARE, help="Share of peak that the platform reaches, for the ppp model; may exceed 1.")
 @click.option("--overlap", is_flag=True, help="For the ppp model: arithmetic and memory traffic overlap.")
@@ -58,10 +67,28 @@ from .common import (
 @click.option(
     "--calibration", metavar="FILE|NAME", help="A calibration; default: the shipped one of device and precision."
 )
+@click.option(
+    "--execution",
+    type=click.Choice(["eager", "compiled", "folded"]),
+    default="eager",
+    show_default=True,
+    help="What is fused at inference: nothing; pointwise chains; also batch norms into convolutions.",
+)
+@click.option("--optimizer", type=click.Choice(OPTIMIZER_NAMES), help="For training; default: sgd.")
+@click.option("--mixed-precision", is_flag=True, help="For training in fp16 or bf16: master weights in fp32.")
+@click.option(
+    "--checkpointing",
+    type=click.Choice(CHECKPOINTING),
+    help="For training: activations of about sqrt(n) segments, or of every block, are computed again.",
+)
+@click.option("--accumulation", type=WHOLE, metavar="N", help="For training: micro-batches per update.")
+@click.option("--fit-batch", is_flag=True, help="Take the largest batch that fits into the device's memory.")
+@click.option("--memory", is_flag=True, help="Show the peak memory by part.")
 @network_options
 @hardware_files
 @click.option("--explain", metavar="LAYER", help="Show the arithmetic of one layer.")
 @click.option("--top", default="10", show_default=True, metavar="N|all", help="How many of the slowest layers to list.")
+@plot_options("roofline")
 @output_options
 def predict(
     network: str | None,
@@ -80,8 +107,16 @@ def predict(
     inputs: tuple[str, ...],
     hardware_files: tuple[Path, ...],
     calibration: str | None,
+    execution: str,
+    optimizer: str | None,
+    mixed_precision: bool,
+    checkpointing: str | None,
+    accumulation: int | None,
+    fit_batch: bool,
+    memory: bool,
     explain: str | None,
     top: str,
+    plot: Drawing | None,
     style: str,
 ) -> None:
     """Predict how long NETWORK takes on a device.
@@ -92,6 +127,7 @@ def predict(
     \b
       paleo-lite predict vgg16 --gpu k80 --precision fp64
       paleo-lite predict resnet50 --gpu v100-sxm2 --precision fp16 --batch-size 64 --phase training
+      paleo-lite predict resnet50 --gpu t4 --phase training --fit-batch --optimizer adam --checkpointing sqrt
       paleo-lite predict vgg16 --gpu k40m --ppp 0.62
       paleo-lite predict --flops 15503M --gpu k80
     """
@@ -112,13 +148,30 @@ def predict(
         flops=flops,
         hardware_files=hardware_files,
         calibration=calibration,
+        execution=execution,
+        training=_training(optimizer, mixed_precision, checkpointing, accumulation),
+        fit_batch=fit_batch,
+        memory=memory or (style == "json" and flops is None),
     )
+    listed = None if top == "all" else _number(top)
     if explain is not None and style != "json":
         page = explain_layer(prediction, explain)
         show(style, prediction.to_dict, lambda: page)
-        return
-    listed = None if top == "all" else _number(top)
-    show(style, prediction.to_dict, lambda: prediction_page(prediction, listed))
+    else:
+        show(style, prediction.to_dict, lambda: prediction_page(prediction, listed, memory))
+    if plot is not None:
+        plot.draw(prediction)
+
+
+def _training(
+    optimizer: str | None, mixed_precision: bool, checkpointing: str | None, accumulation: int | None
+) -> TrainingOptions | None:
+    """The training options, if any was given."""
+    if optimizer is None and not mixed_precision and checkpointing is None and accumulation is None:
+        return None
+    from ..timing.options import TrainingOptions
+
+    return TrainingOptions(optimizer or "sgd", mixed_precision, checkpointing or "none", accumulation or 1)
 
 
 def _number(top: str) -> int:

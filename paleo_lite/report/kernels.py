@@ -125,7 +125,7 @@ def _class_columns() -> list[Column]:
         Column("kernels", "kernels", spare=1),
         Column("calls", "calls", lambda value: f"{value:,}"),
         Column("time_s", "time", lambda value: format_si(value, "s")),
-        Column("share", "share", lambda value: f"{value:.1%}"),
+        Column("share", "share", lambda value: f"{value:.1%}", bar=True),
         Column("meaning", "what it is", left=True, spare=2),
     ]
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from math import exp
+from typing import TYPE_CHECKING, Any
 
 from ..timing import Prediction
 from ..units import format_si
 from .sheet import Column, Page, Sheet
 
+if TYPE_CHECKING:
+    from ..counting import Layer
+    from ..counting.algorithms import Algorithm
 
-def prediction_page(prediction: Prediction, top: int | None = 10) -> Page:
+
+def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool = False) -> Page:
     """The page of a prediction.
 
     Parameters
@@ -17,6 +22,8 @@ def prediction_page(prediction: Prediction, top: int | None = 10) -> Page:
     prediction : Prediction
     top : int or None
         How many of the slowest layers to list; None lists all in the order of execution.
+    memory : bool
+        Whether to show the peak memory by part in a table.
     """
     layers = list(prediction.rows())
     total = _total(prediction)
@@ -30,9 +37,15 @@ def prediction_page(prediction: Prediction, top: int | None = 10) -> Page:
         sheet = layer_sheet(prediction, layers if top is None else _slowest(layers, top))
         if sheet.rows:
             sheets.append(sheet)
+    facts = _facts(prediction)
+    if prediction.memory is not None:
+        from .memory import memory_fact, memory_sheets  # with what it needs, and only then
+
+        facts.append(memory_fact(prediction.memory))
+        sheets += memory_sheets(prediction.memory, by_part=memory)
     return Page(
         headline=headline(prediction),
-        facts=_facts(prediction),
+        facts=facts,
         sheets=sheets,
         notes=prediction.notes,
         data=layer_sheet(prediction, layers) if layers else _single(prediction),
@@ -74,6 +87,11 @@ def _facts(prediction: Prediction) -> list[tuple[str, str]]:
                 f"{prediction.ridge_point:.3g}",
             )
         )
+    if prediction.execution != "eager":
+        facts.append(("execution", f"{prediction.execution}: {prediction.kernels} kernels, bytes of fused layers gone"))
+    if "80" in prediction.intervals:
+        low, high = prediction.intervals["80"]
+        facts.append(("at 80 %", f"{format_si(low, 's', 3)} to {format_si(high, 's', 3)}"))
     if prediction.parameters is not None:
         facts.append(("parameters", format_si(prediction.parameters)))
     return facts
@@ -113,7 +131,7 @@ def _kind_columns(prediction: Prediction) -> list[Column]:
         Column("flops", "count" if prediction.convention != "flops" else "FLOPs", format_si),
         Column("bytes", "bytes", lambda value: format_si(value, "B")),
         Column("time_s", "time", lambda value: format_si(value, "s")),
-        Column("share", "share", lambda value: f"{value:.1%}"),
+        Column("share", "share", lambda value: f"{value:.1%}", bar=True),
     ]
 
 
@@ -164,8 +182,42 @@ def explain_layer(prediction: Prediction, name: str) -> Page:
             (f"{part}: memory", f"{moved:,} B / {bandwidth} = {memory}"),
             (f"{part}: time", f"{prediction.model.formula(compute, memory)} = {time}"),
         ]
+        if prediction.layers and part in ("inference", "forward"):
+            facts += _algorithms(prediction, number, index)
     share = prediction.times_s[:, index].sum() / prediction.time_s if prediction.time_s else 0.0
     facts.append(("share", f"{share:.1%} of {format_si(prediction.time_s, 's')}"))
     rows = [{"term": term, "arithmetic": arithmetic} for term, arithmetic in facts]
     sheet = Sheet("", [Column("term", "term", left=True), Column("arithmetic", "arithmetic", left=True)], rows)
     return Page(f"{name} of {prediction.network} on {prediction.device.name}", facts, (), prediction.notes, sheet)
+
+
+def _algorithms(prediction: Prediction, number: int, index: int) -> list[tuple[str, str]]:
+    """What each convolution algorithm computes itself, its time at peak, and what share of peak it would reach."""
+    from ..counting.algorithms import algorithms_of
+
+    peak, layer = prediction.peak, prediction.layers[index]
+    seconds = float(prediction.times_s[number, index])
+    forecast = prediction.model.ppp is not None or prediction.model.name == "calibrated"
+    found = algorithms_of(layer, prediction.batch_size, prediction.precision, peak.peak.unit)
+    facts = []
+    for each in found:
+        told = f"{format_si(each.flops, 'FLOP')}, {each.flops / found[0].flops:.3g} of direct; "
+        told += f"at peak {format_si(each.flops / peak.per_s, 's')}"
+        if forecast and seconds:
+            told += f"; predicted {each.flops / peak.per_s / seconds:.2f} of peak if this one runs"
+        facts.append((f"as {each.name}", told))
+    return facts + _efficiency(prediction, layer, found)
+
+
+def _efficiency(prediction: Prediction, layer: Layer, found: list[Algorithm]) -> list[tuple[str, str]]:
+    """What a calibrated efficiency of the direct count means for the other algorithms."""
+    theta = getattr(prediction.model, "theta", None)
+    if theta is None or len(found) < 2:
+        return []
+    from ..timing.calibrated import NAMES
+    from ..timing.classes import class_of
+
+    name = f"efficiency_{class_of(layer)}"
+    value = float(exp(theta[NAMES.index(name)]))
+    others = (f"{value * each.flops / found[0].flops:.2f} of peak if {each.name}" for each in found[1:])
+    return [(name, f"{value:.2f} of peak in the direct count = {', '.join(others)}")]

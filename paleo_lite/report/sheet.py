@@ -7,7 +7,7 @@ from typing import IO, Any
 
 import msgspec
 
-from .terminal import write_page
+from .terminal import write_page, write_text
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -27,6 +27,8 @@ class Column(msgspec.Struct, frozen=True):
         Long text goes on in the next line rather than making the column wider.
     spare : int
         Where the terminal is too narrow the columns with the highest go first; 0 stays.
+    bar : bool
+        A share of 1 that a terminal shows as a bar too, where there is room.
     """
 
     key: str
@@ -35,6 +37,7 @@ class Column(msgspec.Struct, frozen=True):
     left: bool = False
     fold: bool = False
     spare: int = 0
+    bar: bool = False
 
     def text(self, row: dict[str, Any]) -> str:
         """The cell of a row."""
@@ -65,6 +68,10 @@ class Sheet(msgspec.Struct, frozen=True):
             lines.append("| " + " | ".join(f"**{_escaped(cell)}**" if cell else "" for cell in cells) + " |")
         return "\n".join(lines)
 
+    def _repr_markdown_(self) -> str:
+        """What a notebook shows."""
+        return self.markdown()
+
     def write_csv(self, out: IO[str]) -> None:
         """Raw values, one line per row; absent is empty."""
         import csv
@@ -84,13 +91,17 @@ class Page(msgspec.Struct, frozen=True):
     notes: Iterable[str] = ()
     data: Sheet | None = None
 
+    def _repr_markdown_(self) -> str:
+        """What a notebook shows."""
+        return _markdown(self)
+
 
 def show_page(page: Page, style: str, out: IO[str]) -> None:
     """Write a page as ``table``, ``markdown`` or ``csv``."""
     if style == "csv":
         (page.data or page.sheets[0]).write_csv(out)
     elif style == "markdown":
-        out.write(_markdown(page))
+        write_text(_markdown(page), out)
     else:
         write_page(page, out)
 

@@ -6,15 +6,21 @@ README command's time (40 of 185 ms, measured), which may not exceed twice that 
 
 from __future__ import annotations
 
+import codecs
 import os
 import shutil
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .sheet import Column, Page, Sheet
 
 GAP = 2  # blanks between columns
 FOLDED = 16  # the narrowest that a column of text is made
+
+BAR = 10  # letters of a bar of 100 %
+
+_EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+_PLAIN = {"─": "-", "█": "#", "µ": "u", **dict.fromkeys(_EIGHTHS[1:4], ""), **dict.fromkeys(_EIGHTHS[4:], "#")}
 
 _STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "note": "\x1b[33m"}
 _END = "\x1b[0m"
@@ -41,7 +47,22 @@ def write_page(page: Page, out: IO[str]) -> None:
         title = [styled(sheet.title, "bold")] if sheet.title else []
         blocks.append(title + table_lines(sheet, width, lambda text: styled(text, "bold")))
     notes = [styled(f"note: {_clean(note)}", "note") for note in page.notes]
-    out.write("\n\n".join("\n".join(block) for block in [*blocks, notes] if block) + "\n")
+    write_text("\n\n".join("\n".join(block) for block in [*blocks, notes] if block) + "\n", out)
+
+
+def write_text(text: str, out: IO[str]) -> None:
+    """Write text, with plain letters for those that the output's encoding lacks."""
+    encoding = getattr(out, "encoding", None) or "utf-8"
+    out.write(text.encode(encoding, "paleo_lite.plain").decode(encoding))
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("paleo_lite.plain", _plain)
 
 
 def fitting(sheet: Sheet, width: int) -> list[Column]:
@@ -68,7 +89,9 @@ def table_lines(sheet: Sheet, width: int, strong: object = None) -> list[str]:
     """The lines of a table for a terminal of that width; `strong` marks the foot."""
     emphasise = strong if callable(strong) else str
     columns = fitting(sheet, width)
+    dropped = [column.title.replace("\n", " ") for column in sheet.columns if column not in columns]
     widths = _widths(sheet, columns, width)
+    _add_bars(columns, widths, width)
     heads = [column.title.split("\n") for column in columns]
     height = max(map(len, heads))
     lines = _block([[""] * (height - len(head)) + head for head in heads], columns, widths)
@@ -79,10 +102,24 @@ def table_lines(sheet: Sheet, width: int, strong: object = None) -> list[str]:
     for number, row in enumerate(sheet.foot):
         cells = [[_clean(column.text(row)) if column.key in row else ""] for column in columns]
         lines += [""] * (number == 0) + [emphasise(line) for line in _block(cells, columns, widths)]
-    dropped = [column.title.replace("\n", " ") for column in sheet.columns if column not in columns]
     if dropped:
         lines += fold(f"not shown at this width: {', '.join(dropped)}", width)
     return lines
+
+
+def _add_bars(columns: list[Column], widths: list[int], width: int) -> None:
+    """A bar beside each share that is to have one, where there is room."""
+    for column in [column for column in columns if column.bar]:
+        if sum(widths) + GAP * len(widths) + BAR <= width:
+            place = columns.index(column) + 1
+            columns.insert(place, type(column)(column.key, "", bar_of, left=True))
+            widths.insert(place, BAR)
+
+
+def bar_of(share: Any) -> str:
+    """A bar as long as a share of 1, to an eighth of a letter."""
+    eighths = round(8 * BAR * min(max(float(share), 0.0), 1.0))
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8]
 
 
 def _widths(sheet: Sheet, columns: list[Column], width: int) -> list[int]:

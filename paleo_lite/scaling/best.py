@@ -26,7 +26,7 @@ LARGER_IS_BETTER = ("throughput_per_s", "efficiency", "scaling_efficiency", "spe
 """Columns of which a Pareto front wants much; of all others it wants little."""
 
 _BATCH_ROWS = 2**17
-_FRONT_AT_MOST = 200_000
+FRONT_AT_MOST = 200_000
 
 
 class Best(msgspec.Struct, frozen=True):
@@ -40,12 +40,18 @@ class Best(msgspec.Struct, frozen=True):
         What they are the best of, in words.
     seen, fitting : int
         Rows of the file, and how many of them are feasible and meet the condition.
+    columns : tuple of str
+        Which it is about: of a front its two or more.
+    sample : list of tuple of float
+        Their values in rows that fit, spread over the file: at most as many as were asked for.
     """
 
     rows: list[dict[str, Any]]
     objective: str
     seen: int
     fitting: int
+    columns: tuple[str, ...] = ()
+    sample: list[tuple[float, ...]] = []
 
 
 def find_best(
@@ -56,6 +62,7 @@ def find_best(
     where: str | None = None,
     pareto: Sequence[str] = (),
     top: int = 10,
+    sample: int = 0,
 ) -> Best:
     """The best rows of a sweep's file.
 
@@ -71,6 +78,8 @@ def find_best(
         Columns whose front is wanted; of equal rows the first.
     top : int
         How many rows at most.
+    sample : int
+        How many of all rows that fit to keep the values of, for a chart.
 
     Raises
     ------
@@ -94,6 +103,7 @@ def find_best(
     larger = LARGER_IS_BETTER if pareto else tuple(wanted if maximise else ())
     signs = [-1.0 if name in larger else 1.0 for name in wanted]
     keeper = _Keeper(wanted, signs, top, bool(pareto))
+    sampler = _Sampler(wanted, sample)
     seen = fitting = feasible = 0
     for batch in _batches(path):
         seen += batch.num_rows
@@ -103,6 +113,7 @@ def find_best(
             chosen = chosen.filter(_true(mask, chosen))
         fitting += chosen.num_rows
         keeper.add(chosen)
+        sampler.add(chosen)
     if not fitting:
         what = "meets the condition" if feasible else "is feasible: their reasons say why"
         raise BadValue(f"{path}: none of its {feasible if feasible else seen:,} rows {what}")
@@ -115,7 +126,8 @@ def find_best(
     word = "Pareto front of " + ", ".join(
         f"{name} ({'high' if sign < 0 else 'low'})" for name, sign in zip(wanted, signs)
     )
-    return Best(rows, word if pareto else f"{'highest' if maximise else 'lowest'} {wanted[0]}", seen, fitting)
+    objective = word if pareto else f"{'highest' if maximise else 'lowest'} {wanted[0]}"
+    return Best(rows, objective, seen, fitting, tuple(wanted), sampler.values)
 
 
 def _hint(name: str) -> str:
@@ -150,8 +162,8 @@ class _Keeper:
         table = pa.Table.from_batches([_plain(batch)])
         self.kept = table if self.kept is None else pa.concat_tables([self.kept, table]).combine_chunks()
         self.kept = self.kept.take(pa.array(self._choose(self.kept)))
-        if len(self.kept) > _FRONT_AT_MOST:
-            raise BadValue(f"more than {_FRONT_AT_MOST:,} rows are in the front: name fewer columns, or use --where")
+        if len(self.kept) > FRONT_AT_MOST:
+            raise BadValue(f"more than {FRONT_AT_MOST:,} rows are in the front: name fewer columns, or use --where")
 
     def table(self) -> Any:
         """All that is kept, the best first."""
@@ -163,6 +175,26 @@ class _Keeper:
         values = values[whole] * self.signs
         chosen = pareto_front(values) if self.front else np.argsort(values[:, 0], kind="stable")[: self.top]
         return np.asarray(whole[chosen], dtype=np.int64)
+
+
+class _Sampler:
+    """Every so many rows: every one until there are too many, then every second, fourth, ... of all."""
+
+    def __init__(self, names: Sequence[str], most: int) -> None:
+        self.names, self.most, self.step, self.seen = list(names), most, 1, 0
+        self.values: list[tuple[float, ...]] = []
+
+    def add(self, batch: Any) -> None:
+        """Take what is due of a batch; rows without a value of some column are not."""
+        if not self.most:
+            return
+        values = np.column_stack([_floats(batch.column(name)) for name in self.names])
+        values = values[~np.isnan(values).any(axis=1)]
+        self.values += map(tuple, values[-self.seen % self.step :: self.step].tolist())
+        self.seen += len(values)
+        while len(self.values) > self.most:
+            self.values = self.values[::2]
+            self.step *= 2
 
 
 def _floats(column: Any) -> Floats:

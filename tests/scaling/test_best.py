@@ -137,3 +137,16 @@ def test_absent_is_neither_less_nor_more() -> None:
         ("a < 0 and b == x", [False, None, False]),
     ):
         assert parse_where(text, columns)[0](batch).to_pylist() == expected, text
+
+
+@pytest.mark.parametrize("most", [7, 100, 10**6])
+def test_a_sample_is_spread_over_all_rows_that_fit(sweep, monkeypatch, most):
+    path, frame = sweep
+    monkeypatch.setattr(module, "_BATCH_ROWS", 13)
+    fitting = frame[(frame.network == "resnet50") & frame.time_s.notna()]
+    times = fitting.time_s.tolist()
+    found = find_best(path, minimise="time_s", where="network == resnet50", sample=most)
+    step = next(2**power for power in range(30) if -(-len(times) // 2**power) <= most)
+    assert found.sample == [(time_s,) for time_s in times[::step]]
+    assert found.columns == ("time_s",) and found.fitting == len(times)
+    assert find_best(path, minimise="time_s").sample == []

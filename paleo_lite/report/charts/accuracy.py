@@ -10,6 +10,15 @@ import msgspec
 from .render import POINTS_AT_MOST, altair, decades, values
 from .theme import SERIES, SHAPES
 
+WITHIN = 1.2
+"""The dashed lines: predicted a fifth above measured, and measured a fifth above predicted."""
+
+BARS_AT_MOST = 300
+"""Intervals of more points than this hide each other and the points: they are not drawn."""
+
+_FEW = (0.01, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 100.0)
+_MANY = (0.5, 0.6, 0.8, 1.0, 1.25, 1.6, 2.0)
+
 
 class Pair(msgspec.Struct, frozen=True):
     """A measured and a predicted time, the interval of the prediction, what it is of and what it belongs to."""
@@ -22,7 +31,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 def accuracy_chart(pairs: Sequence[Pair], title: str, subtitle: str = "") -> Any:
-    """Predicted over measured time, logarithmic; the lines are equality and 20 % to either side.
+    """Predicted over measured time, and their ratio; the lines are equality and a factor of 1.2 to either side.
 
     Beyond `POINTS_AT_MOST` every so many points, spread over all measured times, are drawn, and the subtitle says so.
 
@@ -54,24 +63,46 @@ def accuracy_chart(pairs: Sequence[Pair], title: str, subtitle: str = "") -> Any
     high = max(max(row["measured"], row["predicted"]) for row in rows) * 1.5
     scale = alt.Scale(type="log", domain=[low, high], nice=False, clamp=True)
     ruled = alt.Axis(format="~g", values=decades(low, high))
-    base = alt.Chart(data).encode(x=alt.X("measured:Q", title="measured (ms)", scale=scale, axis=ruled), color=colour)
+    x = alt.X("measured:Q", title=None, scale=scale, axis=ruled)
     y = alt.Y("predicted:Q", title="predicted (ms)", scale=scale, axis=ruled)
-    bars = base.mark_rule(opacity=0.35).encode(
-        y=alt.Y("low:Q", scale=scale, axis=ruled, title="predicted (ms)"), y2="high:Q"
-    )
-    dots = base.mark_point(filled=True, size=36, opacity=0.8).encode(
-        y=y, shape=shape,
+    few = len(kept) <= BARS_AT_MOST
+    dots = alt.Chart().mark_point(filled=True, size=36 if few else 10, opacity=0.8).encode(
+        x=x, y=y, color=colour, shape=shape,
         tooltip=["name:N", "group:N", alt.Tooltip("measured:Q", format=".4~g"),
                  alt.Tooltip("predicted:Q", format=".4~g"), alt.Tooltip("error:Q", format="+.1%")],
     )  # fmt: skip
-    guides = [
-        alt.Chart(alt.Data(values=[{"x": low, "y": low * share}, {"x": high, "y": high * share}]))
-        .mark_line(strokeWidth=1, strokeDash=dash, clip=True)
-        .encode(x=alt.X("x:Q", scale=scale, axis=ruled), y=alt.Y("y:Q", scale=scale, axis=ruled))
-        for share, dash in ((1.0, [1, 0]), (1.2, [4, 4]), (1 / 1.2, [4, 4]))
-    ]
+    guides = [_guide(alt, x, y, low, high, share) for share in (1.0, WITHIN, 1 / WITHIN)]
+    bars = alt.Chart().mark_rule(opacity=0.35).encode(
+        x=x, y=alt.Y("low:Q", scale=scale, axis=ruled, title="predicted (ms)"), y2="high:Q", color=colour
+    )  # fmt: skip
     lines = [subtitle] if subtitle else []
-    if step > 1:
-        lines.append(f"{len(kept)} of {len(ordered)} points are drawn")
-    chart = alt.layer(*guides, bars, dots)
-    return chart.properties(width=460, height=460, title=alt.Title(title, subtitle=lines or [""]))
+    if few and any(row["low"] is not None for row in rows):
+        guides.append(bars)
+        lines.append("bars: 90 % intervals")
+    lines.append(f"{len(kept)} of {len(ordered)} points are drawn" if step > 1 else f"{len(kept):,} points")
+    above = alt.layer(*guides, dots).properties(width=480, height=370)
+    below = _ratios(alt, rows, dots.encode(x=x.title("measured (ms)")))
+    return alt.vconcat(above, below, data=data).properties(title=alt.Title(title, subtitle=["; ".join(lines)]))
+
+
+def _guide(alt: Any, x: Any, y: Any, low: float, high: float, share: float) -> Any:
+    """Where predicted is so many times measured, from edge to edge."""
+    start, end = max(low, low / share), min(high, high / share)
+    ends = [{"measured": at, "predicted": at * share} for at in (start, end)]
+    dash = [1, 0] if share == 1 else [4, 4]
+    return alt.Chart(alt.Data(values=ends)).mark_line(strokeWidth=1, strokeDash=dash).encode(x=x, y=y)
+
+
+def _ratios(alt: Any, rows: Sequence[dict[str, Any]], dots: Any) -> Any:
+    """Predicted over measured, which shows what is small on many decades."""
+    furthest = max(max(1 + row["error"], 1 / (1 + row["error"])) for row in rows)
+    reach = max(furthest, WITHIN**2) * 1.05
+    ticks = [tick for tick in (_MANY if reach < 2 else _FEW) if 1 / reach < tick < reach]
+    y = alt.Y("ratio:Q", title="predicted / measured", axis=alt.Axis(format="~g", values=ticks),
+              scale=alt.Scale(type="log", domain=[1 / reach, reach], nice=False))  # fmt: skip
+    edges = alt.Data(values=[{"ratio": 1.0}, {"ratio": WITHIN}, {"ratio": 1 / WITHIN}])
+    dash = alt.condition("datum.ratio == 1", alt.value([1, 0]), alt.value([4, 4]))
+    rules = alt.Chart(edges).mark_rule(strokeWidth=1).encode(y=y, strokeDash=dash)
+    return alt.layer(rules, dots.transform_calculate(ratio="1 + datum.error").encode(y=y)).properties(
+        width=480, height=140
+    )

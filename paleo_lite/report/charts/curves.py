@@ -52,7 +52,7 @@ def _panel(alt: Any, data: Any, names: list[str], x: str, x_title: str, key: str
     colour = alt.Color("series:N", title=None, scale=alt.Scale(domain=names, range=_cycled(SERIES, len(names))))
     shape = alt.Shape("series:N", title=None, scale=alt.Scale(domain=names, range=_cycled(SHAPES, len(names))))
     base = alt.Chart(data).encode(
-        x=alt.X(f"{x}:Q", title=x_title, scale=alt.Scale(type="log", base=2, nice=False), axis=alt.Axis(format="~s"))
+        x=alt.X(f"{x}:Q", title=x_title, scale=alt.Scale(type="log", base=2, nice=False), axis=alt.Axis(format="d"))
     )
     y_axis = alt.Y(f"{key}:Q", title=title, scale=alt.Scale(zero=True), axis=alt.Axis(format="~s"))
     band = base.mark_area(opacity=0.18).encode(y=alt.Y(f"{key}_low:Q"), y2=f"{key}_high:Q", color=colour)

@@ -151,7 +151,7 @@ def pass_chart(prediction: Prediction) -> Any:
         .mark_bar()
         .encode(
             y=alt.Y("pass:N", sort=order, title=None),
-            x=alt.X("taken:Q", title=f"time ({unit})", axis=alt.Axis(format="~g")),
+            x=alt.X("taken:Q", title=f"time ({unit})", axis=alt.Axis(format="~r")),
             color=group_colour([*prediction.kinds, *(["other"] if prediction.constant_s else [])], "kind of layer"),
             order="order:Q",
             tooltip=["pass:N", "group:N", "time:N"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from ...efficiency.kernels import KernelReport
@@ -11,8 +12,17 @@ from .render import altair, group_colour, time_unit, values
 from .roofline import Dot, roofline_chart
 from .theme import GROUPS, group_of
 
+_WHOLE = 0.99
+"""Share of a kernel's time whose calls were counted from which its count is taken to be whole, as `kernels` does."""
 
-def class_chart(report: KernelReport, title: str) -> Any:
+
+def title_of(report: KernelReport) -> str:
+    """Title of a profile's charts, where none is given."""
+    direction = "" if report.direction == "all" else f", {report.direction}"
+    return f"{Path(report.path).name} on {report.device.name}{direction}"
+
+
+def class_chart(report: KernelReport, title: str = "") -> Any:
     """Share of the time of each class of kernels.
 
     Raises
@@ -38,11 +48,14 @@ def class_chart(report: KernelReport, title: str) -> Any:
     text = base.mark_text(align="left", dx=4).encode(text="label:N")
     total = "no durations" if report.time_s is None else format_si(report.time_s, "s")
     subtitle = f"{sum(row.calls for row in report.kernels):,} kernels, {total}"
-    return alt.layer(bars, text).properties(width=560, height=alt.Step(20), title=alt.Title(title, subtitle=subtitle))
+    named = alt.Title(title or title_of(report), subtitle=subtitle)
+    return alt.layer(bars, text).properties(width=560, height=alt.Step(20), title=named)
 
 
-def kernel_roofline(report: KernelReport, title: str) -> Any:
+def kernel_roofline(report: KernelReport, title: str = "") -> Any:
     """The kernels of a profile under the device's peaks: one dot for all calls of a name.
+
+    Where the profiler counted a part of the calls, what is attained is a lower bound, and the dot of another shape.
 
     Raises
     ------
@@ -50,12 +63,21 @@ def kernel_roofline(report: KernelReport, title: str) -> Any:
         If no kernel has FLOPs, bytes and time.
     """
     dots = [
-        Dot(row.name, row.label, row.flops or 0.0, row.bytes or 0.0, row.time_s or 0.0, "measured")
+        Dot(
+            row.name,
+            row.label,
+            row.flops or 0.0,
+            row.bytes or 0.0,
+            row.time_s or 0.0,
+            "all calls counted" if row.known_share >= _WHOLE else "counted in part: at least",
+        )
         for row in report.kernels
     ]
     peaks = [(f"{report.peak.peak.precision} {report.peak.peak.unit} peak", report.peak.per_s)]
     bandwidth = report.device.bandwidth_bytes_per_s
-    return roofline_chart(dots, peaks, bandwidth, title, f"memory {format_si(bandwidth, 'B/s')}")
+    return roofline_chart(
+        dots, peaks, bandwidth, title or title_of(report), f"memory {format_si(bandwidth, 'B/s')}", "kernel"
+    )
 
 
 def timeline_chart(timeline: Timeline, title: str) -> Any:

@@ -29,7 +29,12 @@ class Dot(msgspec.Struct, frozen=True):
 
 
 def roofline_chart(
-    dots: Sequence[Dot], peaks: Sequence[tuple[str, float]], bandwidth_bytes_per_s: float, title: str, subtitle: str
+    dots: Sequence[Dot],
+    peaks: Sequence[tuple[str, float]],
+    bandwidth_bytes_per_s: float,
+    title: str,
+    subtitle: str,
+    what: str = "layer",
 ) -> Any:
     """The chart; dots without FLOPs, bytes or time have no place in it and are counted in the subtitle.
 
@@ -39,6 +44,8 @@ def roofline_chart(
     peaks : sequence of (label, FLOP/s)
     bandwidth_bytes_per_s : float
     title, subtitle : str
+    what : str
+        A dot is: ``layer`` or ``kernel``.
 
     Raises
     ------
@@ -48,7 +55,7 @@ def roofline_chart(
     alt = altair()
     placed = [dot for dot in dots if dot.flops > 0 and dot.bytes > 0 and dot.time_s > 0]
     if not placed:
-        raise BadValue("nothing to draw in a roofline: no layer has FLOPs, bytes and time")
+        raise BadValue(f"nothing to draw in a roofline: no {what} has FLOPs, bytes and time")
     kept = sorted(placed, key=lambda dot: -dot.time_s)[:POINTS_AT_MOST]
     total = sum(dot.time_s for dot in dots)
     said = [subtitle, _left_out(len(dots), len(placed), len(kept))]
@@ -76,7 +83,7 @@ def roofline_chart(
         .encode(
             x=x,
             y=y,
-            color=group_colour([dot.kind for dot in kept], "kind of layer"),
+            color=group_colour([dot.kind for dot in kept], f"kind of {what}"),
             size=alt.Size("share:Q", title="share of time", scale=alt.Scale(range=[15, 500]),
                           legend=alt.Legend(format="%", tickCount=3)),
             shape=alt.Shape("origin:N", scale=alt.Scale(domain=origins, range=list(SHAPES[: len(origins)])),
@@ -110,8 +117,9 @@ def _roofs(
         roof = alt.Chart(alt.Data(values=flat)).encode(x="intensity:Q", y="rate:Q")
         layers.append(roof.mark_line(strokeWidth=1.5, clip=True))
         named = f"{label} {format_si(peak, 'FLOP/s')}, ridge {ridge:.3g}"
-        end = alt.Data(values=[{"intensity": high, "rate": peak, "label": named}])
-        text = alt.Chart(end).mark_text(align="right", dy=-7).encode(x="intensity:Q", y="rate:Q", text="label:N")
+        # Left of its ridge a peak is out of reach, so that no dot covers its name.
+        corner = alt.Data(values=[{"intensity": ridge, "rate": peak, "label": named}])
+        text = alt.Chart(corner).mark_text(align="right", dx=-7).encode(x="intensity:Q", y="rate:Q", text="label:N")
         layers.append(text)
     return layers
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...scaling.rows import ScaleRow
+from ...scaling.table import ScaleTable
 from .render import altair, time_unit, values
 from .theme import GROUPS, SERIES, SHAPES
 
@@ -17,6 +18,54 @@ PARTS = {
     "exposed communication": ("exposed_s", GROUPS["communication"]),
     "update": ("update_s", GROUPS["update"]),
 }
+
+
+def scale_chart(table: ScaleTable) -> Any:
+    """What ``scale`` found: curves over the workers, or, of one number of them, time by part of each strategy.
+
+    Raises
+    ------
+    BadValue
+        If there are no rows.
+    """
+    per = "per worker" if table.scaling == "weak" else "in all"
+    title = f"{table.network} on {table.gpu_name}, {table.precision} training, {table.scaling} scaling"
+    subtitle = f"batch {table.batch_size} {per}; {table.topology}; {table.model}"
+    if len(table.rows) > 1 and len({row.workers for row in table.rows}) == 1:
+        return advice_chart(table.rows, title, subtitle)
+    return scaling_chart(table.rows, title, subtitle)
+
+
+def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: str = "") -> Any:
+    """Time of a step by part, for several strategies on one number of workers, in the order of the rows.
+
+    Raises
+    ------
+    BadValue
+        If there are no rows.
+    """
+    alt = altair()
+    factor, unit = time_unit(max((row.time_s for row in rows), default=0.0))
+    names = [f"{place}. {_name(row)}" for place, row in enumerate(rows, 1)]
+    parts = [
+        {"strategy": name, "part": part, "order": order, "limited": row.limited_by,
+         "time": getattr(row, field) * factor}
+        for name, row in zip(names, rows)
+        for order, (part, (field, _)) in enumerate(PARTS.items())
+    ]  # fmt: skip
+    bars = (
+        alt.Chart(values(parts))
+        .mark_bar()
+        .encode(
+            y=alt.Y("strategy:N", sort=names, title=None, axis=alt.Axis(labelLimit=400)),
+            x=alt.X("time:Q", title=f"time of a step ({unit})"),
+            color=_part_colour(alt, alt.Legend(orient="bottom")),
+            order="order:Q",
+            tooltip=["strategy:N", "part:N", alt.Tooltip("time:Q", format=".4~g", title=unit), "limited:N"],
+        )
+    )
+    lines = [line for line in (subtitle, f"{rows[0].workers} workers; hidden communication is not drawn") if line]
+    return bars.properties(width=560, height=alt.Step(24), title=alt.Title(title, subtitle=lines))
 
 
 def scaling_chart(rows: Sequence[ScaleRow], title: str, subtitle: str = "") -> Any:
@@ -37,11 +86,11 @@ def scaling_chart(rows: Sequence[ScaleRow], title: str, subtitle: str = "") -> A
     factor, unit = time_unit(max((row.time_s for row in rows), default=0.0))
     named: list[dict[str, Any]] = [
         {
-            "series": " ".join(part for part in (row.strategy, row.collective) if part), "workers": row.workers,
+            "series": series, "workers": row.workers, "collective": row.collective,
             "speedup": row.speedup, "cost": row.cost, "throughput": row.throughput_per_s,
             "efficiency": row.efficiency, "limited": row.limited_by,
         }
-        for row in rows
+        for series, row in zip(_series(rows), rows)
     ]  # fmt: skip
     data = values(named)
     series = list(dict.fromkeys(row["series"] for row in named))
@@ -60,6 +109,24 @@ def scaling_chart(rows: Sequence[ScaleRow], title: str, subtitle: str = "") -> A
     lines = [line for line in (subtitle, "hidden communication is not drawn: it takes no time of its own") if line]
     chart = alt.hconcat(*panels).resolve_scale(color="independent", shape="independent")
     return chart.properties(title=alt.Title(title, subtitle=lines))
+
+
+def _name(row: ScaleRow) -> str:
+    return " ".join(part for part in (row.strategy, row.collective) if part)
+
+
+def _series(rows: Sequence[ScaleRow]) -> list[str]:
+    """Of each row the curve it belongs to: a strategy, and its collective only where several were asked for.
+
+    Else the collective may be the fastest of each number of workers, and one worker has none.
+    """
+    several = len({(row.strategy, row.workers) for row in rows}) < len(rows)
+    return [_name(row) if several else row.strategy for row in rows]
+
+
+def _part_colour(alt: Any, legend: Any) -> Any:
+    scale = alt.Scale(domain=list(PARTS), range=[colour for _, colour in PARTS.values()])
+    return alt.Color("part:N", title=None, legend=legend, scale=scale)
 
 
 def _sized(panel: Any) -> Any:
@@ -85,7 +152,7 @@ def _lines(
         color=alt.Color("series:N", scale=alt.Scale(domain=series, range=colours), legend=legend),
     )  # fmt: skip
     shape = alt.Shape("series:N", scale=alt.Scale(domain=series, range=shapes), legend=legend)
-    tips = ["series:N", "workers:Q", alt.Tooltip(f"{key}:Q", format=".4~s"),
+    tips = ["series:N", "collective:N", "workers:Q", alt.Tooltip(f"{key}:Q", format=".4~s"),
             alt.Tooltip("efficiency:Q", format=".1%"), "limited:N"]  # fmt: skip
     return [base.mark_line(), base.mark_point(filled=True, size=45, opacity=1).encode(shape=shape, tooltip=tips)]
 
@@ -108,8 +175,7 @@ def _times(
         .encode(
             x=alt.X("workers:O", title="workers", sort=None, axis=alt.Axis(labelAngle=0, labelOverlap=True)),
             y=alt.Y("time:Q", title=f"time of a step ({unit})"),
-            color=alt.Color("part:N", title=None, legend=alt.Legend(orient="bottom", columns=1),
-                            scale=alt.Scale(domain=list(PARTS), range=[colour for _, colour in PARTS.values()])),
+            color=_part_colour(alt, alt.Legend(orient="bottom", columns=1)),
             order="order:Q",
             tooltip=["series:N", "workers:O", "part:N", alt.Tooltip("time:Q", format=".4~g", title=unit)],
         )

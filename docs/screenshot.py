@@ -1,0 +1,54 @@
+"""A picture of the page for the README: ``python docs/screenshot.py docs/images/ui.png``; needs Chromium."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+
+from playwright.sync_api import sync_playwright
+
+from paleo_lite.cli.ui import ADDRESS, free_port
+
+QUERY = "?network=resnet50&gpu=v100-sxm2&gpu=t4&gpu=k80-die&batch=32&phase=training"
+
+
+def main(path: str) -> None:
+    """Start the page, wait for its charts, and write the PNG."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        sys.exit("a picture of the page needs Chromium: apt-get install chromium")
+    port = free_port(None)
+    server = subprocess.Popen([sys.executable, "-m", "paleo_lite", "ui", "--port", str(port), "--no-browser"])
+    try:
+        _wait_for(f"http://{ADDRESS}:{port}/_stcore/health", server)
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+            page = browser.new_page(viewport={"width": 1280, "height": 1400})
+            page.goto(f"http://{ADDRESS}:{port}/{QUERY}")
+            page.locator(".marks").nth(3).wait_for()
+            page.get_by_text("The same in a terminal").wait_for()
+            page.wait_for_timeout(1000)  # charts fade in
+            page.screenshot(path=path)
+            browser.close()
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _wait_for(address: str, server: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 60
+    while server.poll() is None and time.monotonic() < end:
+        try:
+            urllib.request.urlopen(address, timeout=2).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    sys.exit("the page did not start")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,185 @@
+"""``--plot`` and ``paleo-lite plot``: every kind from the command line, and what is refused before it is computed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("altair")
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from paleo_lite.cli import main
+from paleo_lite.cli.plot_options import KINDS
+
+MEASURED = """gpu,network,batch_size,phase,precision,time_s
+k40m,alexnet,32,inference,fp32,0.030
+k40m,resnet18,32,inference,fp32,0.060
+k40m,resnet34,32,inference,fp32,0.110
+k40m,resnet50,32,inference,fp32,0.230
+k40m,resnet50,32,training,fp32,0.760
+k40m,alexnet,32,training,fp32,0.090
+k40m,resnet18,32,training,fp32,0.180
+"""
+KERNEL = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "args": {"device": 0, "stream": 7}}
+
+
+def run(*arguments, code=0):
+    words = [str(argument) for argument in arguments]
+    result = CliRunner(env={"COLUMNS": "100"}).invoke(main, words, prog_name="paleo-lite")
+    assert result.exit_code == code, result.output
+    return result
+
+
+def profile(path, seconds):
+    """A pyprof file of three kernels."""
+    columns = {
+        "Kernel": ["cudnn::detail::implicit_convolve_sgemm", "cudnn::detail::dgrad_alg1_engine", "elementwise_kernel"],
+        "Sil(ns)": [second * 1e9 for second in seconds],
+        "FLOPs": [4.29e9, 0.0, 1e6],
+        "Bytes": [1e6, 0.0, 1.44e8],
+        "Direction": ["fprop", "bprop", "fprop"],
+        "Op": ["conv2d", "conv2d", "relu"],
+    }
+    pq.write_table(pa.table(columns), path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What the kinds need: two profiles, a trace, measurements, a sweep."""
+    path = tmp_path_factory.mktemp("inputs")
+    profile(path / "a_32.parquet", (0.002, 0.003, 0.001))
+    profile(path / "b_32.parquet", (0.002, 0.004, 0.001))
+    events = [{**KERNEL, "name": name, "ts": 10 * at, "dur": 5} for at, name in enumerate(["sgemm_nt", "elementwise"])]
+    (path / "trace.json").write_text(json.dumps({"traceEvents": events}))
+    (path / "measured.csv").write_text(MEASURED)
+    run("sweep", "--networks", "alexnet,resnet50", "--gpus", "k80-die,k40m", "--batch-sizes", "1:64:x2",
+        "--price", "1 USD/h", "-o", path / "sweep.parquet", "--jobs", "1")  # fmt: skip
+    return path
+
+
+NETWORK = ["alexnet", "--gpu", "k40m"]
+ARGUMENTS = {
+    "roofline": NETWORK,
+    "layers": NETWORK,
+    "kinds": NETWORK,
+    "passes": [*NETWORK, "--phase", "training"],
+    "batch": [*NETWORK, "--gpu", "v100-sxm2", "--batch-sizes", "1,2,4"],
+    "scaling": [*NETWORK, "--link", "ethernet20", "--workers", "1,2,4"],
+    "pareto": ["sweep.parquet", "--pareto", "time,cost"],
+    "accuracy": ["--data", "measured.csv", "--split", "network"],
+    "fit": ["measured.csv", "--gpu", "k40m"],
+    "timeline": ["trace.json", "--slices", "10"],
+    "classes": ["a_32.parquet", "--gpu", "k40m"],
+    "kernels": ["a_32.parquet", "--gpu", "k40m"],
+    "efficiency": ["a_32.parquet", "b_32.parquet", "--gpu", "k40m", "--method", "notebook", "--jobs", "1"],
+    "compare": ["a_32.parquet", "b_32.parquet"],
+}
+BESIDE_A_TABLE = {kind.command: name for name, kind in reversed(KINDS.items()) if kind.command}
+"""Of each command with ``--plot`` the first kind that draws its result."""
+DEFAULTS = {**BESIDE_A_TABLE, "kernels": "classes"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_drawn(folder, monkeypatch, kind):
+    monkeypatch.chdir(folder)
+    result = run("plot", kind, *ARGUMENTS[kind], "-o", f"{kind}.svg", "--theme", "dark")
+    assert result.stdout == ""
+    assert result.stderr.splitlines()[-1].startswith(f"{kind}.svg: ")
+    assert "#16191d" in Path(f"{kind}.svg").read_text().lower()
+
+
+@pytest.mark.parametrize("command", DEFAULTS)
+def test_a_chart_beside_a_table(folder, monkeypatch, command):
+    monkeypatch.chdir(folder)
+    arguments = [command, *ARGUMENTS[DEFAULTS[command]]]
+    alone = run(*arguments)
+    both = run(*arguments, "--plot", "chart.png")
+    assert both.stdout == alone.stdout != ""
+    assert Path("chart.png").read_bytes().startswith(b"\x89PNG")
+    answer = run(*arguments, "--format", "json", "--plot", "chart.html")
+    json.loads(answer.stdout)
+    assert Path("chart.html").read_text().startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_help_of_every_kind(kind):
+    text = run("plot", kind, "--help").stdout
+    assert "--output" in text and "--theme" in text
+    assert "--format" not in text and "--plot" not in text
+
+
+def test_kinds_are_listed_and_unknown_ones_refused():
+    listed = run("plot", "--help").stdout
+    assert all(kind in listed for kind in KINDS)
+    assert "no chart is called 'rooflines': did you mean roofline" in run("plot", "rooflines", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("chart.gif", "chart.gif: a chart is a .png, .svg, .html file"),
+        ("chart", "chart: a chart is a .png, .svg, .html file"),
+        ("folder.png", "folder.png: a folder, where a chart is to be written"),
+        ("none/chart.png", "none/chart.png: cannot be written: there is no folder none"),
+    ],
+)
+def test_bad_files_are_refused_before_anything_is_computed(tmp_path, monkeypatch, file, said):
+    monkeypatch.chdir(tmp_path)
+    Path("folder.png").mkdir()
+    monkeypatch.setattr("paleo_lite.cli.predict.run_prediction", lambda *_, **__: pytest.fail("computed"))
+    result = CliRunner().invoke(main, ["predict", "alexnet", "--gpu", "k40m", "--plot", file])
+    assert result.exit_code != 0
+    assert result.stderr.strip() == f"paleo-lite: {said}"
+
+
+def test_a_missing_extra_is_named_before_anything_is_computed(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    monkeypatch.setattr("paleo_lite.cli.predict.run_prediction", lambda *_, **__: pytest.fail("computed"))
+    said = run("predict", "alexnet", "--gpu", "k40m", "--plot", tmp_path / "a.png", code=1).stderr
+    assert "drawing charts needs the 'plots' extra: pip install 'paleo-lite[plots]'" in said
+
+
+def test_what_cannot_be_written_leaves_the_old_chart(tmp_path, monkeypatch):
+    old = tmp_path / "old.svg"
+    old.write_text("old")
+
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("paleo_lite.files.write_aside", full)
+    said = run("plot", "kinds", *NETWORK, "-o", old, code=1).stderr
+    assert f"{old}: cannot be written (No space left on device)" in said
+    assert old.read_text() == "old"
+
+
+def test_a_chart_is_replaced(tmp_path):
+    path = tmp_path / "old.svg"
+    path.write_text("old")
+    run("plot", "kinds", *NETWORK, "-o", path)
+    assert path.read_text().startswith("<svg")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_has_nothing_to_draw_is_said(tmp_path, folder):
+    said = run("predict", "--flops", "15503M", "--gpu", "k80", "--plot", tmp_path / "a.png", code=2)
+    assert "nothing to draw" in said.stderr and "Tesla K80" in said.stdout
+    said = run("best", folder / "sweep.parquet", "--minimise", "cost", "--plot", tmp_path / "a.png", code=2)
+    assert "a Pareto front of two columns or more" in said.stderr and said.stdout == ""
+    assert not (tmp_path / "a.png").exists()
+
+
+def test_predict_imports_no_chart_library():
+    code = (
+        "import sys; from paleo_lite.cli import main; main(['predict', 'alexnet', '--gpu', 'k80'], standalone_mode=0); "
+        "print([m for m in sys.modules if m.partition('.')[0] in ('altair', 'vl_convert', 'pyarrow') or 'charts' in m])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
