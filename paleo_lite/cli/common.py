@@ -108,7 +108,9 @@ def complete_devices(_: click.Context, __: click.Parameter, incomplete: str) -> 
 
 
 def show(style: str, to_dict: Callable[[], Any], page: Callable[[], Page]) -> None:
-    """Print a result in the chosen format on standard output."""
+    """Print a result in the chosen format on standard output; ``none`` prints nothing: only its chart is wanted."""
+    if style == "none":
+        return
     if style == "json":
         import json
 

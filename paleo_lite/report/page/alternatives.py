@@ -1,0 +1,127 @@
+"""What would help: other predictions of the same network, beside the one that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ...timing import Prediction
+from ...units import format_si
+from ..sheet import Column, Sheet
+from .document import Table
+
+DEVICES_AT_MOST = 12
+"""Other devices that are listed."""
+
+_NO_MORE = 1.02  # times the throughput: less is no help
+
+
+class Alternative(msgspec.Struct, frozen=True):
+    """The same network predicted with one thing changed.
+
+    Attributes
+    ----------
+    change : {"batch", "precision", "execution", "device"}
+        What was changed.
+    name : str
+        To what, in words.
+    prediction : Prediction
+    note : str
+        What to mind.
+    """
+
+    change: str
+    name: str
+    prediction: Prediction
+    note: str = ""
+
+
+class Alternatives(msgspec.Struct, frozen=True):
+    """What was tried, and in words what was not."""
+
+    tried: Sequence[Alternative] = ()
+    left_out: Sequence[str] = ()
+
+
+def help_content(prediction: Prediction, alternatives: Alternatives) -> tuple[list[str], list[Table | str]]:
+    """A sentence on the best of them, and the tables: changes on the same device, and other devices."""
+    here = [each for each in alternatives.tried if each.change != "device"]
+    there = [each for each in alternatives.tried if each.change == "device"]
+    content: list[Table | str] = []
+    if here:
+        content.append(Table(_sheet("On the same device, most gained first", "change", prediction, here)))
+    faster = [each for each in _by_gain(prediction, there) if _gain(prediction, each) >= _NO_MORE]
+    if faster:
+        title = f"On another device: {len(faster)} of {len(there)} are predicted to be faster"
+        if len(faster) > DEVICES_AT_MOST:
+            title += f", the {DEVICES_AT_MOST} fastest of them"
+        content.append(Table(_sheet(title, "device", prediction, faster[:DEVICES_AT_MOST])))
+    elif there:
+        content.append(f"None of {len(there)} other devices is predicted to be faster.")
+    return [_best(prediction, here)] if here else [], content
+
+
+def _best(prediction: Prediction, here: Sequence[Alternative]) -> str:
+    able = [each for each in _by_gain(prediction, here) if fits(each.prediction) is not False]
+    if not able or _gain(prediction, able[0]) < _NO_MORE:
+        return "Nothing that was tried on the same device gains more than 2 %."
+    best = able[0]
+    return (
+        f"Of what was tried on the same device, {best.name} gains most: "
+        f"{_times(_gain(prediction, best))} the samples per second."
+    )
+
+
+def fits(prediction: Prediction) -> bool | None:
+    """Whether it fits into the device's memory; None where that was not worked out."""
+    return None if prediction.memory is None else prediction.memory.fits
+
+
+def _by_gain(prediction: Prediction, some: Sequence[Alternative]) -> list[Alternative]:
+    return sorted(some, key=lambda each: (-_gain(prediction, each), each.name))
+
+
+def _gain(prediction: Prediction, other: Alternative) -> float:
+    """Samples per second relative to what was asked for."""
+    return (other.prediction.throughput_per_s or 0.0) / (prediction.throughput_per_s or 1.0)
+
+
+def _times(gain: float) -> str:
+    return f"{gain:.2f} times" if gain < 10 else f"{gain:,.0f} times"
+
+
+def _sheet(title: str, first: str, prediction: Prediction, some: Sequence[Alternative]) -> Sheet:
+    rows: list[dict[str, Any]] = []
+    for each in _by_gain(prediction, some):
+        other = each.prediction
+        rows.append({
+            "name": each.name, "time_s": other.time_s, "interval": other.interval,
+            "throughput_per_s": other.throughput_per_s, "gain": _gain(prediction, each),
+            "rent": other.device.rent_usd_per_h, "fits": fits(other), "model": _model(other), "note": each.note or None,
+        })  # fmt: skip
+    columns = [
+        Column("name", first, left=True),
+        Column("gain", "gain", lambda value: f"{value:.2f} ×"),
+        Column("throughput_per_s", "samples per s", lambda value: f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"),
+        Column("time_s", "time per batch", lambda value: format_si(value, "s")),
+        Column("interval", "at 90 %", lambda pair: f"{format_si(pair[0], 's', 3)} to {format_si(pair[1], 's', 3)}"),
+        Column("fits", "fits into memory", lambda value: "yes" if value else "no", left=True),
+        Column("rent", "rent, USD/h", "{:.2f}".format),
+        Column("model", "from", left=True),
+        Column("note", "mind", left=True),
+    ]
+    origins = {row["model"] for row in rows}
+    hidden = [*([] if first == "device" else ["rent"]), *(["model"] if len(origins) == 1 else [])]
+    used = [c for c in columns if c.key not in hidden and any(row[c.key] is not None for row in rows)]
+    origin = f"; from {origins.pop()}" if len(origins) == 1 else ""
+    return Sheet(f"{title}{origin} (gain: in samples per second)", used, rows)
+
+
+def _model(prediction: Prediction) -> str:
+    """Where a prediction's figures come from, in a few words."""
+    label = getattr(prediction.model, "label", "")
+    if prediction.model.name != "calibrated":
+        return f"the {prediction.model.name} model"
+    return "fits of other devices" if label.startswith("pooled") else "measurements of the device"

@@ -1,0 +1,254 @@
+"""The report of a prediction: how long a network takes on a device, why, how sure that is, and what would help."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...timing import Prediction
+from ...timing.bounds import BOUNDS, bound_seconds
+from ...units import format_si
+from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, title_of
+from ..charts.roofline import prediction_roofline
+from ..charts.scaling import scaling_chart
+from ..memory import memory_fact, memory_sheets
+from ..predictions import prediction_page
+from ..scale import scale_page
+from ..sheet import Column, Sheet
+from .alternatives import Alternatives, help_content
+from .document import Answer, Figure, Made, Report, Section, Table, drawn
+from .sections import device_section, model_section, sources_section, the_many
+
+if TYPE_CHECKING:
+    from ...calibration.store import Calibration
+    from ...scaling.table import ScaleTable
+    from ...timing.options import TrainingOptions
+
+_PHASES = {
+    "inference": "inference", "forward": "the forward pass of training", "backward": "the backward pass",
+    "forward+backward": "a forward and backward pass",
+    "training": "one training step",
+}  # fmt: skip
+
+
+def prediction_report(
+    prediction: Prediction,
+    made: Made,
+    *,
+    options: TrainingOptions | None = None,
+    alternatives: Alternatives | None = None,
+    scaling: ScaleTable | None = None,
+    calibration: Calibration | None = None,
+) -> Report:
+    """The report of a prediction.
+
+    Parameters
+    ----------
+    prediction : Prediction
+        Of a network, with its memory.
+    made : Made
+        How to get it again.
+    options : TrainingOptions, optional
+        That it was made with.
+    alternatives : Alternatives, optional
+        What was tried besides.
+    scaling : ScaleTable, optional
+        Training on several of the devices.
+    calibration : Calibration, optional
+        Which the time model's parameters are of.
+    """
+    sections = [
+        _time(prediction),
+        _roofline(prediction),
+        _bounds(prediction, options, alternatives or Alternatives()),
+        *_memory(prediction),
+        *([_scaling(scaling, prediction)] if scaling is not None else []),
+        _layers(prediction),
+        device_section(prediction.device),
+        model_section(prediction.model, calibration),
+    ]
+    if prediction.notes:
+        sections.append(Section("notes", "Notes", notes=prediction.notes))
+    return Report(
+        title=f"{prediction.network} on {prediction.device.name}",
+        question=_question(prediction, scaling),
+        summary=" ".join([_summary(prediction, calibration), *_too_large(prediction)]),
+        answers=_answers(prediction, scaling),
+        sections=[*sections, sources_section(made)],
+        made=made,
+    )
+
+
+def _question(prediction: Prediction, scaling: ScaleTable | None) -> str:
+    samples = "one sample" if prediction.batch_size == 1 else f"a batch of {prediction.batch_size:,}"
+    question = (
+        f"How long does {_PHASES[prediction.phase]} of {prediction.network} take on one {prediction.device.name}, "
+        f"in {prediction.precision}, for {samples}"
+    )
+    question += "" if prediction.execution == "eager" else f", {prediction.execution}"
+    if scaling is not None:
+        counts = sorted({row.workers for row in scaling.rows})
+        question += f"; and on {counts[0]}" + ("" if len(counts) == 1 else f" to {counts[-1]}") + " of them together"
+    return f"{question}?"
+
+
+def _answers(prediction: Prediction, scaling: ScaleTable | None) -> list[Answer]:
+    answers = [Answer("Time per batch", format_si(prediction.time_s, "s"), _spans(prediction, 1.0))]
+    if prediction.throughput_per_s is not None:
+        rate = Answer("Samples per second", _count(prediction.throughput_per_s), _spans(prediction, None))
+        answers.append(rate)
+    if prediction.memory is not None:
+        held = prediction.memory
+        usable = f"{format_si(held.usable_bytes, 'B')} that may be used"
+        detail = f"of {usable}" if held.fits else f"does not fit into {usable}"
+        most = "not even one sample fits" if held.largest_batch is None else f"largest batch {held.largest_batch:,}"
+        answers.append(Answer("Peak memory", format_si(held.memory.total_bytes, "B"), f"{detail}; {most}"))
+    if scaling is not None and scaling.rows:
+        last = scaling.rows[0] if scaling.why else scaling.rows[-1]
+        detail = f"{_count(last.throughput_per_s)} samples per second, {last.efficiency:.1%} of the ideal"
+        if last.hours is not None:
+            detail += f"; {last.hours:,.3g} hours" + ("" if last.cost is None else f", {last.cost:,.4g} USD")
+        answers.append(Answer(f"Speed-up on {last.workers:,} workers", f"{last.speedup:.4g} ×", detail))
+    return answers
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _spans(prediction: Prediction, unit: float | None) -> str:
+    """The intervals in words, of the time or (without a unit) of the samples per second."""
+    spans = []
+    for level, (low, high) in sorted(prediction.intervals.items()):
+        if unit is None:
+            span = f"{_count(prediction.batch_size / high)} to {_count(prediction.batch_size / low)}"
+        else:
+            span = f"{format_si(low, 's', 3)} to {format_si(high, 's', 3)}"
+        spans.append(f"{span} at {level} %")
+    return "; ".join(spans)
+
+
+def _summary(prediction: Prediction, calibration: Calibration | None) -> str:
+    """How sure the answer is."""
+    name = prediction.model.name
+    if name in ("roofline", "peak"):
+        return (
+            f"This is the {name} bound, not a forecast: no real program reaches it, and how far one stays away "
+            "is not known here."
+        )
+    if name == "ppp":
+        return "The share of peak that the platform reaches was given, so the answer is as good as that share is."
+    if calibration is None or calibration.held_out_error is None:
+        text = getattr(prediction.model, "label", "")
+        return f"The time model's parameters are {text or 'of a calibration'}. The intervals say how sure it is."
+    return (
+        f"The time model was fitted to {calibration.provenance.points:,} measurements of this device. Networks left "
+        f"out of the fit are predicted with {calibration.held_out_error:.1%} mean absolute error."
+    )
+
+
+def _too_large(prediction: Prediction) -> list[str]:
+    if prediction.memory is None or prediction.memory.fits:
+        return []
+    return ["It does not fit into the device's memory: the time is what it would take if it did."]
+
+
+def _time(prediction: Prediction) -> Section:
+    page, known = prediction_page(prediction, top=0), title_of(prediction)
+    content: list[Figure | Table | str] = [
+        drawn("Shares of time, FLOPs and bytes by kind of layer.", lambda: kind_chart(prediction), known=known)
+    ]
+    if len(prediction.passes) > 1:
+        content.append(drawn("Time of each pass, by kind of layer.", lambda: pass_chart(prediction), known=known))
+    content += [Table(sheet, sortable=True) for sheet in page.sheets if sheet.title.startswith("Time by")]
+    if len(prediction.passes) > 1:
+        content.append(Table(_passes(prediction)))
+    facts = [fact for fact in page.facts if fact[0] not in ("time model", "peak memory", "at 80 %")]
+    return Section("time", "Where the time goes", facts=facts, content=content)
+
+
+def _passes(prediction: Prediction) -> Sheet:
+    seconds = dict(zip(prediction.passes, prediction.times_s.sum(axis=1).tolist()))
+    if prediction.constant_s:
+        seconds["besides layers"] = prediction.constant_s
+    rows = [
+        {"pass": PASS_NAMES.get(part, part), "time_s": time, "share": time / prediction.time_s}
+        for part, time in seconds.items()
+        if prediction.time_s
+    ]
+    return Sheet("Time by pass", [Column("pass", "pass", left=True), *_seconds_and_share()], rows)
+
+
+def _seconds_and_share() -> list[Column]:
+    return [
+        Column("time_s", "time", lambda value: format_si(value, "s")),
+        Column("share", "share", lambda value: f"{value:.1%}"),
+    ]
+
+
+def _roofline(prediction: Prediction) -> Section:
+    caption = (
+        "Each dot is a layer: to the right it computes more for every byte, further up it computes faster; the lines "
+        "are the fastest that memory and arithmetic units allow. Larger dots take more of the time."
+    )
+    return Section(
+        "roofline", "Roofline", content=[drawn(caption, lambda: prediction_roofline(prediction), known=["batch "])]
+    )
+
+
+def _bounds(prediction: Prediction, options: TrainingOptions | None, alternatives: Alternatives) -> Section:
+    seconds = bound_seconds(prediction, options)
+    rows = [
+        {"bound": bound, "time_s": time, "share": time / prediction.time_s, "meaning": BOUNDS[bound]}
+        for bound, time in sorted(seconds.items(), key=lambda item: -item[1])
+        if time > 0
+    ]
+    columns = [
+        Column("bound", "time goes to", left=True),
+        *_seconds_and_share(),
+        Column("meaning", "that is", left=True),
+    ]
+    lead = (
+        [f"Most of the time, {rows[0]['share']:.0%}, goes to {rows[0]['bound']}: {rows[0]['meaning']}."] if rows else []
+    )
+    said, content = help_content(prediction, alternatives)
+    left_out = [f"not compared: {text}" for text in alternatives.left_out]
+    return Section(
+        "bounds",
+        "What bounds it, and what would help",
+        lead=[*lead, *said],
+        content=[Table(Sheet("What bounds it", columns, rows)), *content],
+        notes=left_out,
+    )
+
+
+def _memory(prediction: Prediction) -> list[Section]:
+    if prediction.memory is None:
+        return []
+    tables = [Table(sheet) for sheet in memory_sheets(prediction.memory, by_part=True)]
+    return [Section("memory", "Memory", facts=[memory_fact(prediction.memory)], content=tables)]
+
+
+def _scaling(scaling: ScaleTable, prediction: Prediction) -> Section:
+    page = scale_page(scaling)
+    content: list[Figure | Table | str] = []
+    if len(scaling.rows) > 1 and not scaling.why:
+        title = f"{scaling.network} on {scaling.gpu_name}, {scaling.precision} training"
+        caption = "Speed-up, the parts of a step, and what it costs or does per second, over the number of workers."
+        content.append(drawn(caption, lambda: scaling_chart(scaling.rows, title)))
+    content += [Table(sheet, sortable=len(sheet.rows) > 1) for sheet in page.sheets]
+    notes = [note for note in page.notes if note not in prediction.notes]
+    return Section("scaling", "Training on several devices", [page.headline], page.facts, content, notes)
+
+
+def _layers(prediction: Prediction) -> Section:
+    sheet = prediction_page(prediction, top=None).data
+    content: list[Figure | Table | str] = [
+        drawn(
+            "Time, FLOPs and bytes of each layer, in the order of execution.",
+            lambda: layer_chart(prediction),
+            known=title_of(prediction),
+        )
+    ]
+    if sheet is not None:
+        content.append(Table(sheet, sortable=True, filterable=True))
+    return Section("layers", the_many(len(prediction.names), "layer"), content=content)

@@ -1,0 +1,206 @@
+"""The report of a profile: how well the device was used, where the time went, what to do first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...efficiency.analysis import Efficiency
+from ...efficiency.kernels import KernelReport, KernelRow
+from ...efficiency.next_command import kernels_that_matter
+from ...efficiency.timeline import Timeline
+from ...units import format_si
+from ..charts.profiles import class_chart, kernel_roofline, timeline_chart
+from ..efficiency import efficiency_page
+from ..kernels import kernels_page
+from ..sheet import Column, Page, Sheet
+from .document import Answer, Figure, Made, Report, Section, Table, drawn
+from .sections import device_section, sources_section, the_many
+from .text import short
+
+_ENOUGH = 0.5  # of an iteration's time must be in operations whose FLOPs (bytes) are known to speak of a share of peak
+
+
+def profile_report(
+    kernels: KernelReport,
+    made: Made,
+    *,
+    efficiency: Efficiency | str,
+    timeline: Timeline | str,
+    next_commands: Sequence[tuple[str, str]] = (),
+) -> Report:
+    """The report of a profile.
+
+    Parameters
+    ----------
+    kernels : KernelReport
+    made : Made
+        How to get it again.
+    efficiency : Efficiency or str
+        Of this one profile, by the steady method; or the sentence why there is none.
+    timeline : Timeline or str
+        Or the sentence why there is none.
+    next_commands : sequence of (what for, command)
+        What to run to know more of the kernels that matter.
+    """
+    name = short(kernels.path.rpartition("/")[2])
+    page = kernels_page(kernels, top=None)
+    sections = [
+        _efficiency(efficiency),
+        _time(kernels, page, timeline),
+        _roofline(kernels),
+        _first(kernels),
+        _kernels(kernels, page),
+        _counters(page),
+        _configuration(kernels, page),
+        device_section(kernels.device),
+    ]
+    if next_commands:
+        lead = ["Counters slow a program down many times over, so only the kernels that matter are profiled again."]
+        sections.append(Section("next", "What to measure next", lead, commands=next_commands))
+    sections.append(sources_section(made))
+    return Report(
+        title=f"{name} on {kernels.device.name}",
+        question=f"How well did this run use the {kernels.device.name}, and what should be made faster first?",
+        summary=_summary(kernels),
+        answers=_answers(kernels, efficiency),
+        sections=[section for section in sections if section is not None],
+        made=made,
+    )
+
+
+def _answers(kernels: KernelReport, efficiency: Efficiency | str) -> list[Answer]:
+    answers = []
+    peak = format_si(kernels.peak.per_s, "FLOP/s")
+    if not isinstance(efficiency, str) and efficiency.rows:
+        row = efficiency.rows[0]
+        bandwidth = format_si(kernels.device.bandwidth_bytes_per_s, "B/s")
+        answers.append(_share_of("FLOP/s", "FLOPs", row["flops_efficiency"], row["flops_covered"], peak))
+        answers.append(_share_of("bandwidth", "bytes", row["bandwidth_efficiency"], row["bytes_covered"], bandwidth))
+        if row["kernel_s"] is not None:
+            answers.append(Answer("Kernels of an iteration", format_si(row["kernel_s"], "s"), "summed; the median"))
+    calls = sum(row.calls for row in kernels.kernels)
+    if kernels.time_s is not None:
+        answers.append(Answer("All kernels", format_si(kernels.time_s, "s", 5), f"{calls:,} calls, summed"))
+    else:
+        answers.append(Answer("Calls", f"{calls:,}", "the profile holds no durations"))
+    return answers
+
+
+def _share_of(name: str, counted: str, share: float | None, covered: float, peak: str) -> Answer:
+    """A share of peak, where what was counted covers enough of the time to say so."""
+    if share is None or covered < _ENOUGH:
+        return Answer(f"Of peak {name}", "not known", f"{counted} are known for {covered:.0%} of an iteration's time")
+    return Answer(f"Of peak {name}", f"{share:.1%}", f"of {peak}, over a steady iteration")
+
+
+def _summary(kernels: KernelReport) -> str:
+    first = _ranked(kernels)
+    if not first:
+        return "The profile holds no times, so it does not say what to make faster first."
+    share = sum(row.share or 0.0 for row in first)
+    told = f"{short(first[0].name)} comes first: {first[0].share or 0:.1%} of the time"
+    if first[0].bound is not None and first[0].headroom is not None:
+        told += f", {first[0].headroom:.0%} of which would not be needed at the limit that {first[0].bound} sets"
+    listed = "" if len(first) == 1 else f" The {len(first)} that are to be looked at first make up {share:.0%} of it."
+    return f"{told}.{listed}"
+
+
+def _efficiency(efficiency: Efficiency | str) -> Section:
+    title = "How well the device was used"
+    if isinstance(efficiency, str):
+        return Section("efficiency", title, content=[f"Not from this profile: {efficiency}"])
+    page = efficiency_page(efficiency)
+    facts = [fact for fact in page.facts if fact[0] != "all of them"]
+    tables = [Table(_upright(sheet) if sheet.title == "Profiles" else sheet) for sheet in page.sheets]
+    return Section("efficiency", title, (), facts, tables, list(page.notes))
+
+
+def _upright(sheet: Sheet) -> Sheet:
+    """The one row of a sheet as a line for each figure."""
+    row = sheet.rows[0]
+    told = [
+        {"figure": column.title.replace("\n", " "), "value": column.text(row)}
+        for column in sheet.columns
+        if column.key != "file" and row.get(column.key) is not None
+    ]
+    return Sheet("In figures", [Column("figure", "figure", left=True), Column("value", "value")], told)
+
+
+def _time(kernels: KernelReport, page: Page, timeline: Timeline | str) -> Section:
+    content: list[Figure | Table | str] = []
+    if kernels.time_s is not None:
+        content.append(drawn("Shares of the classes of kernels.", lambda: class_chart(kernels, "Classes of kernels")))
+        content += [Table(sheet, sortable=True) for sheet in page.sheets if sheet.title == "By class"]
+    if isinstance(timeline, str):
+        content.append(f"No timeline: {timeline}")
+    else:
+        caption = (
+            "What ran when: of each slice of time the share that kernels of a kind were running. Above 100 % kernels "
+            "overlap, below it the device waits."
+        )
+        content.append(drawn(caption, lambda: timeline_chart(timeline, "Timeline"), tips=False))
+    return Section("time", "Where the time went", content=content)
+
+
+def _roofline(kernels: KernelReport) -> Section:
+    caption = (
+        "Each dot is a kernel, all its calls together, as far as the profiler counted its FLOPs and bytes; the lines "
+        "are the fastest that memory and arithmetic units allow."
+    )
+    otherwise = "The profiler counted FLOPs and bytes of no kernel, so none has a place under the roofline."
+    picture = drawn(caption, lambda: kernel_roofline(kernels, "Kernels under the roofline"), otherwise=otherwise)
+    return Section("roofline", "Roofline", content=[picture])
+
+
+def _ranked(kernels: KernelReport) -> list[KernelRow]:
+    return [] if kernels.time_s is None else kernels_that_matter(kernels.kernels)
+
+
+def _first(kernels: KernelReport) -> Section:
+    rows = [row.to_dict() for row in _ranked(kernels)]
+    title = "What to make faster first"
+    if not rows:
+        return Section("first", title, content=["The profile holds no times, so nothing comes first."])
+    lead = [
+        "By what could be gained: the time of a kernel times its headroom, the share of that time which it would not "
+        "need at the roofline; where FLOPs or bytes are not known, 1 less its occupancy; where that is not known "
+        "either, all of it, so that measuring it comes first."
+    ]
+    columns = [
+        Column("rank", "rank"),
+        Column("name", "kernel", left=True),
+        Column("class", "class", left=True),
+        Column("time_s", "time", lambda value: format_si(value, "s")),
+        Column("share", "share", lambda value: f"{value:.1%}"),
+        Column("headroom", "headroom", lambda value: f"{value:.0%}"),
+        Column("occupancy", "occupancy", lambda value: f"{value:.0%}"),
+        Column("bound", "nearest limit", left=True),
+        Column("flops_efficiency", "of peak FLOP/s", lambda value: f"{value:.1%}"),
+    ]
+    return Section("first", title, lead, content=[Table(Sheet("First to be looked at", _told(columns, rows), rows))])
+
+
+def _told(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> list[Column]:
+    """The columns that some row has a value for."""
+    return [column for column in columns if any(row[column.key] is not None for row in rows)]
+
+
+def _kernels(kernels: KernelReport, page: Page) -> Section:
+    tables = [Table(s, sortable=True, filterable=True) for s in page.sheets if s.title.startswith("Kernels")]
+    return Section("kernels", the_many(len(kernels.kernels), "kernel"), content=tables, notes=list(page.notes))
+
+
+def _counters(page: Page) -> Section | None:
+    tables = [Table(s) for s in page.sheets if s.title.startswith("Counters of")]
+    return Section("counters", "What the counters say", content=tables) if tables else None
+
+
+def _configuration(kernels: KernelReport, page: Page) -> Section:
+    facts = [fact for fact in page.facts if fact[0] != "run"]
+    content: list[Figure | Table | str] = []
+    if kernels.configuration:
+        rows = [{"name": name.replace("_", " "), "value": value} for name, value in kernels.configuration.items()]
+        columns = [Column("name", "setting", left=True), Column("value", "value", left=True)]
+        content.append(Table(Sheet("What the file's name says", columns, rows)))
+    return Section("run", "The run", facts=[("file", short(kernels.path)), *facts], content=content)

@@ -1,0 +1,225 @@
+"""`paleo-lite report` as people use it: what it refuses, and what it leaves behind when it does."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("altair")
+
+import paleo_lite as pl
+from paleo_lite import extras
+from paleo_lite.cli import main
+from paleo_lite.cli.alternatives import try_alternatives
+from paleo_lite.files import shipped
+from paleo_lite.networks import find_network
+from paleo_lite.timing.options import TrainingOptions
+from paleo_lite.units import format_si
+
+
+def run(*words):
+    return CliRunner().invoke(main, ["report", *map(str, words)], prog_name="paleo-lite")
+
+
+REFUSED = {
+    "no question": ([], 2, "one of the two"),
+    "two questions": (["alexnet", "--profile", "x.parquet"], 2, "one of the two"),
+    "unknown network": (["alexnex"], 2, "did you mean alexnet"),
+    "unknown device": (["alexnet", "--gpu", "k41m"], 2, "did you mean k40m"),
+    "unknown precision of the device": (["alexnet", "--precision", "fp8"], 2, "has no fp8 peak"),
+    "workers alone": (["alexnet", "--workers", "8"], 2, "how are the workers linked"),
+    "a link without workers": (["alexnet", "--link", "pcie3-x16"], 2, "--link is for several devices"),
+    "images without workers": (["alexnet", "--images", "1M"], 2, "--images is for several devices"),
+    "inference on several": (["alexnet", "--workers", "2", "--phase", "inference"], 2, "train together"),
+    "a program of a network": (["alexnet", "--program", "x"], 2, "--program is for the report of a profile"),
+    "a batch of a profile": (["--profile", "x", "--batch-size", "8"], 2, "--batch-size is for the report of a network"),
+    "no such profile": (["--profile", "nowhere.parquet"], 1, "nowhere.parquet"),
+    "fitting a batch that is given": (["alexnet", "--fit-batch", "--batch-size", "8"], 2, "leave the batch size out"),
+    "an optimizer at inference": (["alexnet", "--optimizer", "adam"], 2, "belong to --phase training"),
+    "another calibration": (["alexnet", "--calibration", "v100-sxm2-fp16"], 2, "says nothing of k40m"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_questions_take_one_sentence_and_leave_no_file(case, tmp_path):
+    words, code, sentence = REFUSED[case]
+    gpu = [] if "--gpu" in words else ["--gpu", "k40m"]
+    result = run(*words, *gpu, "-o", tmp_path / "r.html")
+    assert result.exit_code in (1, code), result.output
+    assert sentence in result.output
+    assert result.output.count("\n") <= 3 and "Traceback" not in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_file_is_kept_unless_forced(tmp_path):
+    path = tmp_path / "r.html"
+    path.write_text("mine")
+    refused = run("alexnet", "--gpu", "k40m", "-o", path)
+    assert refused.exit_code == 2 and "--force to replace it" in refused.output
+    assert path.read_text() == "mine"
+    forced = run("alexnet", "--gpu", "k40m", "-o", path, "--force")
+    assert forced.exit_code == 0, forced.output
+    assert path.read_text().startswith("<!doctype html>")
+    assert [each.name for each in tmp_path.iterdir()] == ["r.html"]
+    assert "--force" not in path.read_text()  # not part of how to get it again
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda folder: folder, "is a folder"),
+        (lambda folder: folder / "r.pdf", "a report is an .html file"),
+        (lambda folder: folder / "file" / "r.html", "is no folder"),
+    ],
+)
+def test_a_path_that_cannot_be_written(make, sentence, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = run("alexnet", "--gpu", "k40m", "-o", make(tmp_path))
+    assert result.exit_code in (1, 2) and sentence in result.output
+    assert "a defect" not in result.output
+
+
+def test_a_folder_without_permission_is_told_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("paleo_lite.api.predict", lambda **_: pytest.fail("it predicted"))
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # the tests may run as root, who may do anything
+    result = run("alexnet", "--gpu", "k40m", "-o", tmp_path / "r.html")
+    assert result.exit_code == 1 and f"there is no permission to write in {tmp_path}" in result.output
+
+
+def test_a_disk_that_fails_is_one_sentence(tmp_path, monkeypatch):
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("paleo_lite.files.write_aside", full)
+    result = run("alexnet", "--gpu", "k40m", "-o", tmp_path / "r.html")
+    assert result.exit_code == 1
+    assert result.output == f"paleo-lite: {tmp_path / 'r.html'}: cannot be written (No space left on device)\n"
+
+
+@pytest.mark.parametrize("library", ["altair", "vl_convert", "jinja2"])
+def test_a_missing_library_is_named_with_what_adds_it(library, tmp_path, monkeypatch):
+    real = extras.importlib.import_module
+
+    def absent(name, *rest):
+        if name == library:
+            raise ModuleNotFoundError(name=library)
+        return real(name, *rest)
+
+    monkeypatch.setattr(extras.importlib, "import_module", absent)
+    result = run("alexnet", "--gpu", "k40m", "-o", tmp_path / "r.html")
+    assert result.exit_code == 1
+    assert "paleo-lite: writing a report needs the 'plots' extra: pip install 'paleo-lite[plots]'" in result.output
+
+
+def test_predicting_imports_nothing_of_it():
+    code = (
+        "import sys; from click.testing import CliRunner; from paleo_lite.cli import main;"
+        "CliRunner().invoke(main, ['predict', 'alexnet', '--gpu', 'k40m']);"
+        "print([name for name in sys.modules if name.split('.')[0] in ('jinja2', 'altair', 'vl_convert')"
+        " or name.startswith('paleo_lite.report.page')])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+ASKED = {
+    "gpu": "v100-sxm2", "precision": "fp32", "batch_size": 8, "phase": "training", "time_model": None, "ppp": None,
+    "clock": None, "unit": None, "calibration": None, "execution": "eager", "hardware_files": (), "fit_batch": False,
+    "training": TrainingOptions("adam"), "memory": True,
+}  # fmt: skip
+
+
+def test_alternatives_are_what_predict_says():
+    asked = {**ASKED, "network": find_network("resnet18")}
+    found = try_alternatives(asked, pl.predict(**asked))
+    by_name = {each.name: each for each in found.tried}
+    for size in (16, 32, 64):
+        again = pl.predict(**{**asked, "batch_size": size})
+        assert by_name[f"batch {size}"].prediction.time_s == pytest.approx(again.time_s)
+    mixed = TrainingOptions("adam", mixed_precision=True)
+    again = pl.predict(**{**asked, "precision": "fp16", "training": mixed})
+    assert by_name["mixed precision in fp16"].prediction.time_s == pytest.approx(again.time_s)
+    for device in ("Tesla K40m", "H100 SXM5 80GB"):
+        again = pl.predict(**{**asked, "gpu": device})
+        other = by_name[device].prediction
+        assert (other.time_s, other.memory.fits) == (pytest.approx(again.time_s), again.memory.fits)
+    assert not any("compiled" in name for name in by_name)  # training is not fused
+    assert "Instinct MI300X" not in by_name  # only a bound is known of it
+
+
+@pytest.mark.parametrize("model", ["roofline", "peak"])
+def test_a_bound_is_compared_with_bounds(model):
+    asked = {**ASKED, "network": find_network("alexnet"), "phase": "inference", "training": None, "time_model": model}
+    found = try_alternatives(asked, pl.predict(**asked))
+    assert {each.prediction.model.name for each in found.tried} == {model}
+    by_name = {each.name: each for each in found.tried}
+    again = pl.predict(**{**asked, "gpu": "mi300x"})
+    assert by_name["Instinct MI300X"].prediction.time_s == pytest.approx(again.time_s)
+    assert "folded: batch norms in convolutions, chains fused" in by_name
+
+
+def test_a_ppp_says_nothing_of_other_platforms():
+    asked = {**ASKED, "network": find_network("alexnet"), "phase": "inference", "training": None, "ppp": 0.5}
+    found = try_alternatives(asked, pl.predict(**asked))
+    assert {each.change for each in found.tried} == {"batch", "execution"}
+    assert any("a PPP holds for the one platform" in text for text in found.left_out)
+
+
+def test_a_batch_that_does_not_fit_is_compared_with_the_largest_that_does():
+    asked = {**ASKED, "network": find_network("vgg16"), "batch_size": 4096}
+    prediction = pl.predict(**asked)
+    assert not prediction.memory.fits
+    largest = prediction.memory.largest_batch
+    names = [each.name for each in try_alternatives(asked, prediction).tried if each.change == "batch"]
+    assert names == [f"batch {largest:,}, the largest that fits"]
+
+
+QUESTIONS = {
+    "inference": ["alexnet", "--gpu", "k40m", "--batch-size", "4", "--time-model", "roofline", "--clock", "boost"],
+    "largest batch": ["resnet18", "--gpu", "t4", "--precision", "fp16", "--phase", "training", "--fit-batch",
+                      "--optimizer", "adam", "--mixed-precision", "--checkpointing", "sqrt"],
+    "several": ["resnet18", "--gpu", "k80-die", "--workers", "2", "--link", "ethernet20"],
+    "strong": ["resnet18", "--gpu", "k80-die", "--workers", "1,2", "--link", "ethernet20", "--scaling", "strong",
+               "--batch-size", "32", "--accumulation", "2"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_commands_on_the_page_give_its_figures(question, tmp_path):
+    """The JSON of the commands that a report names is where its figures come from, and it can be made again."""
+    path = tmp_path / "it's a report.html"
+    assert run(*QUESTIONS[question], "-o", path).exit_code == 0
+    page = path.read_text()
+    commands = [html.unescape(text) for text in re.findall(r"<code>(.*?)</code>", page)]
+    again, *others = (shlex.split(command)[1:] for command in commands)
+    for words in others:
+        result = CliRunner().invoke(main, words)
+        assert result.exit_code == 0, result.output
+        answer = json.loads(result.stdout)
+        step = answer["rows"][-1] if words[0] == "scale" else answer
+        shown = f"{step['speedup']:.4g} ×" if words[0] == "scale" else format_si(step["time_s"], "s")
+        assert f'<dd class="value">{shown}</dd>' in page
+    assert [words[0] for words in others] == (
+        ["predict", "scale"] if "--workers" in QUESTIONS[question] else ["predict"]
+    )
+    path.rename(tmp_path / "first.html")
+    assert CliRunner().invoke(main, again).exit_code == 0
+    assert path.read_text() == page
+
+
+def test_a_device_of_ones_own(tmp_path):
+    own = tmp_path / "k41m.toml"
+    text = (shipped("hardware") / "k40m.toml").read_text()
+    own.write_text(re.sub(r"(?m)^name = .*$", 'name = "<i>K41m</i>"', text, count=1))
+    path = tmp_path / "r.html"
+    result = run("alexnet", "--gpu", "k41m", "--hardware-file", own, "-o", path)
+    assert result.exit_code == 0, result.output
+    page = path.read_text()
+    assert "&lt;i&gt;K41m&lt;/i&gt;" in page and "<i>" not in page
+    assert ">k41m.toml</td>" in page

@@ -1,0 +1,77 @@
+"""Reports that several tests look at, and names that nobody would give a layer or a kernel in good faith."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from paleo_lite.cli import main
+from paleo_lite.files import shipped
+
+HOSTILE = [
+    "<script>document.title = 'taken'</script>",
+    "</title></style></table><img src=x onerror=\"document.title='taken'\">",
+    '" onmouseover="document.title=\'taken\'" x="',
+    "{{ 7 * 7 }}{% include 'x' %}",
+    "</svg><script>document.title='taken'</script>",
+    "]]>&lt;&#60;b\0\x1b[31m\u202e",
+    "x" * 5000,
+]
+
+
+@pytest.fixture(scope="session")
+def write():
+    """From the words behind ``paleo-lite report`` to the text of the file that it writes."""
+
+    def run(*words: object, output: Path) -> str:
+        result = CliRunner().invoke(main, ["report", *map(str, words), "-o", str(output)], prog_name="paleo-lite")
+        assert result.exit_code == 0, result.output
+        return output.read_text(encoding="utf-8")
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def hostile_network(tmp_path_factory) -> Path:
+    """AlexNet whose first layers have names that are no names."""
+    network = json.loads((shipped("models") / "alexnet.json").read_text())
+    network["name"] = "<b>alexnet</b>"
+    names = network["layers"]["name"]
+    names[: len(HOSTILE)] = HOSTILE
+    path = tmp_path_factory.mktemp("hostile") / "net.json"
+    path.write_text(json.dumps(network))
+    return path
+
+
+def write_profile(path: Path, kernels: list[str], calls: int = 1) -> Path:
+    """A pyprof parquet of so many calls of each kernel, 1 us each, half of them with FLOPs and bytes."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    names = [name for name in kernels for _ in range(calls)]
+    count = len(names)
+    columns = {
+        "Kernel": names,
+        "Sil(ns)": [1000 + index % 7 for index in range(count)],
+        "FLOPs": [1e6 * (index % 2) for index in range(count)],
+        "Bytes": [1e4 * (index % 2) for index in range(count)],
+        "Direction": ["fprop"] * count,
+        "Op": ["conv2d"] * count,
+    }
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def profile():
+    """Writes a profile with some kernels."""
+    return write_profile
+
+
+@pytest.fixture(scope="session")
+def hostile() -> list[str]:
+    """Such names."""
+    return HOSTILE

@@ -1,0 +1,63 @@
+"""What a prediction's time is spent on: shares that add up, and that follow from the terms by hand."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.timing.bounds import BOUNDS, bound_seconds
+from paleo_lite.timing.options import TrainingOptions
+
+TRAINED = TrainingOptions("adam", mixed_precision=True, checkpointing="sqrt", accumulation=4)
+CASES = {
+    "training": ("resnet18", {"batch_size": 32, "phase": "training"}, None),
+    "options": ("resnet18", {"batch_size": 32, "phase": "training", "training": TRAINED}, TRAINED),
+    "launches": ("mobilenet_v2", {}, None),
+    "fused": ("resnet18", {"execution": "folded"}, None),
+    "ppp": ("resnet18", {"ppp": 0.5}, None),
+    "peak": ("resnet18", {"time_model": "peak"}, None),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_they_add_up_to_the_time(case):
+    network, asked, options = CASES[case]
+    prediction = pl.predict(network, gpu="v100-sxm2", precision="fp16", **asked)
+    seconds = bound_seconds(prediction, options)
+    assert list(seconds) == list(BOUNDS)
+    assert min(seconds.values()) >= 0
+    assert sum(seconds.values()) == pytest.approx(prediction.time_s)
+    assert seconds["besides layers"] == prediction.constant_s
+
+
+def test_the_roofline_by_hand():
+    prediction = pl.predict("resnet18", gpu="k40m", batch_size=8, time_model="roofline")
+    seconds = bound_seconds(prediction)
+    rows = list(prediction.rows())
+    for bound, name in (("compute", "arithmetic"), ("memory", "memory traffic")):
+        assert seconds[name] == pytest.approx(sum(row["time_s"] for row in rows if row["bound"] == bound))
+        assert seconds[name] > 0
+    assert seconds["waiting for the host"] == seconds["short kernels"] == 0
+
+
+def test_where_memory_is_free_all_is_arithmetic():
+    prediction = pl.predict("resnet18", gpu="k40m", time_model="peak")
+    assert bound_seconds(prediction)["arithmetic"] == pytest.approx(prediction.time_s)
+
+
+def test_waiting_is_what_the_prediction_itself_says():
+    prediction = pl.predict("mobilenet_v2", gpu="v100-sxm2", precision="fp16")
+    (note,) = [note for note in prediction.notes if "the host launches" in note]
+    factor = float(re.search(r"([\d.]+) times as long", note).group(1))
+    seconds = bound_seconds(prediction)
+    layers = prediction.time_s - seconds["besides layers"]
+    assert layers / (layers - seconds["waiting for the host"]) == pytest.approx(factor, rel=0.03)  # as rounded there
+    assert seconds["short kernels"] > seconds["arithmetic"]  # at batch 1
+
+
+def test_a_large_batch_does_not_wait():
+    seconds = bound_seconds(pl.predict("vgg16", gpu="v100-sxm2", precision="fp16", batch_size=128))
+    assert seconds["waiting for the host"] < 0.01 * sum(seconds.values())
+    assert seconds["arithmetic"] > seconds["memory traffic"] > seconds["short kernels"]
