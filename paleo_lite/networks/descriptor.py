@@ -6,7 +6,6 @@ hold numbers that point into the lists ``shapes`` and ``attributes``.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -180,4 +179,6 @@ class _Pool:
 
 
 def _compact(value: Any) -> str:
+    import json  # for writing only: reading is msgspec's, and faster without
+
     return json.dumps(value, separators=(",", ":"))

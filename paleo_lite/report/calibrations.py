@@ -36,7 +36,7 @@ def calibration_page(calibration: Calibration) -> Page:
     )
     source = calibration.provenance
     facts = [
-        ("learnt from", f"{source.points} measurements of {len(source.networks)} networks: {', '.join(source.phases)}"),
+        ("learnt from", f"{source.points} measurements of {_counted(source.networks)}: {', '.join(source.phases)}"),
         ("sources", ", ".join(source.sources) or "-"),
         ("scatter", f"{calibration.scatter:.1%} of single measurements around the model"),
     ]
@@ -63,6 +63,10 @@ _HELP = {
     "half": "networks at batch 1 and at large batch",
     "step_s": "small networks at several batch sizes",
 }
+
+
+def _counted(networks: list[str]) -> str:
+    return networks[0] if len(networks) == 1 else f"{len(networks)} networks"
 
 
 def _help(name: str) -> str:
