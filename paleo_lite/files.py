@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from .errors import BadFile, PaleoError
+
+_T = TypeVar("_T")
 
 
 def write_aside(path: Path, data: bytes) -> None:
@@ -42,3 +49,35 @@ def cache_folder() -> Path:
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "paleo-lite"
+
+
+def read_typed(path: Path, kind: type[_T], what: str, bytes_at_most: int, raised: type[PaleoError] = BadFile) -> _T:
+    """Read a TOML or JSON file (by its ending) into a type that says what it must hold.
+
+    Parameters
+    ----------
+    path : Path
+    kind : type
+        A msgspec struct.
+    what : str
+        What such a file is, for the message: ``"calibration"``.
+    bytes_at_most : int
+    raised : type
+        The class of the error.
+
+    Raises
+    ------
+    BadFile
+        Or `raised`: if it cannot be read, is larger, or does not hold what it must; the message names file and field.
+    """
+    decode = msgspec.json.decode if path.suffix == ".json" else msgspec.toml.decode
+    try:
+        if path.stat().st_size > bytes_at_most:
+            raise raised(f"{path}: larger than {bytes_at_most} bytes, which no {what} is")
+        return decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise raised(f"{path}: cannot be read ({error.strerror})") from None
+    except (msgspec.DecodeError, ValueError) as error:  # also NUL in a name
+        raise raised(f"{path}: {error}") from None
+    except RecursionError:
+        raise raised(f"{path}: nested too deeply for a {what}") from None

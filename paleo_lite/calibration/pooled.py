@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadFile
-from ..files import shipped, write_aside
+from ..files import read_typed, shipped, write_aside
 from ..hardware import Device, find_device
 from ..timing.calibrated import NAMES
 from ..timing.fitted import CalibratedModel, rates_of
@@ -102,14 +102,7 @@ def read_pool(path: Path | None = None) -> Pool:
         If it is malformed, or of other parameters than this version fits.
     """
     path = path or shipped("calibrations") / POOL_FILE
-    try:
-        if path.stat().st_size > _BYTES_AT_MOST:
-            raise BadFile(f"{path}: larger than {_BYTES_AT_MOST} bytes, which no pool is")
-        pool = msgspec.json.decode(path.read_bytes(), type=Pool)
-    except OSError as error:
-        raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadFile(f"{path}: {error}") from None
+    pool = read_typed(path, Pool, "pool", _BYTES_AT_MOST)
     if pool.format != FORMAT or pool.parameters != list(NAMES):
         raise BadFile(f"{path}: of another version: 'make calibrations' writes it anew")
     for each in pool.fits:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadFile, CalibrationFailed, MissingExtra, UnknownName
-from ..files import shipped, write_aside
+from ..files import read_typed, shipped, write_aside
 from ..timing.calibrated import NAMES, PARAMETERS
 from ..timing.fitted import QUANTILES, CalibratedModel
 
@@ -176,16 +176,7 @@ def read_calibration(path: Path) -> Calibration:
     BadFile
         If it is malformed, incomplete or of a newer format; the message names file and field.
     """
-    try:
-        if path.stat().st_size > _BYTES_AT_MOST:
-            raise BadFile(f"{path}: larger than {_BYTES_AT_MOST} bytes, which no calibration is")
-        found = msgspec.toml.decode(path.read_bytes(), type=Calibration)
-    except OSError as error:
-        raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadFile(f"{path}: {error}") from None
-    except RecursionError:
-        raise BadFile(f"{path}: nested too deeply for a calibration") from None
+    found = read_typed(path, Calibration, "calibration", _BYTES_AT_MOST)
     if found.format != FORMAT:
         raise BadFile(f"{path}: format is {found.format}, this version of paleo-lite reads {FORMAT}")
     missing = [name for name in NAMES if name not in found.parameters]

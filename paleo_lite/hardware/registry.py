@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from ..errors import AmbiguousName, BadDevice, BadQuantity, UnknownName
-from ..files import shipped
+from ..files import read_typed, shipped
 from ..units import parse_quantity
 from .device import Device, Figure, Links
 
@@ -31,7 +31,7 @@ def read_device(path: Path) -> Device:
     BadDevice
         If it is malformed or misspelt, or a figure is not in its unit; the message names file, field and expectation.
     """
-    device = _decode(path, Device)
+    device = read_typed(path, Device, "hardware file", _BYTES_AT_MOST, BadDevice)
     device = msgspec.structs.replace(device, id=device.id or path.stem)
     for field, unit, figure in figures(device):
         try:
@@ -148,7 +148,7 @@ def read_links(path: Path | None = None) -> Links:
         If the file is malformed.
     """
     path = path or shipped("hardware") / "links.toml"
-    links = _decode(path, Links)
+    links = read_typed(path, Links, "hardware file", _BYTES_AT_MOST, BadDevice)
     for identity, link in links.link.items():
         for field, unit in (("per_direction", "B/s"), ("latency", "s"), ("random_reads", "IOPS")):
             figure = getattr(link, field)
@@ -157,16 +157,3 @@ def read_links(path: Path | None = None) -> Links:
             except BadQuantity as error:
                 raise BadDevice(f"{path}: link.{identity}.{field}: {error}") from None
     return links
-
-
-def _decode(path: Path, kind: type[_T]) -> _T:
-    try:
-        if path.stat().st_size > _BYTES_AT_MOST:
-            raise BadDevice(f"{path}: larger than {_BYTES_AT_MOST} bytes, which no hardware file is")
-        return msgspec.toml.decode(path.read_bytes(), type=kind)
-    except OSError as error:
-        raise BadDevice(f"{path}: cannot be read ({error.strerror})") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadDevice(f"{path}: {error}") from None
-    except RecursionError:
-        raise BadDevice(f"{path}: nested too deeply for a hardware file") from None

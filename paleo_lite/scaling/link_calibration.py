@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import BadFile
-from ..files import shipped
+from ..files import read_typed, shipped
 from ..units import parse_quantity
 from .collectives import LinkRate
 
@@ -126,14 +126,7 @@ def read_link_calibration(path: Path) -> LinkCalibration:
     BadFile
         If it is malformed, or a figure is not possible; the message names file and field.
     """
-    try:
-        if path.stat().st_size > _BYTES_AT_MOST:
-            raise BadFile(f"{path}: larger than {_BYTES_AT_MOST} bytes, which no calibration of a link is")
-        found = msgspec.toml.decode(path.read_bytes(), type=LinkCalibration)
-    except OSError as error:
-        raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFile(f"{path}: {error}") from None
+    found = read_typed(path, LinkCalibration, "calibration of a link", _BYTES_AT_MOST)
     if found.format != FORMAT:
         raise BadFile(f"{path}: format is {found.format}, this version of paleo-lite reads {FORMAT}")
     for name, fit in found.operations.items():

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from ..errors import BadFile, UnknownName, UsageProblem
-from ..files import shipped
+from ..files import read_typed, shipped
 from ..units import parse_quantity
 from .collectives import LinkRate
 from .job import Settings
@@ -111,14 +111,7 @@ def find_platform(name: str) -> Platform:
 
 def read_platform(path: Path) -> Platform:
     """Read a platform's TOML."""
-    try:
-        if path.stat().st_size > _BYTES_AT_MOST:
-            raise BadFile(f"{path}: larger than {_BYTES_AT_MOST} bytes, which no platform is")
-        platform = msgspec.toml.decode(path.read_bytes(), type=Platform)
-    except OSError as error:
-        raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFile(f"{path}: {error}") from None
+    platform = read_typed(path, Platform, "platform", _BYTES_AT_MOST)
     try:
         platform.topology()
         platform.settings(Settings())

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ..errors import BadFile, BadValue, UsageProblem
+from ..files import read_typed
 from ..hardware import find_device
 from ..units import parse_quantity
 from .collectives import LinkRate
@@ -149,7 +150,7 @@ def parse_topology(text: str, *, ppp: float | None = None, hardware_files: Itera
     if not text.endswith(".toml"):
         return _built(_parsed(text), ppp, hardware_files)
     try:
-        return _built(_read(Path(text)), ppp, hardware_files)
+        return _built(read_typed(Path(text), _Written, "topology", _BYTES_AT_MOST), ppp, hardware_files)
     except UsageProblem as error:
         raise BadFile(f"{text}: {error}") from None
 
@@ -174,17 +175,6 @@ def _link_text(match: re.Match[str], text: str) -> str | None:
     if link is not None and not link.strip():
         raise BadValue(f"topology {text!r}: after @ a link or its rate is missing, such as @ pcie3 or @ 25 GB/s")
     return link
-
-
-def _read(path: Path) -> _Written:
-    try:
-        if path.stat().st_size > _BYTES_AT_MOST:
-            raise BadFile(f"{path}: larger than {_BYTES_AT_MOST} bytes, which no topology is")
-        return msgspec.toml.decode(path.read_bytes(), type=_Written)
-    except OSError as error:
-        raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise BadFile(f"{path}: {error}") from None
 
 
 def _built(written: _Written, ppp: float | None, hardware_files: Iterable[Path]) -> Topology:
