@@ -23,7 +23,7 @@ from ..units import element_bytes
 from .calibrate import held_out, prior_of
 from .fit import Runs, stack
 from .layer_datasets import LayerTime, hash_of
-from .validate import scores, simple_times
+from .validate import Row, scores, simple_times
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,25 +53,10 @@ class LayerPoint(msgspec.Struct, frozen=True):
         return self.predicted_s / self.layer.time_s - 1
 
 
-class LayerRow(msgspec.Struct, frozen=True):
-    """A line of the table: shares of 1, as in `validate.Row`."""
+class LayerRow(Row, frozen=True):
+    """A line of the table: a `Row` of one kind of layer."""
 
-    split: str
-    gpu: str
-    precision: str
-    kind: str
-    phase: str
-    points: int
-    mape: float
-    median: float
-    p90: float
-    bias: float
-    rank_correlation: float | None
-    coverage_80: float
-    coverage_90: float
-    width_90: float
-    baselines: dict[str, float]
-    source: str
+    kind: str = ""
 
 
 def validate_layers(layers: Sequence[LayerTime]) -> tuple[list[LayerRow], list[LayerPoint]]:
@@ -109,7 +94,9 @@ def validate_layers(layers: Sequence[LayerTime]) -> tuple[list[LayerRow], list[L
             scored = scores(measured, predicted[chosen], deviation[chosen])
             number = int(chosen.sum())
             rows.append(
-                LayerRow("layers", gpu, precision, kind, phase, number, **scored, baselines=baselines, source=source)
+                LayerRow(
+                    "layers", gpu, precision, phase, number, **scored, baselines=baselines, source=source, kind=kind
+                )
             )
         points += [LayerPoint(each, float(p), float(d)) for each, p, d in zip(group, predicted, deviation)]
     if not rows:
