@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 from functools import lru_cache
 
@@ -35,3 +37,39 @@ def interruptible():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+UNTESTED = "not tested in a browser"
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say once why there was no browser."""
+    reasons = {str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []) if report.longrepr}
+    for reason in sorted(reason for reason in reasons if UNTESTED in reason):
+        terminalreporter.write_line(reason.removeprefix("Skipped: "))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium; without one the test is skipped, or fails where PALEO_LITE_BROWSER is ``required``."""
+
+    def absent(what):
+        if os.environ.get("PALEO_LITE_BROWSER") == "required":
+            pytest.fail(f"{UNTESTED}: {what}")
+        pytest.skip(f"{UNTESTED}: {what}")
+
+    try:
+        from playwright.sync_api import sync_playwright
+    except ModuleNotFoundError:
+        absent("playwright is not installed")
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        absent("there is no Chromium (apt-get install chromium)")
+    arguments = [
+        "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync",
+    ]  # fmt: skip
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=found, args=arguments)
+        yield chromium
+        chromium.close()

@@ -8,13 +8,6 @@ import json
 import pytest
 
 
-def pytest_terminal_summary(terminalreporter):
-    """Say once why there was no browser."""
-    reasons = {str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []) if report.longrepr}
-    for reason in sorted(reason for reason in reasons if "not tested in a browser" in reason):
-        terminalreporter.write_line(reason.removeprefix("Skipped: "))
-
-
 @pytest.fixture(scope="session")
 def pyprof_profile() -> bytes:
     """pyprof's columns: 4.29 GFLOP in 2 ms are half of the Tesla K40m's 4.29 TFLOP/s; half of the time is no FLOPs."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -23,27 +21,9 @@ from paleo_lite.cli import main
 from paleo_lite.cli.ui import ADDRESS, free_port
 from paleo_lite.units import format_si
 
-REQUIRED = os.environ.get("PALEO_LITE_BROWSER") == "required"
-"""Set where a browser is to be had: then its absence fails the tests, which it otherwise skips."""
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 CHART = "[data-testid=stVegaLiteChart] .marks"
 READY = '[data-testid="stApp"][data-test-script-state="notRunning"]'
-
-
-UNTESTED = "the page is not tested in a browser"
-
-
-def absent(what):
-    message = f"{UNTESTED}: {what}"
-    if REQUIRED:
-        pytest.fail(message)
-    pytest.skip(message)
 
 
 @pytest.fixture(scope="module")
@@ -72,20 +52,6 @@ def wait_for(address, process, log):
         except OSError:
             time.sleep(0.1)
     pytest.fail(f"the page did not start: {log.read_text()}")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    try:
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError:
-        absent("playwright is not installed")
-    if CHROMIUM is None:
-        absent("there is no Chromium (apt-get install chromium)")
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield found
-        found.close()
 
 
 @pytest.fixture

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
 import pytest
 
 pytest.importorskip("altair")
 
-REQUIRED = os.environ.get("PALEO_LITE_BROWSER") == "required"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 LAYERS = "section#layers"
 CONTRAST = """() => {
@@ -38,27 +29,6 @@ CONTRAST = """() => {
   return least;
 }"""
 """The least contrast of any text with what is behind it, as WCAG 2 defines it."""
-
-
-def absent(what):
-    message = f"the report is not tested in a browser: {what}"
-    if REQUIRED:
-        pytest.fail(message)
-    pytest.skip(message)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    try:
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError:
-        absent("playwright is not installed")
-    if CHROMIUM is None:
-        absent("there is no Chromium (apt-get install chromium)")
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
