@@ -1,0 +1,116 @@
+"""The files that examples in README.md and docs take for granted, by the name they have there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+_RUN = "run_0_config_{nodes}_2_ib_nvprof_2_resnet50_dali-gpu_{batch}_{gradients}_fp32_ret_0_0.gzip"
+
+
+_TRACE = "profiles/torch_chrome_trace_resnet50/resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz"
+
+_SMALL_TRACE = "profiles/torch_chrome_trace/critical_path__simple_add__benchmark_result_493459_1694039959_trace.json.gz"
+
+
+def data_folder() -> Path | None:
+    """The folder of measured data, from PALEO_LITE_DATA; none where there is none."""
+    folder = ROOT / (os.environ.get("PALEO_LITE_DATA") or "../shared/data")
+    return folder if (folder / "surfboard").is_dir() else None
+
+
+def bring(name: str) -> None:
+    """Put one of the files into the working folder."""
+    if name in FILES:
+        FILES[name]()
+        return
+    data = data_folder()
+    assert data is not None
+    for path, source in DATA_FILES[name].items():
+        if not Path(path).exists():
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).symlink_to(data / source)
+
+
+def _run(nodes: int, batch: int, gradients: str = "fp16") -> str:
+    return "surfboard/pyprof_kernels/" + _RUN.format(nodes=nodes, batch=batch, gradients=gradients)
+
+
+def _measured() -> None:
+    """Steps as somebody might have timed them: twice the roofline's time. No number of it is shown anywhere."""
+    import paleo_lite as pl
+
+    rows = ["gpu,network,batch_size,phase,precision,time_s,image_size,framework,source"]
+    for network in ("resnet18", "resnet50", "vgg16", "densenet121", "alexnet", "mobilenet_v2"):
+        for gpu, precision, batch in (("t4", "fp16", 16), ("t4", "fp16", 64), ("k40m", "fp32", 16)):
+            found = pl.predict(network, gpu=gpu, precision=precision, batch_size=batch, time_model="roofline")
+            rows.append(f"{gpu},{network},{batch},inference,{precision},{2 * found.time_s:.4g},,pytorch 2.4,an example")
+    Path("measured.csv").write_text("\n".join(rows) + "\n")
+
+
+def _sweep() -> None:
+    """A small one."""
+    from click.testing import CliRunner
+
+    from paleo_lite.cli import main
+
+    asked = "sweep --networks resnet50,vgg16 --gpus all --precisions fp32,fp16 --batch-sizes 16,64 -o sweep.parquet"
+    assert CliRunner().invoke(main, asked.split()).exit_code == 0
+
+
+def _write(path: str, text: str) -> Callable[[], None]:
+    def write() -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text)
+
+    return write
+
+
+_MODEL = '''\
+from torch import nn
+
+
+def make():
+    """A small network, as a reader's own might be."""
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
+        nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.BatchNorm2d(64), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
+    )
+'''
+
+_PROTOTXT = """\
+name: "small"
+input: "data"
+input_shape { dim: 1 dim: 3 dim: 32 dim: 32 }
+layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1"
+  convolution_param { num_output: 16 kernel_size: 3 pad: 1 } }
+layer { name: "relu1" type: "ReLU" bottom: "conv1" top: "conv1" }
+layer { name: "fc" type: "InnerProduct" bottom: "conv1" top: "fc" inner_product_param { num_output: 10 } }
+"""
+
+FILES: dict[str, Callable[[], None]] = {
+    "measured.csv": _measured,
+    "sweep.parquet": _sweep,
+    "my_package.model": _write("my_package/model.py", _MODEL),
+    "mine.toml": _write("mine.toml", (ROOT / "hardware" / "t4.toml").read_text().replace("Tesla T4", "Mine")),
+    "alexnet.prototxt": _write("alexnet.prototxt", _PROTOTXT),
+}
+"""Files that need no measured data, and what makes them."""
+
+_RUNS = (_run(8, 32), _run(8, 64), _run(16, 32), _run(16, 64))
+
+DATA_FILES: dict[str, dict[str, str]] = {
+    "run.parquet": {"run.parquet": _run(8, 32)},
+    "before.parquet": {"before.parquet": _run(8, 32, "fp32")},
+    "after.parquet": {"after.parquet": _run(8, 32)},
+    "profiles/": {f"profiles/{Path(run).name}": run for run in _RUNS},
+    "run_*.gzip": {Path(run).name: run for run in _RUNS},
+    **{name: {name: _SMALL_TRACE} for name in ("a1.json", "a2.json", "b1.json", "b2.json")},
+    "batch_durations.csv": {"batch_durations.csv": "surfboard/derived/cartesius_batch_durations_recovered.csv"},
+    "trace.json.gz": {"trace.json.gz": _TRACE},
+}
+"""Files of measured data: where they go, and where in the data folder they are."""

@@ -1,0 +1,311 @@
+"""The commands in README.md and docs: found, run in order, and their output put back where it is shown.
+
+``python docs/examples.py`` (``make examples``) writes the output below every ``$ paleo-lite`` of a ``console`` block
+anew. ``tests/test_docs.py`` runs the same and compares. A page is one session: its commands run from top to bottom in
+one folder, a block with ``title="FILE"`` is that file, and files that a reader brings along are in `example_files`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from example_files import DATA_FILES, FILES, bring, data_folder
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+NOT_RUN = {
+    r"make \w+": "sets up environments, or runs the tests themselves",
+    r"pip install ": "needs a package index",
+    r"paleo-lite measure\b": "takes minutes; tests/measure runs it",
+    r"paleo-lite predict .*--gpu ID": "needs what measure wrote",
+    r"paleo-lite ui\b": "serves until it is stopped; tests/ui runs it",
+    r"paleo-lite scaled .*markers/": "needs three kinds of profiles of one program; tests/efficiency/test_scaled.py",
+    r"paleo-lite sweep --networks all": "takes half a minute; tests/cli/test_sweep.py has smaller ones",
+}
+"""Commands that are shown and not run here, and why not."""
+
+_SHELL = ("sh", "bash", "shell", "console")
+_COMMAND = re.compile("|".join([r"paleo-lite ", *NOT_RUN]))
+
+
+class NeedsDataError(Exception):
+    """A command reads measured data that is not here."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that a page asks its reader to do.
+
+    Parameters
+    ----------
+    kind : {"file", "command", "python"}
+    text : str
+        What the file contains, the command without its prompt, or the code.
+    line : int
+        Where it stands, from 1.
+    name : str
+        The file's name.
+    shown : (int, int), optional
+        The lines of the page (from 0, half open) that show a command's output.
+    """
+
+    kind: str
+    text: str
+    line: int
+    name: str = ""
+    shown: tuple[int, int] | None = None
+
+
+def steps_of(page: str) -> list[Step]:
+    """What a page's text asks its reader to do, from top to bottom."""
+    lines = page.splitlines()
+    found: list[Step] = []
+    for language, title, first, last in _blocks(lines):
+        indent = len(lines[first]) - len(lines[first].lstrip()) if first < last else 0
+        block = [line[indent:] for line in lines[first:last]]
+        if title:
+            found.append(Step("file", "\n".join(block) + "\n", first + 1, title))
+        elif language == "python":
+            found.append(Step("python", "\n".join(block), first + 1))
+        elif language == "console":
+            found += _console(block, first)
+        elif language in _SHELL or (not language and block and _COMMAND.match(block[0])):
+            found += [Step("command", text, first + at + 1) for at, _, text in _commands(block)]
+    return found
+
+
+def _blocks(lines: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
+    """Language, title, first and last line of each block of code, between fences or indented by four spaces."""
+    at = 0
+    while at < len(lines):
+        fence = re.match(r" *```(\w*)(.*)$", lines[at])
+        if fence:
+            end = next(i for i in range(at + 1, len(lines)) if lines[i].strip() == "```")
+            title = re.search(r'title="([^"]+)"', fence[2])
+            yield fence[1], title[1] if title else "", at + 1, end
+            at = end + 1
+        elif lines[at].startswith("    ") and not (at and lines[at - 1].strip()):
+            end = next((i for i in range(at, len(lines)) if lines[i].strip() and lines[i][0] != " "), len(lines))
+            yield "", "", at, end
+            at = end
+        else:
+            at += 1
+
+
+def _commands(block: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+    """First line, line after the last, and text of each command; lines that end in a backslash go on."""
+    at = 0
+    while at < len(block):
+        start, text = at, block[at]
+        while text.endswith("\\"):
+            at += 1
+            text = text[:-1] + block[at].strip()
+        at += 1
+        if text.strip() and not text.lstrip().startswith("#"):
+            yield start, at, text.strip()
+
+
+def _console(block: Sequence[str], first: int) -> Iterator[Step]:
+    prompts = [at for at, line in enumerate(block) if line.startswith("$ ")]
+    for at, following in zip(prompts, [*prompts[1:], len(block)]):
+        _, after, text = next(_commands(block[at:following]))
+        yield Step("command", text[2:], first + at + 1, shown=(first + at + after, first + following))
+
+
+@dataclass
+class Session:
+    """One page's commands, run in order in one folder, each when it is first asked for.
+
+    Parameters
+    ----------
+    page : str
+        Its text.
+    folder : Path
+    columns : int
+        How wide the terminal is whose output the page shows.
+    """
+
+    page: str
+    folder: Path
+    columns: int = 80
+    steps: list[Step] = field(init=False)
+    done: dict[int, tuple[int, str] | NeedsDataError] = field(default_factory=dict)
+    names: dict[str, object] = field(default_factory=dict)
+    unmade: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.steps = steps_of(self.page)
+
+    def outcome(self, at: int) -> tuple[int, str]:
+        """Exit code and output of a step, after those before it.
+
+        Raises
+        ------
+        NeedsDataError
+            If it reads measured data that is not here, or what such a step would have made.
+        """
+        for earlier in range(at + 1):
+            if earlier not in self.done:
+                with _inside(self.folder):
+                    self.done[earlier] = self._run(self.steps[earlier])
+        result = self.done[at]
+        if isinstance(result, NeedsDataError):
+            raise result
+        return result
+
+    def _run(self, step: Step) -> tuple[int, str] | NeedsDataError:
+        if step.kind == "file":
+            Path(step.name).parent.mkdir(parents=True, exist_ok=True)
+            Path(step.name).write_text(step.text)
+            return 0, ""
+        if step.kind == "python":
+            with redirect_stdout(io.StringIO()) as printed:
+                exec(compile(step.text, f"line {step.line}", "exec"), self.names)
+            return 0, printed.getvalue()
+        if why_not_run(step.text):
+            return 0, ""
+        words = shlex.split(step.text, comments=True)
+        made = {after for word, after in pairwise(words) if word == ">" or re.fullmatch(r"-o|--(\w+-)?out(put)?", word)}
+        try:
+            if words[1] == "validate" and "--data" not in words and data_folder() is None:
+                raise NeedsDataError("no measured data to hold out: set PALEO_LITE_DATA")
+            self._bring([word for word in words if word not in made])
+        except NeedsDataError as error:
+            self.unmade |= made
+            return error
+        for name in made:  # of an example before, to which this one is an alternative
+            Path(name).unlink(missing_ok=True)
+        return self._call(words)
+
+    def _bring(self, words: Sequence[str]) -> None:
+        for name in {part for word in words for part in re.split(r"[,=:]", word)}:
+            if name in self.unmade:
+                raise NeedsDataError(f"{name} would come from measured data: set PALEO_LITE_DATA")
+            if Path(name).exists():
+                continue
+            if name in DATA_FILES and data_folder() is None:
+                raise NeedsDataError(f"no measured data for {name}: set PALEO_LITE_DATA")
+            if name in FILES or name in DATA_FILES:
+                bring(name)
+
+    def _call(self, words: list[str]) -> tuple[int, str]:
+        from click.testing import CliRunner
+
+        from paleo_lite.cli import main
+
+        target = words[words.index(">") + 1] if ">" in words else None
+        arguments = [
+            path
+            for word in words[1 : words.index(">") if target else None]
+            for path in (sorted(map(str, Path().glob(word))) if "*" in word and "/" not in word else []) or [word]
+        ]
+        environment = {"COLUMNS": str(self.columns), "PALEO_LITE_DATA": str(data_folder() or "")}
+        ran = CliRunner(env=environment).invoke(main, arguments, prog_name="paleo-lite")
+        if ran.exit_code == 0 and target:
+            # A reader fills in what a template leaves open: the example's own file is what that comes to.
+            bring(target) if target in FILES else Path(target).write_text(ran.stdout)
+        return ran.exit_code, ran.stdout if ran.exit_code == 0 else ran.output
+
+
+def why_not_run(command: str) -> str:
+    """Why a command is not run here; empty where it is.
+
+    Raises
+    ------
+    ValueError
+        If it is neither one of ours nor in `NOT_RUN`.
+    """
+    for pattern, reason in NOT_RUN.items():
+        if re.match(pattern, command):
+            return reason
+    if not command.startswith("paleo-lite "):
+        raise ValueError(f"cannot run {command!r}: let it be one of paleo-lite, or say in NOT_RUN why it is not run")
+    return ""
+
+
+@contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    """Work in a folder, whose modules can be imported, until the end of the block."""
+    before = Path.cwd()
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        os.chdir(before)
+        sys.path.remove(str(folder))
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
+                del sys.modules[name]
+
+
+def as_shown(output: str, shown: Sequence[str]) -> list[str]:
+    """The lines that a page shows of an output: all, or where ``...`` is shown last, as many as before."""
+    lines = [line.rstrip() for line in output.splitlines()]
+    while lines and not lines[-1]:
+        lines.pop()
+    return [*lines[: len(shown) - 1], "..."] if shown and shown[-1] == "..." else lines
+
+
+def shown_lines(page: str, step: Step) -> list[str]:
+    """The output that a page's text shows below a command."""
+    assert step.shown is not None
+    lines = page.splitlines()[slice(*step.shown)]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def refill(page: str, folder: Path, columns: int) -> tuple[str, list[str]]:
+    """A page's text with what it shows written anew, and what failed or could not be run: there it stays as it is."""
+    session = Session(page, folder, columns)
+    lines, fresh, failed = page.splitlines(), [], []
+    for at, step in enumerate(session.steps):
+        try:
+            code, output = session.outcome(at)
+        except NeedsDataError as missing:
+            failed.append(f"line {step.line}: {missing}")
+            continue
+        if code:
+            failed.append(f"line {step.line}: {step.text}\n{output}")
+        elif step.shown is not None:
+            gap = [""] if lines[step.shown[1]].startswith("$ ") else []
+            fresh.append((step.shown, [*as_shown(output, shown_lines(page, step)), *gap]))
+    for (first, last), output_lines in reversed(fresh):
+        lines[first:last] = output_lines
+    return "\n".join(lines) + "\n", failed
+
+
+def columns_of(page: Path) -> int:
+    """How wide the terminal is that a page shows: what fits beside the site's navigation, and what GitHub shows."""
+    return 100 if page.name == "README.md" else 80
+
+
+def main() -> None:
+    """Refill the pages named, or all; exits with 1 where some of it could not be run."""
+    failures = []
+    for page in [Path(name).resolve() for name in sys.argv[1:]] or PAGES:
+        before = page.read_text()
+        with tempfile.TemporaryDirectory() as folder:
+            after, failed = refill(before, Path(folder), columns_of(page))
+        failures += [f"{page.relative_to(ROOT)}: left as it is: {failure}" for failure in failed]
+        if after != before:
+            page.write_text(after)
+            print(f"{page.relative_to(ROOT)}: written")
+    sys.exit("\n".join(failures) if failures else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""README and docs: every command runs and prints what is shown, every link leads somewhere, and the site builds."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+
+from paleo_lite.cli import main
+
+ROOT = Path(__file__).parent.parent
+
+
+def _load(name, path):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+examples = _load("paleo_lite_examples", ROOT / "docs" / "examples.py")
+site_pages = _load("paleo_lite_site_pages", ROOT / "docs" / "pages.py")
+PAGES = {str(page.relative_to(ROOT)): page for page in examples.PAGES}
+TEXTS = {name: page.read_text() for name, page in PAGES.items()}
+# What --help shows is in the reference, too.
+TEXTS |= {f"{name} --help": text for name, text in site_pages.command_pages().items()}
+STEPS = [(name, at, step) for name, text in TEXTS.items() for at, step in enumerate(examples.steps_of(text))]
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    """One session for each page."""
+
+    @cache
+    def start(name):
+        columns = examples.columns_of(PAGES[name]) if name in PAGES else 80
+        return examples.Session(TEXTS[name], tmp_path_factory.mktemp("page"), columns)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        pytest.param(name, at, id=f"{name}:{step.line} {step.text.splitlines()[0][:60]}")
+        for name, at, step in STEPS
+        if step.kind != "file" and not (step.kind == "command" and examples.why_not_run(step.text))
+    ],
+)
+def test_an_example_runs_and_prints_what_is_shown(session, name, at):
+    try:
+        code, output = session(name).outcome(at)
+    except examples.NeedsDataError as missing:
+        pytest.skip(str(missing))
+    assert code == 0, output
+    step = session(name).steps[at]
+    if step.shown is not None:
+        shown = examples.shown_lines(TEXTS[name], step)
+        assert examples.as_shown(output, shown) == shown, "make examples writes it anew"
+
+
+def test_what_is_not_run_is_still_there():
+    """A reason that no command needs any more goes."""
+    commands = [step.text for _, _, step in STEPS if step.kind == "command"]
+    assert [pattern for pattern in examples.NOT_RUN if not any(re.match(pattern, text) for text in commands)] == []
+
+
+def test_an_unknown_command_is_no_example():
+    with pytest.raises(ValueError, match="cannot run 'curl x'"):
+        examples.why_not_run("curl x")
+
+
+def test_refilling_writes_what_commands_print(tmp_path):
+    page = "```console\n$ paleo-lite --version\nold\nlines\n\n$ paleo-lite hardware list\none\n...\n```\nend\n"
+    page += "```console\n$ paleo-lite predict nothing\nas it was\n```\n"
+    text, failed = examples.refill(page, tmp_path, 80)
+    lines = text.splitlines()
+    assert lines[:2] == ["```console", "$ paleo-lite --version"]
+    assert lines[2].startswith("paleo-lite 0.")
+    assert lines[3:5] == ["", "$ paleo-lite hardware list"]
+    assert "devices" in lines[5]
+    assert lines[6:9] == ["...", "```", "end"]
+    assert lines[9:] == ["```console", "$ paleo-lite predict nothing", "as it was", "```"]
+    assert len(failed) == 1
+    assert "line 12: paleo-lite predict nothing" in failed[0]
+    assert examples.refill(text, tmp_path, 80)[0] == text
+
+
+def test_the_readme_says_what_its_python_example_comes_to(session):
+    readme = session("README.md")
+    for at, step in enumerate(readme.steps):
+        if step.kind == "python":
+            readme.outcome(at)
+    kinds = readme.names["pl"].layers("vgg19", convention="macs").by_kind()
+    assert f"{kinds['conv2d']['share']:.2%}" == "99.37%"
+    assert "99.37 %" in TEXTS["README.md"]
+    assert sum(step.shown is not None for step in readme.steps) >= 3
+
+
+def test_a_command_that_needs_absent_data_says_so_and_so_does_what_follows_from_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("PALEO_LITE_DATA", str(tmp_path / "nowhere"))
+    page = "```sh\npaleo-lite calibrate profiles/ --gpu k40m --network resnet50 -o k.toml\n"
+    page += "paleo-lite calibrations show k.toml\npaleo-lite --version\n```\n"
+    session = examples.Session(page, tmp_path)
+    with pytest.raises(examples.NeedsDataError, match="no measured data for profiles/: set PALEO_LITE_DATA"):
+        session.outcome(0)
+    with pytest.raises(examples.NeedsDataError, match=r"k\.toml would come from measured data"):
+        session.outcome(1)
+    assert session.outcome(2)[0] == 0
+
+
+LINK = re.compile(r"(?<!!)\[[^\]\[]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+
+
+@pytest.mark.parametrize("name", [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_to_files_that_exist(name):
+    """In the repository, as a reader of the sources sees it; mkdocs checks those of the site."""
+    page = ROOT / name
+    generated = {
+        ROOT / "docs" / "reference" / "commands" / f"{command}.md" for command in [*main.list_commands(None), "index"]
+    }
+    outside = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
+    targets = [first or second for first, second in LINK.findall(outside)]
+    targets = [
+        (page.parent / target.split("#")[0]).resolve() for target in targets if not re.match(r"https?:|#", target)
+    ]
+    assert [str(target) for target in targets if not target.exists() and target not in generated] == []
+
+
+def test_every_page_is_in_the_navigation_once():
+    config = (ROOT / "mkdocs.yml").read_text()
+    listed = sorted(re.findall(r"^ +- (?:[^:\n]+: )?([\w/-]+\.md)$", config[config.index("\nnav:") :], re.MULTILINE))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert listed == sorted(pages | {"reference/commands/index.md", "changelog.md", "contributing.md"})
+
+
+def test_files_that_a_text_names_become_links():
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="how-to/page.md"))
+    config = SimpleNamespace(nav=[{"Home": "index.md"}, {"Explanation": [{"The time model": "model.md"}]}])
+    text = (
+        "See `docs/model.md` (docs/model.md), [rules](../../CONTRIBUTING.md) and docs/none.md.\n\n    docs/model.md\n"
+    )
+    linked = "[The time model](../model.md)"
+    assert site_pages.on_page_markdown(text + "```\ndocs/model.md\n```\n", page, config, None) == (
+        f"See {linked} ({linked}), [rules](../contributing.md) and docs/none.md.\n\n"
+        "    docs/model.md\n```\ndocs/model.md\n```\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site; no warning is let pass, and there is no network to ask."""
+    pytest.importorskip("material", reason="the site needs mkdocs-material: pip install 'paleo-lite[docs]'")
+    pytest.importorskip("mkdocstrings", reason="the site needs mkdocstrings: pip install 'paleo-lite[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    environment = {
+        **os.environ,
+        "NO_MKDOCS_2_WARNING": "1",
+        "https_proxy": "http://127.0.0.1:9",
+        "http_proxy": "http://127.0.0.1:9",
+    }
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    assert "WARNING" not in built.stderr
+    return folder
+
+
+def test_the_site_loads_nothing_from_elsewhere(site):
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 30
+    loads = re.compile(r"""<(?:script|img|iframe|source|video|audio)[^>]*\ssrc=["']?((?:https?:)?//[^"' >]+)""")
+    links = re.compile(r"<link[^>]*>")
+    for page in pages:
+        text = page.read_text()
+        elsewhere = loads.findall(text)
+        elsewhere += [tag for tag in links.findall(text) if re.search(r"""href=["']?(?:https?:)?//""", tag)]
+        assert elsewhere == [], page
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"""(?:url\(|@import )["']?(?:https?:)?//""", sheet.read_text()), sheet
+
+
+def test_every_command_has_a_page_with_all_its_options(site):
+    for name in main.list_commands(None):
+        text = html.unescape(re.sub(r"<[^>]+>", "", (site / "reference" / "commands" / f"{name}.html").read_text()))
+        for parameter in main.get_command(None, name).params:
+            if isinstance(parameter, click.Option) and parameter.name not in ("help", "debug"):
+                assert parameter.opts[-1] in text, f"{name} {parameter.opts}"
+
+
+def test_the_python_reference_has_the_public_face_with_its_real_defaults(site):
+    text = (site / "reference" / "python" / "index.html").read_text()
+    text = re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", "", text)))
+    for name in ("predict", "layers", "scale", "devices", "network_names", "trace"):
+        assert f" {name}(" in text
+    # numpydoc's {"fp64", "fp32", ...} is a set of choices, and fp32 what the signature takes
+    assert re.search(r"precision \( ?'fp64' \| 'fp32' .*?default: 'fp32'", text)
