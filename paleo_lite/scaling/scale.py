@@ -78,19 +78,19 @@ def scale(
         if total < number:
             raise BadValue(f"a batch of {total} is smaller than {number} workers: each needs a sample")
         parts = run(job, machine, total, settings) if number > 1 else alone
-        rows.append(_row(job, machine, total, parts, (batch_size / alone.time_s, batch_size), strategy))
+        rows.append(_row(job, machine, total, parts, batch_size / alone.time_s, strategy))
     return priced(rows, budget)
 
 
-def _row(job: Job, machine: Topology, total: int, parts: Parts, alone: tuple[float, int], strategy: str) -> ScaleRow:
+def _row(job: Job, machine: Topology, total: int, parts: Parts, alone_per_s: float, strategy: str) -> ScaleRow:
     workers, time = machine.workers, parts.time_s
     throughput = total / time
-    speedup = throughput / alone[0]
-    step = job.at(alone[1])
+    speedup = throughput / alone_per_s
+    step = job.at(total // workers)
     fits = None if parts.memory_bytes is None else parts.memory_bytes <= job.device.memory_bytes - RESERVE_BYTES
     interval = None
     if step.interval is not None:
-        # What is computed lies as far from the prediction as one device's step does; exchanges are taken as they are.
+        # What is computed lies as far off as one device's step of its samples does; exchanges are taken as they are.
         low, high = (parts.exposed_s + (time - parts.exposed_s) * end / step.time_s for end in step.interval)
         interval = (low, high)
     return ScaleRow(
@@ -105,7 +105,7 @@ def _row(job: Job, machine: Topology, total: int, parts: Parts, alone: tuple[flo
         speedup=speedup,
         efficiency=speedup / workers,
         memory_bytes=parts.memory_bytes,
-        limited_by=_limit(machine, parts, total / alone[0] / workers, fits),
+        limited_by=_limit(machine, parts, total / alone_per_s / workers, fits),
         interval=interval,
         notes=parts.notes,
         strategy=strategy,

@@ -116,8 +116,7 @@ def test_several_workers_are_those_of_scale(tmp_path, strategy) -> None:
         assert row["scaling_efficiency"] == pytest.approx(one.efficiency, rel=1e-9)
         assert (row["collective"] or "") == one.collective
         ends = None if row["low_s"] is None else (row["low_s"], row["high_s"])
-        if row["scaling"] == "weak":  # `scale` takes the interval at the batch that was given: the same, here
-            assert ends == (None if one.interval is None else pytest.approx(one.interval, rel=1e-9))
+        assert ends == (None if one.interval is None else pytest.approx(one.interval, rel=1e-9))
     assert compared > 30
 
 
