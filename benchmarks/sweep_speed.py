@@ -26,7 +26,7 @@ from paleo_lite.counting.rules import MATRIX_KINDS, count_layer
 from paleo_lite.efficiency.executor import cores
 from paleo_lite.errors import PaleoError
 from paleo_lite.hardware import Device, find_device, list_devices
-from paleo_lite.scaling.sweep_inputs import network_of, stack_of
+from paleo_lite.scaling.sweeps.inputs import network_of, stack_of
 from paleo_lite.timing import RooflineModel, TimeModel, predict_work
 from paleo_lite.timing.broadcast import keep_memory, times
 from paleo_lite.timing.calibrated import NAMES, POWER

@@ -17,8 +17,8 @@ from ..hardware import list_devices
 from ..networks import network_names
 from ..report.sweep import size_lines, sweep_page
 from ..scaling.collectives import COLLECTIVES
-from ..scaling.sweep import Progress, Sweep, run_sweep
-from ..scaling.sweep_space import AUTOMATIC, ROWS_UNASKED, Space, parse_names, parse_numbers
+from ..scaling.sweeps.run import Progress, Sweep, run_sweep
+from ..scaling.sweeps.space import AUTOMATIC, ROWS_UNASKED, Space, parse_names, parse_numbers
 from ..timing.options import OPTIMIZERS
 from ..units import PRECISION_BYTES, parse_quantity
 from .common import SHARE, WHOLE, hardware_files, output_options, show

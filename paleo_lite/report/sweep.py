@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..scaling.best import Best
-from ..scaling.sweep import Sweep
-from ..scaling.sweep_space import Space
+from ..scaling.sweeps.best import Best
+from ..scaling.sweeps.run import Sweep
+from ..scaling.sweeps.space import Space
 from ..units import format_si
 from .sheet import Column, Page, Sheet
 

@@ -21,8 +21,8 @@ from paleo_lite.report.charts.pairs import fitted_pairs, network_pairs
 from paleo_lite.report.charts.pareto import pareto_chart
 from paleo_lite.report.charts.render import POINTS_AT_MOST, decades, render
 from paleo_lite.report.charts.scaling import scale_chart, scaling_chart
-from paleo_lite.scaling.best import Best
 from paleo_lite.scaling.rows import ScaleRow
+from paleo_lite.scaling.sweeps.best import Best
 
 
 def specs(chart):

@@ -17,14 +17,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ..efficiency.executor import run_tasks
-from ..errors import BadFile, BadValue, PaleoError, SweepStopped
-from ..extras import need
-from ..files import write_aside
-from .sweep_chunk import compute_chunk
-from .sweep_inputs import ModelOf
-from .sweep_rows import Words
-from .sweep_space import Chunk, Space
+from ...efficiency.executor import run_tasks
+from ...errors import BadFile, BadValue, PaleoError, SweepStopped
+from ...extras import need
+from ...files import write_aside
+from .chunk import compute_chunk
+from .inputs import ModelOf
+from .rows import Words
+from .space import Chunk, Space
 
 FORMATS = (".parquet", ".csv")
 _MANIFEST = "manifest.json"
@@ -79,7 +79,7 @@ def run_sweep(
     output : Path
         ``.parquet`` or ``.csv``.
     model_of : callable
-        A function of a module, as it travels between processes; see `sweep_inputs.ModelOf`.
+        A function of a module, as it travels between processes; see `inputs.ModelOf`.
     jobs : int, optional
         Processes, one per core without it.
     scheduler : str, optional

@@ -17,13 +17,13 @@ from paleo_lite.counting import count
 from paleo_lite.errors import BadFile, BadValue, MissingExtra, SweepStopped, UnknownName
 from paleo_lite.hardware import find_device
 from paleo_lite.networks import find_network
-from paleo_lite.scaling import sweep_space
-from paleo_lite.scaling.best import find_best
 from paleo_lite.scaling.job import Job, Settings
 from paleo_lite.scaling.links import link_rate
 from paleo_lite.scaling.scale import scale
-from paleo_lite.scaling.sweep import run_sweep
-from paleo_lite.scaling.sweep_space import Space, parse_names, parse_numbers
+from paleo_lite.scaling.sweeps import space as space_module
+from paleo_lite.scaling.sweeps.best import find_best
+from paleo_lite.scaling.sweeps.run import run_sweep
+from paleo_lite.scaling.sweeps.space import Space, parse_names, parse_numbers
 from paleo_lite.scaling.topology import flat
 from paleo_lite.timing import RooflineModel, predict_work
 from paleo_lite.timing.memory import memory_of
@@ -145,7 +145,7 @@ def test_the_size_is_known_before() -> None:
     space = msgspec.structs.replace(SMALL, batch_sizes=parse_numbers("1:100000", "batch sizes"), workers=(1, 2))
     assert space.size == 2 * 3 * 2 * 2 * 100_000 * 2 * 2
     cases, gpus, batches = space.steps()
-    assert cases * gpus * batches * 2 * 2 <= sweep_space.CHUNK_ROWS
+    assert cases * gpus * batches * 2 * 2 <= space_module.CHUNK_ROWS
     chunks = list(space.chunks())
     assert len(chunks) == space.chunk_count
     assert [chunk.number for chunk in chunks] == list(range(len(chunks)))
@@ -158,7 +158,7 @@ def test_the_size_is_known_before() -> None:
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of a few rows: sweeps of a dozen."""
-    monkeypatch.setattr(sweep_space, "CHUNK_ROWS", 12)
+    monkeypatch.setattr(space_module, "CHUNK_ROWS", 12)
     assert SMALL.chunk_count == 2 * 4 * 2  # precisions, cases of three devices, two of the batch sizes at a time
 
 
@@ -260,7 +260,7 @@ def test_impossible_spaces(tmp_path, change, error, message) -> None:
 
 
 def test_every_column_is_documented(tmp_path) -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs" / "sweep.md").read_text()
+    text = (Path(__file__).resolve().parents[3] / "docs" / "sweep.md").read_text()
     space = Space(networks=("alexnet",), gpus=("k40m",))
     for column in rows_of(space, tmp_path / "sweep.parquet")[0]:
         assert f"`{column}`" in text.partition("## What is written")[2].partition("\n## ")[0], column

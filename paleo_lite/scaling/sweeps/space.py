@@ -11,18 +11,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..counting import PHASES
-from ..errors import BadValue, UnknownName
-from ..hardware import find_device
-from ..networks import find_network
-from ..timing.models import TIME_MODELS
-from ..timing.options import OPTIMIZERS
-from ..units import PRECISION_BYTES
-from .collectives import COLLECTIVES
-from .links import link_rate
-from .ranges import parse_range
-from .scale import SCALINGS
-from .strategies import STRATEGIES
+from ...counting import PHASES
+from ...errors import BadValue, UnknownName
+from ...hardware import find_device
+from ...networks import find_network
+from ...timing.models import TIME_MODELS
+from ...timing.options import OPTIMIZERS
+from ...units import PRECISION_BYTES
+from ..collectives import COLLECTIVES
+from ..links import link_rate
+from ..ranges import parse_range
+from ..scale import SCALINGS
+from ..strategies import STRATEGIES
 
 AUTOMATIC = "default"
 """The time model that `predict` takes: calibrated where something measured speaks of the device, else roofline."""
@@ -203,7 +203,7 @@ class Space(msgspec.Struct, frozen=True):
 
     def digest(self) -> str:
         """A hash of everything that the results follow from but the shipped data."""
-        from .. import __version__
+        from ... import __version__
 
         text = json.dumps([__version__, msgspec.to_builtins(self)])
         for path in self.hardware_files:

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..errors import PaleoError
-from ..hardware import Device
-from ..timing.models import TimeModel
-from ..timing.options import TrainingOptions
-from ..units import PRECISION_BYTES
-from .job import Job, Settings
-from .links import link_rate
-from .overlap import BUCKET_BYTES, exposed_s
-from .parts import fastest, half_collective, messages_of
-from .scale import scale
-from .sweep_inputs import buckets_of, gradient_bytes, network_of
-from .sweep_rows import Reasons, each_of
-from .sweep_space import Chunk, Space
-from .sweep_steps import Single
-from .topology import exchange_time_s, flat
+from ...errors import PaleoError
+from ...hardware import Device
+from ...timing.models import TimeModel
+from ...timing.options import TrainingOptions
+from ...units import PRECISION_BYTES
+from ..job import Job, Settings
+from ..links import link_rate
+from ..overlap import BUCKET_BYTES, exposed_s
+from ..parts import fastest, half_collective, messages_of
+from ..scale import scale
+from ..topology import exchange_time_s, flat
+from .inputs import buckets_of, gradient_bytes, network_of
+from .rows import Reasons, each_of
+from .space import Chunk, Space
+from .steps import Single
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

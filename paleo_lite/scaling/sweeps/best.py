@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ..errors import BadFile, BadValue
-from ..extras import need
-from .sweep_chunk import NUMBERS as _NUMBERS
+from ...errors import BadFile, BadValue
+from ...extras import need
+from .chunk import NUMBERS as _NUMBERS
 from .where import Mask, column_of, parse_where
 
 if TYPE_CHECKING:

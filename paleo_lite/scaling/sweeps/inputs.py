@@ -6,20 +6,20 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from ..counting import PHASES, Work, count
-from ..counting.work import COLUMNS, PASSES
-from ..errors import PaleoError
-from ..hardware import Device, find_device
-from ..networks import Network, find_network
-from ..timing.broadcast import Case, Stack, stack
-from ..timing.memory import memory_of
-from ..timing.models import TimeModel, find_model
-from ..timing.options import TrainingOptions
-from ..timing.predict import vector_peak
-from ..timing.training import with_update
-from ..units import PRECISION_BYTES
-from .overlap import Buckets, make_buckets
-from .sweep_space import AUTOMATIC
+from ...counting import PHASES, Work, count
+from ...counting.work import COLUMNS, PASSES
+from ...errors import PaleoError
+from ...hardware import Device, find_device
+from ...networks import Network, find_network
+from ...timing.broadcast import Case, Stack, stack
+from ...timing.memory import memory_of
+from ...timing.models import TimeModel, find_model
+from ...timing.options import TrainingOptions
+from ...timing.predict import vector_peak
+from ...timing.training import with_update
+from ...units import PRECISION_BYTES
+from ..overlap import Buckets, make_buckets
+from .space import AUTOMATIC
 
 ModelOf = Callable[[Device, str, "str | None"], TimeModel]
 """From a device, a precision and None or ``calibrated`` to the best model there is, or a `PaleoError`."""

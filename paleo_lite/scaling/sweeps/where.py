@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import BadValue, UnknownName
+from ...errors import BadValue, UnknownName
 
 FORM = "column op value with and, or, and parentheses, such as 'time_s < 0.1 and gpu == k80'"
 _LENGTH_AT_MOST = 10_000

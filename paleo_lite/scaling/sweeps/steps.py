@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..hardware import Device
-from ..timing.broadcast import times
-from ..timing.calibrated import sums_by
-from ..timing.models import TimeModel
-from ..units import PRECISION_BYTES
-from .overlap import BUCKET_BYTES
-from .sweep_inputs import network_of, passes, stack_of
-from .sweep_space import Chunk, Space
+from ...hardware import Device
+from ...timing.broadcast import times
+from ...timing.calibrated import sums_by
+from ...timing.models import TimeModel
+from ...units import PRECISION_BYTES
+from ..overlap import BUCKET_BYTES
+from .inputs import network_of, passes, stack_of
+from .space import Chunk, Space
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..hardware import Device
-from ..timing.broadcast import keep_memory
-from ..timing.memory import RESERVE_BYTES
-from ..timing.models import TimeModel
-from ..units import PRECISION_BYTES, format_si
-from .sweep_inputs import ModelOf, device_of, memory_parts, model_or_reason, passes
-from .sweep_rows import Reasons, Words, each_of, only
-from .sweep_space import Chunk, Space
-from .sweep_steps import Single, one_worker
-from .sweep_workers import DIVIDE, add_workers
+from ...hardware import Device
+from ...timing.broadcast import keep_memory
+from ...timing.memory import RESERVE_BYTES
+from ...timing.models import TimeModel
+from ...units import PRECISION_BYTES, format_si
+from .inputs import ModelOf, device_of, memory_parts, model_or_reason, passes
+from .rows import Reasons, Words, each_of, only
+from .space import Chunk, Space
+from .steps import Single, one_worker
+from .workers import DIVIDE, add_workers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .sweep_space import Chunk, Space
+from .space import Chunk, Space
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from paleo_lite.api import default_model
 from paleo_lite.errors import BadFile, BadValue, UnknownName
-from paleo_lite.scaling import best as module
-from paleo_lite.scaling.best import find_best, pareto_front
-from paleo_lite.scaling.sweep import run_sweep
-from paleo_lite.scaling.sweep_space import Space
-from paleo_lite.scaling.where import parse_where
+from paleo_lite.scaling.sweeps import best as module
+from paleo_lite.scaling.sweeps.best import find_best, pareto_front
+from paleo_lite.scaling.sweeps.run import run_sweep
+from paleo_lite.scaling.sweeps.space import Space
+from paleo_lite.scaling.sweeps.where import parse_where
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
