@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy  # noqa: F401
 from msgspec import structs
 
-from .calibration.covered import why_not_covered
+from .calibration.choose import choose_model, default_model
 from .counting import Work, count, find_convention
-from .errors import BadValue, CalibrationFailed, UnsupportedPhase
-from .files import shipped
+from .errors import BadValue, UnsupportedPhase
 from .hardware import Device, find_device, list_devices
 from .networks import LayerCounts, Network, count_network, find_network, network_names, trace_factory
-from .timing import Prediction, RooflineModel, TimeModel, find_model, predict_flops, predict_work
+from .timing import Prediction, find_model, predict_flops, predict_work
 from .units import element_bytes, parse_quantity
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def predict(
     assert network is not None
     if fit_batch and batch_size != 1:
         raise BadValue("to fit the batch is to look for its size: leave the batch size out")
-    model = _model(device, precision, time_model, ppp, overlap, calibration)
+    model = choose_model(device, precision, time_model, ppp, overlap, calibration)
     found = resolve(network, image_size, inputs)
     work = launched_as(execution, phase, found, count(found.layers, precision, convention))
     if phase in ("inference", "forward") and training is None and not fit_batch and not memory:
@@ -169,62 +168,6 @@ def launched_as(execution: str, phase: str, network: Network, work: Work) -> Wor
     if phase != "inference":
         raise UnsupportedPhase(f"what is fused is counted at inference only: leave the execution at eager for {phase}")
     return fused
-
-
-def _model(
-    device: Device,
-    precision: str,
-    time_model: str | None,
-    ppp: float | None,
-    overlap: bool,
-    calibration: str | Calibration | None,
-) -> TimeModel:
-    """The time model that was asked for, or the best that there is: see `default_model`."""
-    plain = ppp is not None or overlap or time_model not in (None, "calibrated")
-    if calibration is None:
-        return find_model(time_model, ppp, overlap) if plain else default_model(device, precision, time_model)
-    from .calibration.store import find_calibration
-
-    if plain:
-        raise BadValue("a calibration is a time model of its own: leave --time-model, --ppp and --overlap out")
-    found = find_calibration(calibration) if isinstance(calibration, str) else calibration
-    if (found.device, found.precision) != (device.id, precision):
-        raise CalibrationFailed(
-            f"the calibration is of {found.device} in {found.precision}, it says nothing of {device.id} in {precision}"
-        )
-    return found.model()
-
-
-def default_model(device: Device, precision: str, time_model: str | None = None) -> TimeModel:
-    """What is best known of a device in a precision.
-
-    Its shipped calibration; without one what others' fits say of it, with an interval as wide as they differ; where no
-    fit speaks of it the roofline, with a note that says why and that it is a bound.
-
-    Raises
-    ------
-    BadValue
-        If `time_model` is ``calibrated`` and nothing was measured that speaks of the device.
-    UnknownPrecision
-        If the device has no such peak.
-    """
-    if (shipped("calibrations") / f"{device.id}-{precision}.toml").is_file():
-        from .calibration.store import find_calibration
-
-        return find_calibration(f"{device.id}-{precision}").model()
-    reason = why_not_covered(device)
-    if not reason:
-        from .calibration.pooled import NotPooled, pooled_model
-
-        found = pooled_model(device, precision)
-        if not isinstance(found, NotPooled):
-            return found
-        reason = found.reason
-    if time_model == "calibrated":
-        raise BadValue(
-            f"the calibrated model needs a calibration of {device.id} in {precision} ({reason}): --calibration"
-        )
-    return RooflineModel(notes=(f"a bound, not a forecast: {reason}",))
 
 
 def layers(
@@ -381,7 +324,7 @@ def scale(
             "which device? Give a GPU, or a topology that names it: '2x k40m @ pcie3, 16 nodes @ infiniband'"
         )
     device = find_device(name or machine.device or "", files) if not isinstance(name, Device) else name
-    model = _model(device, precision, time_model, ppp, False, calibration)
+    model = choose_model(device, precision, time_model, ppp, False, calibration)
     found = resolve(network, image_size, inputs)
     return run(request, machine, found, device, precision, model, settings, options, clock, unit, advise=advise)
 
@@ -409,4 +352,4 @@ def trace(module: nn.Module, *inputs: Any, **named_inputs: Any) -> Network:
     return trace_module(module, *inputs, **named_inputs)
 
 
-__all__ = ["devices", "layers", "network_names", "predict", "resolve", "scale", "trace"]
+__all__ = ["default_model", "devices", "layers", "network_names", "predict", "resolve", "scale", "trace"]

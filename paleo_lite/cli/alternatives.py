@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ..api import default_model, launched_as, predict
+from ..api import launched_as, predict
+from ..calibration.choose import default_model
 from ..counting import count
 from ..errors import PaleoError
 from ..hardware import list_devices

@@ -60,7 +60,7 @@ def gemm(
       paleo-lite gemm 512 64 512 --count 8 --into 2 --gpu titanx-maxwell
       paleo-lite gemm 4096 4096 4096 --gpu a100-sxm-80gb --precision bf16
     """
-    from ..api import _model
+    from ..calibration.choose import choose_model
     from ..hardware import find_device
     from ..report.gemm import gemm_page
     from ..timing import find_model
@@ -74,7 +74,9 @@ def gemm(
     if len(sizes) != 2:
         raise BadValue(f"a tile has rows and columns, such as 128x64: not {tile!r}")
     device = None if gpu is None else find_device(gpu, hardware_files)
-    model = find_model("peak") if device is None else _model(device, precision, time_model, None, False, calibration)
+    model = find_model("peak")
+    if device is not None:
+        model = choose_model(device, precision, time_model, calibration=calibration)
     times = time_gemms(
         m,
         n,

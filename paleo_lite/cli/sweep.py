@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from ..api import default_model
+from ..calibration.choose import default_model
 from ..counting import PHASES
 from ..errors import BadValue
 from ..hardware import list_devices

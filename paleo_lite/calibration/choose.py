@@ -1,0 +1,90 @@
+"""Which time model answers: the one that was asked for, a device's calibration, the pool of others, or the roofline.
+
+Every prediction imports this, so that what reads calibrations is imported only where one is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import BadValue, CalibrationFailed
+from ..files import shipped
+from ..hardware import Device
+from ..timing import RooflineModel, TimeModel, find_model
+from .covered import why_not_covered
+
+if TYPE_CHECKING:
+    from .store import Calibration
+
+
+def choose_model(
+    device: Device,
+    precision: str,
+    time_model: str | None = None,
+    ppp: float | None = None,
+    overlap: bool = False,
+    calibration: str | Calibration | None = None,
+) -> TimeModel:
+    """The time model that was asked for, or the best that there is: see `default_model`.
+
+    Parameters
+    ----------
+    device : Device
+    precision : str
+    time_model, ppp, overlap, calibration
+        As for `paleo_lite.predict`.
+
+    Raises
+    ------
+    BadValue
+        If what was asked for excludes each other, or nothing was measured that speaks of the device.
+    CalibrationFailed
+        If the calibration is of another device or precision.
+    UnknownName, BadFile
+        If there is no such time model or calibration, or its file is malformed.
+    """
+    plain = ppp is not None or overlap or time_model not in (None, "calibrated")
+    if calibration is None:
+        return find_model(time_model, ppp, overlap) if plain else default_model(device, precision, time_model)
+    from .store import find_calibration
+
+    if plain:
+        raise BadValue("a calibration is a time model of its own: leave --time-model, --ppp and --overlap out")
+    found = find_calibration(calibration) if isinstance(calibration, str) else calibration
+    if (found.device, found.precision) != (device.id, precision):
+        raise CalibrationFailed(
+            f"the calibration is of {found.device} in {found.precision}, it says nothing of {device.id} in {precision}"
+        )
+    return found.model()
+
+
+def default_model(device: Device, precision: str, time_model: str | None = None) -> TimeModel:
+    """What is best known of a device in a precision.
+
+    Its shipped calibration; without one what others' fits say of it, with an interval as wide as they differ; where no
+    fit speaks of it the roofline, with a note that says why and that it is a bound.
+
+    Raises
+    ------
+    BadValue
+        If `time_model` is ``calibrated`` and nothing was measured that speaks of the device.
+    UnknownPrecision
+        If the device has no such peak.
+    """
+    if (shipped("calibrations") / f"{device.id}-{precision}.toml").is_file():
+        from .store import find_calibration
+
+        return find_calibration(f"{device.id}-{precision}").model()
+    reason = why_not_covered(device)
+    if not reason:
+        from .pooled import NotPooled, pooled_model
+
+        found = pooled_model(device, precision)
+        if not isinstance(found, NotPooled):
+            return found
+        reason = found.reason
+    if time_model == "calibrated":
+        raise BadValue(
+            f"the calibrated model needs a calibration of {device.id} in {precision} ({reason}): --calibration"
+        )
+    return RooflineModel(notes=(f"a bound, not a forecast: {reason}",))
