@@ -20,7 +20,7 @@ import pyarrow as pa
 from ..errors import BadProfile
 from .launches import LAUNCH, OPERATION, Links, direction_of
 from .lines import gpu_category, shown
-from .sqlite_file import MAGIC, opened, tables_of
+from .sqlite_file import opened, recognised_tables, tables_of
 from .table import batch_of
 
 TABLES = {
@@ -63,11 +63,8 @@ class NsysSqlite:
         BadProfile
             If the file begins as SQLite but is cut or corrupted.
         """
-        if not head.startswith(MAGIC):
-            return False
-        with opened(path) as connection:
-            tables = tables_of(connection)
-        return "StringIds" in tables or "StringTable" not in tables
+        tables = recognised_tables(path, head)
+        return tables is not None and ("StringIds" in tables or "StringTable" not in tables)
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Kernels, copies, fills, calls of the runtime and NVTX ranges, table by table, 16,384 rows at a time.

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ..errors import BadProfile
 from .lines import gpu_category
-from .sqlite_file import MAGIC, opened, tables_of
+from .sqlite_file import opened, recognised_tables, tables_of
 from .table import batch_of
 
 _ROWS = 2**14
@@ -75,11 +75,8 @@ class NvprofSqlite:
         BadProfile
             If the file begins as SQLite but is cut or corrupted.
         """
-        if not head.startswith(MAGIC):
-            return False
-        with opened(path) as connection:
-            tables = tables_of(connection)
-        return "StringTable" in tables and any(name.startswith(_PREFIX) for name in tables)
+        tables = recognised_tables(path, head)
+        return tables is not None and "StringTable" in tables and any(name.startswith(_PREFIX) for name in tables)
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Kernels, copies, fills, API calls and NVTX markers, kind by kind, 16,384 at a time.

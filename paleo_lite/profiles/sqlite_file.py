@@ -41,6 +41,20 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
             connection.close()
 
 
+def recognised_tables(path: Path, head: bytes) -> dict[str, list[str]] | None:
+    """The tables of a file whose first bytes are `head`; None where it does not begin as SQLite.
+
+    Raises
+    ------
+    BadProfile
+        If it does, but is cut or corrupted.
+    """
+    if not head.startswith(MAGIC):
+        return None
+    with opened(path) as connection:
+        return tables_of(connection)
+
+
 def tables_of(connection: sqlite3.Connection) -> dict[str, list[str]]:
     """The columns of every plain table. Views and virtual tables, which run code of the file's own, are left out."""
     rows = connection.execute(
