@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from .errors import BadQuantity, BadValue
 
@@ -95,6 +96,12 @@ def format_si(value: float | None, unit: str = "", digits: int = 4) -> str:
         scaled = f"{float(scaled):.0f}"
     prefix = {power: name for name, power in PREFIXES.items() if name not in ("K", "u")}[exponent]
     return f"{scaled} {prefix}{unit}".rstrip()
+
+
+def say_interval(ends_s: Sequence[float]) -> str:
+    """From when to when, in seconds: ``say_interval((0.018, 0.0214))`` is ``"18 ms to 21.4 ms"``."""
+    low, high = ends_s
+    return f"{format_si(low, 's', 3)} to {format_si(high, 's', 3)}"
 
 
 _SPANS = (

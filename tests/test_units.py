@@ -17,6 +17,7 @@ from paleo_lite.units import (
     parse_quantity,
     parse_shape,
     say_duration,
+    say_interval,
 )
 
 
@@ -102,3 +103,8 @@ def test_elements():
 )  # fmt: skip
 def test_durations_as_people_say_them(seconds, text):
     assert say_duration(seconds) == text
+
+
+def test_an_interval_in_words():
+    assert say_interval((0.018, 0.02142)) == "18 ms to 21.4 ms"
+    assert say_interval([9.5e-7, 1.2]) == "950 ns to 1.2 s"

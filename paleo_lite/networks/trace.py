@@ -92,7 +92,7 @@ def _one_sentence(name: str, recorder: Recorder) -> Iterator[None]:
 def _first_line(error: BaseException) -> str:
     try:
         text = " ".join(str(error).strip().split("\n\n")[0].split())
-    except Exception:
+    except Exception:  # an exception of somebody else's, whose __str__ may fail too
         text = ""
     return text[:_SENTENCE_AT_MOST] or "no message"
 

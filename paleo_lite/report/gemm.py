@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..timing.gemm_times import GemmTimes
-from ..units import format_si
+from ..units import format_si, say_interval
 from .sheet import Column, Page, Sheet
 
 
@@ -14,8 +14,7 @@ def gemm_page(times: GemmTimes) -> Page:
     where = "" if times.device is None else f" on {times.device.name}, {times.precision}"
     headline = f"{several} of {times.m} x {times.k} by {times.k} x {times.n}{where}: {format_si(first.time_s, 's')}"
     if first.interval is not None:
-        low, high = first.interval
-        headline += f" ({format_si(low, 's', 3)} to {format_si(high, 's', 3)} at 90 %)"
+        headline += f" ({say_interval(first.interval)} at 90 %)"
     if others:
         best = min(others, key=lambda way: way.time_s)
         gain = first.time_s / best.time_s

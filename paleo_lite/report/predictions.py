@@ -6,7 +6,7 @@ from math import exp
 from typing import TYPE_CHECKING, Any
 
 from ..timing import Prediction
-from ..units import format_si
+from ..units import format_si, say_interval
 from .sheet import Column, Page, Sheet
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def headline(prediction: Prediction) -> str:
     answer = f"{prediction.network} on {prediction.device.name}, {prediction.precision} {prediction.phase}{batch}: "
     answer += format_si(prediction.time_s, "s")
     if prediction.interval is not None:
-        low, high = prediction.interval
-        answer += f" ({format_si(low, 's', 3)} to {format_si(high, 's', 3)} at 90 %)"
+        answer += f" ({say_interval(prediction.interval)} at 90 %)"
     if prediction.throughput_per_s is not None:
         rate = prediction.throughput_per_s
         answer += f", {rate:,.0f} samples per second" if rate >= 1000 else f", {rate:.4g} samples per second"
@@ -90,8 +89,7 @@ def _facts(prediction: Prediction) -> list[tuple[str, str]]:
     if prediction.execution != "eager":
         facts.append(("execution", f"{prediction.execution}: {prediction.kernels} kernels, bytes of fused layers gone"))
     if "80" in prediction.intervals:
-        low, high = prediction.intervals["80"]
-        facts.append(("at 80 %", f"{format_si(low, 's', 3)} to {format_si(high, 's', 3)}"))
+        facts.append(("at 80 %", say_interval(prediction.intervals["80"])))
     if prediction.parameters is not None:
         facts.append(("parameters", format_si(prediction.parameters)))
     return facts

@@ -7,7 +7,7 @@ from typing import Any
 from ..scaling.sweeps.best import Best
 from ..scaling.sweeps.run import Sweep
 from ..scaling.sweeps.space import Space
-from ..units import format_si
+from ..units import format_si, say_interval
 from .sheet import Column, Page, Sheet
 
 
@@ -89,7 +89,7 @@ _COLUMNS = [
     Column("collective", "collective", left=True, spare=13),
     Column("batch_size", "batch", lambda value: f"{value:,}"),
     Column("time_s", "time", _seconds),
-    Column("interval", "at 90 %", lambda ends: f"{_seconds(ends[0])} to {_seconds(ends[1])}", spare=7),
+    Column("interval", "at 90 %", say_interval, spare=7),
     Column("throughput_per_s", "samples\nper s", _number, spare=3),
     Column("memory_bytes", "memory", lambda value: format_si(value, "B", 3), spare=4),
     Column("efficiency", "of peak", _share, spare=8),

@@ -9,7 +9,7 @@ from ..report.charts.scaling import scaling_chart
 from ..report.scale import scale_page
 from ..report.sheet import Column, Sheet
 from ..scaling.rows import ScaleRow
-from ..units import format_si
+from ..units import say_interval
 from .answers import Failed, attempt, devices, scale
 from .show import download, plain, say_facts, say_failed, say_notes, show_chart, show_each
 from .view import View, read_workers
@@ -51,10 +51,6 @@ def scale_view(view: View) -> None:
 
 def _reordered(sheet: Sheet) -> Sheet:
     """With the interval, and with what is looked at first in front: a phone shows few columns at once."""
-
-    def interval(bounds: list[float]) -> str:
-        return f"{format_si(bounds[0], 's', 3)} to {format_si(bounds[1], 's', 3)}"
-
-    columns = {column.key: column for column in (*sheet.columns, Column("interval", "at 90 %", interval))}
+    columns = {column.key: column for column in (*sheet.columns, Column("interval", "at 90 %", say_interval))}
     order = [key for key in _FIRST if key in columns] + [key for key in columns if key not in _FIRST]
     return msgspec.structs.replace(sheet, columns=[columns[key] for key in order])

@@ -12,7 +12,7 @@ from ..report.predictions import headline, layer_sheet, prediction_page
 from ..report.sheet import Page
 from ..report.side_by_side import bound_sentence, side_by_side
 from ..timing import Prediction
-from ..units import format_si
+from ..units import format_si, say_interval
 from .answers import Failed, attempt, devices, predict
 from .controls import draw_shown
 from .show import (
@@ -60,8 +60,7 @@ def _card(gpu: str, answer: Prediction | Failed) -> None:
     st.metric(plain(name), format_si(answer.time_s, "s"))
     lines = []
     if answer.interval is not None:
-        low, high = answer.interval
-        lines.append(f"{format_si(low, 's', 3)} to {format_si(high, 's', 3)} at 90 %")
+        lines.append(f"{say_interval(answer.interval)} at 90 %")
     if answer.throughput_per_s is not None:
         lines.append(f"{answer.throughput_per_s:,.4g} samples per second")
     lines.append(bound_sentence(answer))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...timing import Prediction
-from ...units import format_si
+from ...units import format_si, say_interval
 from .render import altair, group_colour, time_unit, values
 from .theme import GROUPS, group_of
 
@@ -20,10 +20,7 @@ PASS_NAMES = {"backward_data": "data gradient", "backward_weight": "weight gradi
 
 def title_of(prediction: Prediction) -> tuple[str, str]:
     """Title and subtitle of a prediction's charts."""
-    interval = ""
-    if prediction.interval is not None:
-        low, high = prediction.interval
-        interval = f" ({format_si(low, 's', 3)} to {format_si(high, 's', 3)} at 90 %)"
+    interval = "" if prediction.interval is None else f" ({say_interval(prediction.interval)} at 90 %)"
     return (
         f"{prediction.network} on {prediction.device.name}, {prediction.precision} {prediction.phase}",
         f"batch {prediction.batch_size}, {prediction.model.name} model: {format_si(prediction.time_s, 's')}{interval}",

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ...timing import Prediction
-from ...units import format_si
+from ...units import format_si, say_interval
 from ..sheet import Column, Sheet
 from .document import Table
 
@@ -106,7 +106,7 @@ def _sheet(title: str, first: str, prediction: Prediction, some: Sequence[Altern
         Column("gain", "gain", lambda value: f"{value:.2f} ×"),
         Column("throughput_per_s", "samples per s", lambda value: f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"),
         Column("time_s", "time per batch", lambda value: format_si(value, "s")),
-        Column("interval", "at 90 %", lambda pair: f"{format_si(pair[0], 's', 3)} to {format_si(pair[1], 's', 3)}"),
+        Column("interval", "at 90 %", say_interval),
         Column("fits", "fits into memory", lambda value: "yes" if value else "no", left=True),
         Column("rent", "rent, USD/h", "{:.2f}".format),
         Column("model", "from", left=True),

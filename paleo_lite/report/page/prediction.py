@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...timing import Prediction
 from ...timing.bounds import BOUNDS, bound_seconds
-from ...units import format_si
+from ...units import format_si, say_interval
 from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, title_of
 from ..charts.roofline import prediction_roofline
 from ..charts.scaling import scaling_chart
@@ -122,7 +122,7 @@ def _spans(prediction: Prediction, unit: float | None) -> str:
         if unit is None:
             span = f"{_count(prediction.batch_size / high)} to {_count(prediction.batch_size / low)}"
         else:
-            span = f"{format_si(low, 's', 3)} to {format_si(high, 's', 3)}"
+            span = say_interval((low, high))
         spans.append(f"{span} at {level} %")
     return "; ".join(spans)
 
