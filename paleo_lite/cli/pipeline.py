@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from .common import (
 
 if TYPE_CHECKING:
     from ..hardware import Device
+    from ..networks import Network
     from ..scaling.feeding import Store
     from ..timing import Prediction
 
@@ -109,13 +109,16 @@ def pipeline(
     found = resolve(network, image_size, parse_inputs(inputs))
     options: dict[str, Any] = {"gpu": device, "batch_size": batch_size, "phase": phase, "ppp": ppp}
     prediction = predict(found, precision=precision, calibration=calibration, **options)
-    numbers = sum(prod(shape) for shape in found.inputs)
     link, rate = _host_link(device, host_link)
     feeding = Feeding(
         device_per_s=_rate(prediction),
         batch_size=batch_size,
         sample_bytes=_size(sample_bytes, "--sample-bytes"),
-        decoded_bytes=_size(decoded_bytes, "--decoded-bytes") if decoded_bytes else numbers * element_bytes(precision),
+        decoded_bytes=(
+            _size(decoded_bytes, "--decoded-bytes")
+            if decoded_bytes
+            else found.input_elements * element_bytes(precision)
+        ),
         store=_store(storage, random_reads),
         access=access,
         workers=workers,
@@ -130,7 +133,7 @@ def pipeline(
     nvme = _store("nvme", None)
     assert nvme is not None
     plain, direct = (_link(name) for name in SEPARATE_NODES)
-    others = Alternatives(nvme, (plain, direct), float(numbers), _in_fp16(found, precision, numbers, options))
+    others = Alternatives(nvme, (plain, direct), float(found.input_elements), _in_fp16(found, precision, options))
     subject = {"network": found.name, "gpu": device.id, "precision": precision, "phase": phase,
                "storage": storage, "host_link": link, "time_model": prediction.model.name}  # fmt: skip
     parts = rules(fed), remedies(fed, others), plan(fed, others)
@@ -150,13 +153,14 @@ def _rate(prediction: Prediction) -> float:
     return prediction.throughput_per_s
 
 
-def _in_fp16(network: Any, precision: str, numbers: int, options: dict[str, Any]) -> tuple[float, float] | None:
+def _in_fp16(network: Network, precision: str, options: dict[str, Any]) -> tuple[float, float] | None:
     from ..api import predict
 
     if precision not in ("fp32", "tf32", "fp64"):
         return None
     try:
-        return _rate(predict(network, precision="fp16", **options)), numbers * element_bytes("fp16")
+        rate = _rate(predict(network, precision="fp16", **options))
+        return rate, network.input_elements * element_bytes("fp16")
     except UnknownPrecision:
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 from ..counting import Layer, Shape
@@ -32,6 +33,11 @@ class Network(NamedTuple):
     parameters: int
     source: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def input_elements(self) -> int:
+        """Elements of all inputs of one sample."""
+        return sum(prod(shape) for shape in self.inputs)
 
     def layer(self, name: str) -> Layer:
         """The layer of that name.
