@@ -174,11 +174,9 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", *_, **__): 
 
 
 def embedding(input, weight, *_, **__):  # type: ignore[no-untyped-def]
+    if input.is_floating_point():  # torch.embedding has the table first, torch.nn.functional's the indices
+        input, weight = weight, input
     return Reading("embedding", [input], [weight], {})
-
-
-def aten_embedding(weight, indices, *_, **__):  # type: ignore[no-untyped-def]
-    return Reading("embedding", [indices], [weight], {})
 
 
 def gelu(input, *_, approximate="none", **__):  # type: ignore[no-untyped-def]

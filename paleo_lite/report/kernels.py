@@ -11,9 +11,6 @@ from ..profiles.classes import CLASSES
 from ..units import format_si
 from .sheet import Column, Page, Sheet
 
-ORDERS = ("time", "rank", "ppp")
-"""How the table can be sorted."""
-
 _EXPLAINED = 3  # kernels whose counters are explained
 
 
@@ -25,8 +22,7 @@ def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time"
     report : KernelReport
     top : int or None
         How many kernels to list; None lists all.
-    order : str
-        One of `ORDERS`.
+    order : {"time", "rank", "ppp"}
     """
     rows = [row.to_dict() for row in _ordered(report.kernels, order)]
     shown = rows if top is None else rows[:top]

@@ -167,6 +167,19 @@ def test_probes(name):
     assert macs(trace(make(), *inputs)) == expected
 
 
+@pytest.mark.parametrize(
+    "look_up",
+    [lambda m, i: F.embedding(i, m.table), lambda m, i: torch.embedding(m.table, i),
+     lambda m, i: torch.ops.aten.embedding(m.table, i)],
+    ids=["functional", "torch", "aten"],
+)  # fmt: skip
+def test_the_table_of_an_embedding_is_its_weight(look_up):
+    """``F.embedding(indices, table)`` and ``torch.embedding(table, indices)`` take them in different orders."""
+    module = Net(look_up, table=nn.Parameter(torch.zeros(10, 4)))
+    (layer,) = trace(module, torch.zeros(1, 3, dtype=torch.long)).layers
+    assert (layer.kind, layer.inputs, layer.weights) == ("embedding", ((1, 3),), ((10, 4),))
+
+
 def test_a_module_that_was_compiled_runs_as_written():
     assert names(trace(torch.compile(nn.Sequential(linear(), nn.ReLU())), (1, 3)))[0][1] == "linear"
 
