@@ -21,6 +21,9 @@ from .checkpointing import find_segments
 from .liveness import NONE, Bytes, make_plan, peak_forward, peak_training, saved_bytes, total
 from .options import OPTIMIZERS, TrainingOptions
 
+ZERO_FROM_STAGE = (3, 2, 1)
+"""The stage from which ZeRO shares out parameters, gradients and the optimizer's state."""
+
 RESERVE_BYTES = 10**9
 """Left free on the device: about half for the CUDA context and its kernels, half for what the allocator rounds up."""
 
@@ -229,6 +232,6 @@ def _model_bytes(
     state = OPTIMIZERS[options.optimizer].state
     per_state = _MASTER_BYTES * (1 + state) if options.mixed_precision else number_bytes * state
     amounts = (parameters * number_bytes, trainable * number_bytes, trainable * per_state)
-    divisors = (shards if stage >= 3 else 1, shards if stage >= 2 else 1, shards if stage >= 1 else 1)
+    divisors = [shards if stage >= first else 1 for first in ZERO_FROM_STAGE]
     parameters_bytes, gradients_bytes, state_bytes = (-(-part // by) for part, by in zip(amounts, divisors))
     return parameters_bytes, gradients_bytes, state_bytes

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...hardware import Device
 from ...timing.broadcast import keep_memory
-from ...timing.memory import RESERVE_BYTES
+from ...timing.memory import RESERVE_BYTES, ZERO_FROM_STAGE
 from ...timing.models import TimeModel
 from ...units import PRECISION_BYTES, format_si
 from .inputs import ModelOf, device_of, memory_parts, model_or_reason, passes
@@ -112,8 +112,7 @@ def _memory(
         held = []
         for strategy in space.strategies:
             stage = int(strategy[-1]) if strategy.startswith("zero-") and passes(phase) > 1 else 0
-            # ZeRO divides the optimizer's state from stage 1 on, gradients from 2, parameters from 3.
-            shared = [-(-part // workers) if stage >= first else part for part, first in zip(parts, (3, 2, 1))]
+            shared = [-(-part // workers) if stage >= first else part for part, first in zip(parts, ZERO_FROM_STAGE)]
             held.append(sum(shared) + np.zeros(len(workers)))
         by_strategy = np.array(held)[None, :, None, None, :, None]
         memory[case] = np.broadcast_to(fixed + by_strategy + per_sample * batches, shape[1:])

@@ -12,7 +12,7 @@ from ...errors import PaleoError
 from ...hardware import Device, find_device
 from ...networks import Network, find_network
 from ...timing.broadcast import Case, Stack, stack
-from ...timing.memory import memory_of
+from ...timing.memory import memory_coefficients, memory_of
 from ...timing.models import TimeModel, find_model
 from ...timing.options import TrainingOptions
 from ...timing.predict import vector_peak
@@ -59,10 +59,11 @@ def memory_parts(name: str, precision_bytes: int, phase: str, optimizer: str) ->
     """Bytes of parameters, gradients and optimizer state, other fixed bytes, and bytes per sample of a case."""
     layers, work = network_of(name).layers, _counted(name, precision_bytes)
     same = _of_size(precision_bytes)
-    one, two = (memory_of(layers, work, same, batch, phase, TrainingOptions(optimizer)) for batch in (1, 2))
-    per_sample = two.total_bytes - one.total_bytes
+    options = TrainingOptions(optimizer)
+    fixed, per_sample = memory_coefficients(layers, work, same, phase, options)
+    one = memory_of(layers, work, same, 1, phase, options)
     model = (int(work.parameters.sum()) * precision_bytes, one.gradients_bytes, one.optimizer_bytes)
-    return model, one.total_bytes - per_sample - sum(model), per_sample
+    return model, fixed - sum(model), per_sample
 
 
 def passes(phase: str) -> int:
