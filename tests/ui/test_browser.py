@@ -21,6 +21,9 @@ from paleo_lite.cli import main
 from paleo_lite.cli.ui import ADDRESS, free_port
 from paleo_lite.units import format_si
 
+pytestmark = pytest.mark.flaky(reruns=2, only_rerun=["TimeoutError", "AssertionError"])
+"""Keys and the Back button race with a page that is drawing itself: what fails thus is asked again, twice at most."""
+
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 CHART = "[data-testid=stVegaLiteChart] .marks"
 READY = '[data-testid="stApp"][data-test-script-state="notRunning"]'
