@@ -1,16 +1,24 @@
 # make predict: the first answer, from nothing.   make test: everything the tests need, then all of them.
+# make quick: the tests that take a minute, after each change.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
-.PHONY: predict test lint benchmark descriptors calibrations accuracy speedup images docs examples clean
+.PHONY: predict test quick lint benchmark descriptors calibrations accuracy speedup images docs examples clean
 
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
 
+# A process for each core; the tests of a file share one, and each process computes on one thread.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder
+
 test: $(STAMPS)/test lint
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+# What to run after each change, within a minute.
+quick: $(STAMPS)/test
+	$(PYTEST) -m "not slow"
 
 lint: $(STAMPS)/test
 	$(BIN)/ruff check paleo_lite tests benchmarks notebooks docs

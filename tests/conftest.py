@@ -39,6 +39,14 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
+def pytest_collection_modifyitems(items):
+    """What takes long begins first; tests of a file stay in one process, which makes their fixtures once."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(item.config.rootpath))))
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 UNTESTED = "not tested in a browser"
 
 
