@@ -184,7 +184,7 @@ def test_an_interrupt_exits_130_and_leaves_nothing(folder):
 def reads(pid: int, folder: Path) -> bool:
     """Whether a process has a file of the folder open."""
     with contextlib.suppress(OSError):  # it has ended meanwhile
-        return any(os.readlink(file).startswith(str(folder)) for file in Path(f"/proc/{pid}/fd").iterdir())
+        return any(str(file.readlink()).startswith(str(folder)) for file in Path(f"/proc/{pid}/fd").iterdir())
     return False
 
 
