@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ def test_an_installed_wheel_predicts_away_from_the_checkout(tmp_path: Path) -> N
     )
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     assert wheel.name.split("-")[1] == __version__
+    assert "paleo_lite/data/calibrations/LICENSES.md" in zipfile.ZipFile(wheel).namelist()
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True, capture_output=True)
