@@ -20,10 +20,19 @@ test: $(STAMPS)/test lint
 quick: $(STAMPS)/test
 	$(PYTEST) -m "not slow"
 
-lint: $(STAMPS)/test
-	$(BIN)/ruff check paleo_lite tests benchmarks notebooks docs
-	$(BIN)/ruff format --check paleo_lite tests benchmarks notebooks docs
+# In parts, which the hooks of .pre-commit-config.yaml call.
+LINTED := paleo_lite tests benchmarks notebooks docs
+LINT := lint-rules lint-format lint-types lint-hardware
+.PHONY: $(LINT)
+lint: $(LINT)
+$(LINT): $(STAMPS)/test
+lint-rules:
+	$(BIN)/ruff check $(LINTED)
+lint-format:
+	$(BIN)/ruff format --check $(LINTED)
+lint-types:
 	$(BIN)/mypy
+lint-hardware:
 	$(BIN)/paleo-lite hardware audit
 
 benchmark: $(STAMPS)/test

@@ -55,7 +55,8 @@ def predict(
     Parameters
     ----------
     network : str, Network or nn.Module
-        A shipped network's name, a descriptor's path, ``package.module:factory``, a traced network, or a module.
+        A shipped network's name, a descriptor's path, ``package.module:factory`` (imported and
+        called: it runs that module's code), a traced network, or a module.
     gpu : str or Device
         A device's name: ``"k80"``, ``"Tesla K80"``.
     precision : {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"}

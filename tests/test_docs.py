@@ -122,7 +122,7 @@ def test_a_command_that_needs_absent_data_says_so_and_so_does_what_follows_from_
 LINK = re.compile(r"(?<!!)\[[^\]\[]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 
 
-@pytest.mark.parametrize("name", [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("name", [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"])
 def test_links_lead_to_files_that_exist(name):
     """In the repository, as a reader of the sources sees it; mkdocs checks those of the site."""
     page = ROOT / name
@@ -141,7 +141,7 @@ def test_every_page_is_in_the_navigation_once():
     config = (ROOT / "mkdocs.yml").read_text()
     listed = sorted(re.findall(r"^ +- (?:[^:\n]+: )?([\w/-]+\.md)$", config[config.index("\nnav:") :], re.MULTILINE))
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
-    assert listed == sorted(pages | {"reference/commands/index.md", "changelog.md", "contributing.md"})
+    assert listed == sorted(pages | {"reference/commands/index.md", "changelog.md", "contributing.md", "security.md"})
 
 
 def test_files_that_a_text_names_become_links():

@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
+
+from paleo_lite import __version__
 
 ROOT = Path(__file__).parent.parent
 
@@ -22,6 +25,8 @@ def test_an_installed_wheel_predicts_away_from_the_checkout(tmp_path: Path) -> N
         capture_output=True,
     )
     (wheel,) = (tmp_path / "dist").glob("*.whl")
+    assert wheel.name.split("-")[1] == __version__
+    assert "paleo_lite/data/calibrations/LICENSES.md" in zipfile.ZipFile(wheel).namelist()
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True, capture_output=True)

@@ -37,7 +37,8 @@ def network_options(command: Command) -> Command:
         "inputs",
         multiple=True,
         metavar="SHAPE",
-        help="Shape of one sample for package.module:factory, such as 3x224x224; once per input.",
+        help="Shape of one sample for package.module:factory, such as 3x224x224; once per input. It runs that module's "
+        "code: name only what you would run.",
     )(command)
     return click.option(
         "--image-size",

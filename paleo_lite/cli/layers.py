@@ -44,7 +44,7 @@ def layers(
     """Count NETWORK layer by layer: FLOPs or MACs, parameters, shapes.
 
     NETWORK is a shipped network, a file (a descriptor, a Caffe prototxt, PALEO's JSON), or package.module:factory
-    with --input.
+    with --input, which is imported and called.
 
     \b
       paleo-lite layers vgg16

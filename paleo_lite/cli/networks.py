@@ -54,8 +54,8 @@ def show_network(network: str, image_size: int | None, style: str) -> None:
 def export(network: str, output: Path, force: bool, image_size: int | None, inputs: tuple[str, ...]) -> None:
     """Write the descriptor of NETWORK: traced with torch, or read from a file.
 
-    NETWORK is a torchvision classification model, googlenet-caffe, resnet50-caffe, package.module:factory, a Caffe
-    prototxt, or a JSON network file of PALEO's.
+    NETWORK is a torchvision classification model, googlenet-caffe, resnet50-caffe, package.module:factory (which
+    is imported and called), a Caffe prototxt, or a JSON network file of PALEO's.
     """
     if output.exists() and not force:
         raise click.UsageError(f"{output} is there already: give another name, or --force to replace it")

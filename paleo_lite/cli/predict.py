@@ -122,7 +122,7 @@ def predict(
     """Predict how long NETWORK takes on a device.
 
     NETWORK is a shipped network (`paleo-lite networks list`), a descriptor file, or package.module:factory with
-    --input.
+    --input, which is imported and called.
 
     \b
       paleo-lite predict vgg16 --gpu k80 --precision fp64

@@ -78,8 +78,8 @@ _OF_WORKERS = ("workers", "link", "topology", "platform", "scaling", "strategy",
 def report(ctx: click.Context, /, debug: bool, **asked: Any) -> None:
     """Write a report of a prediction or a profile: one HTML file that opens offline.
 
-    NETWORK is a shipped network, a descriptor file, or package.module:factory with --input; with --profile there is
-    none.
+    NETWORK is a shipped network, a descriptor file, or package.module:factory with --input, which is imported and
+    called; with --profile there is none.
 
     \b
       paleo-lite report resnet50 --gpu v100-sxm2 --precision fp16 --batch-size 64 -o report.html

@@ -88,6 +88,8 @@ def torchvision_model(name: str, image_size: int | None = None) -> tuple[nn.Modu
 def load_factory(reference: str) -> nn.Module:
     """The module that ``package.module:factory`` makes; the factory may also be a module itself.
 
+    This imports and calls, so it runs whatever code stands there.
+
     Raises
     ------
     FactoryFailed

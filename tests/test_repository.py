@@ -1,0 +1,46 @@
+"""What stands in several files of the repository and must agree."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from paleo_lite import __version__
+
+ROOT = Path(__file__).parent.parent
+CALIBRATIONS = ROOT / "calibrations"
+
+
+def test_citation_and_changelog_name_the_version_and_its_day():
+    cited = dict(re.findall(r"^(version|date-released): (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE))
+    released = dict(re.findall(r"^## (\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE))
+    assert cited["version"] == __version__
+    assert cited["date-released"] == released[__version__]
+
+
+def sources_of(path: Path) -> list[str]:
+    """What a shipped calibration, of whatever it is, says that it was learnt from."""
+    if path.suffix == ".json":
+        return [fit["source"] for fit in msgspec.json.decode(path.read_bytes())["fits"]]
+    found = msgspec.toml.decode(path.read_bytes())
+    sources: list[str] = found.get("provenance", found)["sources"]
+    return sources
+
+
+FILES = sorted(path for ending in ("toml", "json") for path in CALIBRATIONS.rglob(f"*.{ending}"))
+NAMED = re.findall(r"^## `(.+)`$", (CALIBRATIONS / "LICENSES.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CALIBRATIONS)))
+def test_whose_measurements_a_calibration_was_learnt_from_is_in_licenses(path):
+    sources = sources_of(path)
+    assert sources
+    assert [source for source in sources if not source.startswith(tuple(NAMED))] == []
+
+
+def test_licenses_name_nobody_from_whom_nothing_was_learnt():
+    sources = [source for path in FILES for source in sources_of(path)]
+    assert [name for name in NAMED if not any(source.startswith(name) for source in sources)] == []
