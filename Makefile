@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
-.PHONY: predict test lint benchmark descriptors calibrations accuracy speedup images docs examples clean
+.PHONY: predict test fuzz lint benchmark descriptors calibrations accuracy speedup images docs examples clean
 
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
 
 test: $(STAMPS)/test lint
 	$(BIN)/python -m pytest
+
+# The random tests with examples that nobody has seen; what they find becomes a test of its own.
+fuzz: $(STAMPS)/test
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --timeout 0
 
 lint: $(STAMPS)/test
 	$(BIN)/ruff check paleo_lite tests benchmarks notebooks docs
