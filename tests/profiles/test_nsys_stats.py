@@ -10,12 +10,12 @@ import gzip
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 from paleo_lite.errors import BadProfile
 from paleo_lite.profiles.detect import read_head
 from paleo_lite.profiles.nsys_stats import NsysStatsCsv
+from strategies import ACCIDENTS, damaged
 
 SUM = "Time (%),Total Time (ns),{},Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),{}\n"
 KERN_SUM = SUM.format("Instances", "Name") + (
@@ -164,27 +164,8 @@ def test_a_heading_with_another_delimiter_is_not_recognised(tmp_path):
         list(NsysStatsCsv().batches(path, None))
 
 
-WHOLE = printed(API_SUM, GPU_TRACE, NVTX_SUM).encode()
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_mutated_reports_give_a_table_or_our_error(tmp_path, data):
-    text = bytearray(WHOLE)
-    for _ in range(data.draw(st.integers(1, 4))):
-        at, again = (data.draw(st.integers(0, len(text))) for _ in range(2))
-        piece = data.draw(
-            st.one_of(st.binary(max_size=8), st.sampled_from([b'"', b",", b"\n", b"-", b"1e999", b"9" * 40]))
-        )
-        text[at : at + data.draw(st.integers(0, 40))] = data.draw(
-            st.sampled_from([piece, bytes(text[again : again + 90])])
-        )
+@given(ACCIDENTS)
+def test_damaged_reports_give_a_table_or_our_error(tmp_path, table_or_our_error, happened):
     path = tmp_path / "stats.csv"
-    path.write_bytes(bytes(text))
-    try:
-        batches = list(NsysStatsCsv().batches(path, None))
-    except BadProfile as error:
-        assert str(error).startswith(str(path))
-        return
-    for batch in batches:
-        assert all(value is None or value >= 0 for value in batch.column("duration_ns").to_pylist())
+    path.write_bytes(damaged(printed(API_SUM, GPU_TRACE, NVTX_SUM).encode(), happened))
+    table_or_our_error(path, NsysStatsCsv())
