@@ -168,17 +168,16 @@ class _Report:
         if not text:
             return None
         unit = self.columns[column][1]
-        factor = units.get(unit) if unit else 1.0
         try:
-            value = number_of(text)
-        except ValueError:
+            value = number_of(text) * (units[unit] if unit else 1.0)
+        except (ValueError, KeyError):
             value = -1.0
-        if value < 0 or factor is None:
+        if not 0 <= value < 2**63:  # ns and bytes, which int64 holds
             in_unit = f"in {unit}" if unit else ""
             raise BadProfile(
-                f"{self.path}: line {number}: {column} is {shown(text)} {in_unit}, expected a number from 0"
+                f"{self.path}: line {number}: {column} is {shown(text)} {in_unit}, expected a number from 0 to 2^63"
             )
-        return round(value * factor, 6)
+        return round(value, 6)
 
     def _id(self, number: int, texts: dict[str, str], column: str) -> int | None:
         text = texts.get(column, "")
