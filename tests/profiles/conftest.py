@@ -48,8 +48,9 @@ def table_or_our_error():
                     if not field.name.startswith("metric.") and field.name in SCHEMA.names
                 ]
                 assert all(field.type == SCHEMA.field(field.name).type for field in known)
-                durations = batch.column("duration_ns").drop_null().to_pylist()
-                assert all(duration >= 0 and math.isfinite(duration) for duration in durations)
+                for name in {"duration_ns", "bytes", "flops"}.intersection(batch.schema.names):
+                    values = batch.column(name).drop_null().to_pylist()
+                    assert all(value >= 0 and math.isfinite(value) for value in values)
 
     return check
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +19,8 @@ READERS = [
     "tau.TauParquet", "tau_xml.TauXml", "vtune.HotspotsCsv", "vtune.ApsSummary", "torch_table.TorchTable",
 ]  # fmt: skip
 """Those that `whole` has a small file of; the tests of the others damage one of their own."""
+
+TEXTS = [key for key in READERS if "Sqlite" not in key and "Parquet" not in key]
 
 REAL = {
     "nvprof_text.SummaryText": "profiles/nvprof_summary_text/k80_tf2_mnist.txt",
@@ -83,7 +86,16 @@ def test_every_cut_of_a_small_file(tmp_path, whole, table_or_our_error, key):
         table_or_our_error(path, load_reader(*key.split(".")))
 
 
-@pytest.mark.parametrize("key", [key for key in READERS if "Sqlite" not in key and "Parquet" not in key])
+@pytest.mark.parametrize("key", TEXTS)
+@pytest.mark.parametrize("number", [b"1e308", b"9" * 400, b"-1", b"1..5"])
+def test_every_number_of_a_small_file(tmp_path, whole, table_or_our_error, key, number):
+    raw, path = whole[key], tmp_path / "profile"
+    for match in re.finditer(rb"\d+(\.\d+)?", raw):
+        path.write_bytes(raw[: match.start()] + number + raw[match.end() :])
+        table_or_our_error(path, load_reader(*key.split(".")))
+
+
+@pytest.mark.parametrize("key", TEXTS)
 @pytest.mark.parametrize("filler", [b"a", b" ", b"\n", b"1,", b'"', b"<a>", b"- "])
 def test_gzip_that_swells(tmp_path, whole, table_or_our_error, key, filler):
     raw = whole[key]
