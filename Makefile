@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
-.PHONY: predict test quick lint benchmark descriptors calibrations accuracy speedup images docs examples clean
+.PHONY: predict test quick fuzz lint benchmark descriptors calibrations accuracy speedup images docs examples clean
 
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
@@ -19,6 +19,10 @@ test: $(STAMPS)/test lint
 # What to run after each change, within a minute.
 quick: $(STAMPS)/test
 	$(PYTEST) -m "not slow"
+
+# The random tests with examples that nobody has seen; what they find becomes a test of its own.
+fuzz: $(STAMPS)/test
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --timeout 0
 
 # In parts, which the hooks of .pre-commit-config.yaml call.
 LINTED := paleo_lite tests benchmarks notebooks docs

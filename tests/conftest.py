@@ -8,6 +8,17 @@ import signal
 from functools import lru_cache
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Random tests draw the same examples everywhere; those of `make fuzz` are new each time. Only here is that set.
+_COMMON = {
+    "deadline": None,
+    "print_blob": True,
+    "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+}
+settings.register_profile("suite", **_COMMON, derandomize=True, database=None, max_examples=60)
+settings.register_profile("fuzz", **_COMMON, derandomize=False, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
 @pytest.fixture(scope="session")

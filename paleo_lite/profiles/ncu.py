@@ -133,16 +133,19 @@ def _add(values: dict[str, float], path: Path, number: int, name: str, text: str
     name, text, unit = name.strip(), text.strip(), unit.strip()
     if _THOUSANDS.fullmatch(text):
         text = text.replace(",", "")
+    is_time = name in _DURATION
     try:
-        value = number_of(text)
+        value = number_of(text) * _factor(unit)
     except ValueError:
-        if name in _DURATION:
+        if is_time:
             raise BadProfile(f"{path}: line {number}: {name} is {shown(text)}, expected a number") from None
         return
-    if name in _DURATION and (value < 0 or unit not in _TIME_NS):
-        raise BadProfile(f"{path}: line {number}: {name} is {shown(text)} {shown(unit)}, expected a duration from 0")
+    least = 0 if is_time or name.endswith(".sum") else -(2**63)  # sums are of counters
+    if not least <= value < 2**63 or (is_time and unit not in _TIME_NS):
+        wanted = f"a {'duration' if is_time else 'number'} from {'0' if least == 0 else '-2^63'} to 2^63"
+        raise BadProfile(f"{path}: line {number}: {name} is {shown(text)} {shown(unit)}, expected {wanted}")
     if name:
-        values.setdefault(name[:200], value * _factor(unit))
+        values.setdefault(name[:200], value)
 
 
 def _factor(unit: str) -> float:

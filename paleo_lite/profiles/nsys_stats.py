@@ -120,9 +120,16 @@ class _Report:
                 raise BadProfile(f"{path}: line {line}: column {shown(name)} stands twice in the heading")
             self.columns[name] = (index, unit)
         self.width = len(heading)
-        self.called = next((name for name in _NAMES if name in self.columns), "")
-        if not self.called:
-            raise BadProfile(f"{path}: line {line}: a heading without any of the columns {', '.join(_NAMES)}")
+        self.called = self._one_of(*_NAMES)
+        self.is_trace = "Start" in self.columns
+        self.time = self._one_of("Duration" if self.is_trace else "Total Time")
+        self.calls = "" if self.is_trace else self._one_of(*_CALLS)
+
+    def _one_of(self, *names: str) -> str:
+        for name in names:
+            if name in self.columns:
+                return name
+        raise BadProfile(f"{self.path}: line {self.line}: a heading without a column {' or '.join(names)}")
 
     def row(self, number: int, fields: list[str]) -> dict[str, Any] | None:
         """The columns of `SCHEMA`, None for a call that is not CUDA's."""
@@ -134,19 +141,17 @@ class _Report:
         if category is None:
             return None
         row: dict[str, Any] = {"category": category, "kernel": name or None}
-        if "Start" in self.columns:
+        row["duration_ns"] = self._number(number, texts, self.time, _TIME_NS)
+        if self.is_trace:
             start = self._number(number, texts, "Start", _TIME_NS)
             row |= {"start_ns": None if start is None else round(start), "calls": 1}
-            row["duration_ns"] = self._number(number, texts, "Duration", _TIME_NS)
             row["bytes"] = self._number(number, texts, "Bytes", _SIZE_BYTES)
             row["grid"], row["block"] = (self._extent(texts, short) for short in ("Grd", "Blk"))
             row["stream"], row["thread"] = (self._id(number, texts, column) for column in ("Strm", "Tid"))
             device = _DEVICE.fullmatch(texts.get("Device", ""))
             row["device"] = int(device[1]) if device else None
         else:
-            row["duration_ns"] = self._number(number, texts, "Total Time", _TIME_NS)
-            calls = next(column for column in _CALLS if column in self.columns)
-            row["calls"] = self._id(number, texts, calls)
+            row["calls"] = self._id(number, texts, self.calls)
             for ours, theirs in (("grid", "GridXYZ"), ("block", "BlockXYZ")):
                 row[ours] = ",".join(texts.get(theirs, "").split()) or None
         return row
@@ -163,17 +168,16 @@ class _Report:
         if not text:
             return None
         unit = self.columns[column][1]
-        factor = units.get(unit) if unit else 1.0
         try:
-            value = number_of(text)
-        except ValueError:
+            value = number_of(text) * (units[unit] if unit else 1.0)
+        except (ValueError, KeyError):
             value = -1.0
-        if value < 0 or factor is None:
+        if not 0 <= value < 2**63:  # ns and bytes, which int64 holds
             in_unit = f"in {unit}" if unit else ""
             raise BadProfile(
-                f"{self.path}: line {number}: {column} is {shown(text)} {in_unit}, expected a number from 0"
+                f"{self.path}: line {number}: {column} is {shown(text)} {in_unit}, expected a number from 0 to 2^63"
             )
-        return round(value * factor, 6)
+        return round(value, 6)
 
     def _id(self, number: int, texts: dict[str, str], column: str) -> int | None:
         text = texts.get(column, "")

@@ -153,13 +153,11 @@ def _trace_batch(
     def measured(name: str, factors: dict[str, float]) -> pa.Array:
         if name not in values:
             return pa.nulls(len(rows), pa.float64())
-        array = _numbers(path, numbers, name, values[name])
-        if array.null_count == len(array):
-            return array
-        if unit[name] not in factors:
+        array = _numbers(path, numbers, name, values[name], factors.get(unit[name], 1.0))
+        if array.null_count < len(array) and unit[name] not in factors:
             known = ", ".join(filter(None, factors)) or "none"
             raise BadProfile(f"{path}: line {units_line}: the unit of {name} is {shown(unit[name])}, expected {known}")
-        return pc.multiply(array, factors[unit[name]])
+        return array
 
     def joined(axis: str) -> pa.Array | None:
         parts = [values.get(f"{axis} {letter}") for letter in "XYZ"]
@@ -172,8 +170,6 @@ def _trace_batch(
     if duration.null_count:
         place = int(pc.index(pc.is_null(duration), True).as_py())
         raise BadProfile(f"{path}: line {numbers[place]}: no duration")
-    if len(start) and (pc.max(start).as_py() or 0) >= 2**63:
-        raise BadProfile(f"{path}: a start beyond what 64 bits hold")
     # The number that ends a kernel's name is the correlation of its launch: no part of the name.
     kernel = pc.replace_substring_regex(values["Name"], r"\s*\[\d+\]$", "").dictionary_encode()
     category = pa.array([gpu_category(name) for name in kernel.dictionary.to_pylist()], pa.string()).take(
@@ -203,18 +199,18 @@ def _trace_batch(
     return batch_of(found, len(rows), columns)
 
 
-def _numbers(path: Path, numbers: Sequence[int], name: str, texts: pa.Array) -> pa.Array:
-    """A column of numbers of 0 or more, null where it is blank."""
+def _numbers(path: Path, numbers: Sequence[int], name: str, texts: pa.Array, factor: float) -> pa.Array:
+    """A column of numbers times a factor, from 0 to what 64 bits hold; null where it is blank."""
     filled = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
     try:
-        array = filled.cast(pa.float64())
-        wrong = pc.invert(pc.and_(pc.is_finite(array), pc.greater_equal(array, 0)))
+        array = pc.multiply(filled.cast(pa.float64()), factor)
+        wrong = pc.invert(pc.and_(pc.greater_equal(array, 0), pc.less(array, 2.0**63)))
         place = pc.index(wrong, True).as_py()
     except pa.ArrowInvalid:
         place = next(place for place, text in enumerate(texts.to_pylist()) if text and not _is_number(text))
     if place >= 0:
         text = shown(texts[place].as_py())
-        raise BadProfile(f"{path}: line {numbers[place]}: {name} is {text}, expected a number of 0 or more")
+        raise BadProfile(f"{path}: line {numbers[place]}: {name} is {text}, expected a number of 0 or more below 2^63")
     return array
 
 

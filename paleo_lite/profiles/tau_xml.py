@@ -193,8 +193,8 @@ class _Reader:
         row["device"], row["thread"] = self._place()
         if kind == "interval_data":
             row |= self._times(values)
-        elif values[0] and min(values[1:4]) < 0:
-            raise self._bad("a message size is negative")
+        elif values[0] and not 0 <= min(values[1:4]) <= max(values[1:4]) < 2**53:
+            raise self._bad("a message size is negative or out of range")
         elif values[0]:
             row |= {"bytes": float(round(values[0] * values[3]))}
             row |= {"metric.message_min_bytes": values[2], "metric.message_max_bytes": values[1]}
@@ -207,6 +207,8 @@ class _Reader:
         if time not in self.metrics:
             raise self._bad("no metric that is time")
         exclusive, inclusive = values[2 + 2 * self.metrics.index(time) :][:2]
+        if not max(abs(exclusive), abs(inclusive)) < 2**53:
+            raise self._bad("a time out of range")
         return {"duration_ns": inclusive * 1e3 if inclusive >= 0 else None, "metric.exclusive_ns": exclusive * 1e3}
 
     def _place(self) -> tuple[int, int]:

@@ -144,7 +144,7 @@ class ApsSummary:
                     continue
                 share = _SHARE.search(text)
                 row = {"category": "communication", "kernel": label, "duration_ns": duration}
-                calls.append(row | {"metric.time_percent": float(share["share"]) if share else None})
+                calls.append(row | {"metric.time_percent": _finite(path, number, share["share"]) if share else None})
             elif match:
                 unit = match["unit"] or ""
                 name = "_".join(filter(None, [*map(_slug, names), _UNITS.get(unit, "")]))

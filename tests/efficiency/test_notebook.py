@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 from paleo_lite.efficiency.analysis import measure_efficiency
 from paleo_lite.efficiency.notebook import NotebookSums, sum_rows
@@ -18,6 +16,7 @@ from paleo_lite.efficiency.partial import gather
 from paleo_lite.errors import BadProfile
 from paleo_lite.hardware import find_device
 from paleo_lite.profiles.table import batch_of
+from strategies import COUNTED_KERNELS, CUTS, pieces
 
 DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "surfboard"
 FIGURES = ("compute_efficiency", "flops_per_s", "bandwidth_bytes_per_s", "bandwidth_efficiency", "flops_efficiency")
@@ -85,20 +84,7 @@ def batch(kernels, durations, flops, moved):
     return batch_of(columns, len(kernels), tuple(columns))
 
 
-rows = st.lists(
-    st.tuples(
-        st.sampled_from(["a", "b", "c", "d"]),
-        st.integers(0, 10**9),
-        st.one_of(st.none(), st.integers(0, 10**12)),
-        st.one_of(st.none(), st.integers(0, 10**12)),
-    ),
-    min_size=1,
-    max_size=60,
-)
-
-
-@given(rows)
-@settings(max_examples=60, deadline=None)
+@given(COUNTED_KERNELS)
 def test_as_the_notebook_itself_computes_it(table):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(table, columns=["Kernel", "Sil(ns)", "FLOPs", "Bytes"]).fillna({"FLOPs": 0, "Bytes": 0})
@@ -118,12 +104,10 @@ def test_as_the_notebook_itself_computes_it(table):
     assert found["bandwidth_bytes_per_s"] == pytest.approx(weighted.sum(), rel=1e-9)
 
 
-@given(rows, st.lists(st.integers(0, 60), max_size=5))
-@settings(max_examples=60, deadline=None)
+@given(COUNTED_KERNELS, CUTS)
 def test_any_split_gives_the_same_sums(table, cuts):
     whole = batch(*zip(*table))
-    places = sorted({0, len(table), *(cut % (len(table) + 1) for cut in cuts)})
-    parts = [sum_rows(whole.slice(start, stop - start)) for start, stop in pairwise(places)]
+    parts = [sum_rows(whole.slice(start, stop - start)) for start, stop in pieces(cuts, len(table))]
     merged = gather(parts, NotebookSums())
     expected = sum_rows(whole)
     positive = lambda sums: {name: value for name, value in sums.items() if value}  # noqa: E731

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paleo_lite.efficiency.overlap import BusyTime, merge
+from strategies import kernels
 
-INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20), st.integers(0, 2)), min_size=1, max_size=40)
+INTERVALS = kernels(st.integers(0, 2))
 
 
 def busy_ns(intervals, device):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paleo_lite.efficiency.analysis import measure_efficiency, steady_figures
@@ -21,6 +21,7 @@ from paleo_lite.errors import BadProfile
 from paleo_lite.hardware import find_device
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.table import batch_of
+from strategies import CUTS, pieces
 
 DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "surfboard"
 FOLDER = DATA / "pyprof_kernels"
@@ -208,12 +209,10 @@ def test_layers_that_repeat_are_no_iterations():
     assert steady.kernel_s == pytest.approx(sum(time for _, time in one) * 1e-9)
 
 
-@given(st.lists(st.integers(0, 200), max_size=6), st.booleans())
-@settings(max_examples=40, deadline=None)
+@given(CUTS, st.booleans())
 def test_any_split_gives_the_same_runs(cuts, starts):
     whole = loop(9, labelled={5, 6, 7, 8}, starts=starts, tuning=5)
-    places = sorted({0, whole.num_rows, *(cut % whole.num_rows for cut in cuts)})
-    parts = [find_runs(whole.slice(a, b - a)) for a, b in pairwise(places)]
+    parts = [find_runs(whole.slice(start, stop - start)) for start, stop in pieces(cuts, whole.num_rows)]
     expected = settle(find_runs(whole))
     found = Runs()
     for part in parts:
@@ -270,7 +269,6 @@ def test_operations_from_their_parameters(op, params, direction, kernels, after,
 
 
 @given(st.sampled_from(["conv2d", "linear", "batch_norm", "max_pool2d", "adaptive_avg_pool2d", "relu"]), st.text())
-@settings(max_examples=100, deadline=None)
 def test_no_text_of_parameters_is_too_odd(op, text):
     for params in (text, CONV + text, f"T=[{text}],fp32", "N=" + text):
         found = count_operation(op, params, "bprop", [], (1, 1))

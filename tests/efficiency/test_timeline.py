@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strategies import kernels
+
 pytest.importorskip("pyarrow")
 
 from paleo_lite.efficiency.kernels import report_kernels
@@ -28,10 +30,6 @@ NAMES = {"volta_sgemm_128x64_nn": "gemm", "cudnn::bn_fw_tr_1C11_kernel_NCHW": "b
 SINCE_1970_NS = 1_623_143_089_000_000_000
 """More than a float64 tells apart by nanoseconds."""
 
-KERNELS = st.lists(
-    st.tuples(st.sampled_from(list(NAMES)), st.integers(0, 1000), st.integers(0, 300)), min_size=1, max_size=30
-)
-
 
 class Rows:
     """A reader of kernels that lie in memory, in batches of a size."""
@@ -41,7 +39,7 @@ class Rows:
 
     def batches(self, path, columns):
         for place in range(0, len(self.kernels), self.size):
-            kernel, start, duration = zip(*self.kernels[place : place + self.size])
+            start, duration, kernel = zip(*self.kernels[place : place + self.size])
             cells = {"kernel": kernel, "start_ns": start, "duration_ns": duration, "category": ["kernel"] * len(kernel)}
             yield batch_of(cells, len(kernel), columns)
 
@@ -50,39 +48,41 @@ def sliced(kernels, slices, size=7):
     return read_timeline(Profile(Path("run"), "test", Rows(kernels, size)), slices)
 
 
-@given(KERNELS, st.integers(1, 40), st.integers(1, 7), st.sampled_from([0, SINCE_1970_NS]))
+@given(
+    kernels(st.sampled_from(list(NAMES))), st.integers(1, 40), st.integers(1, 7), st.sampled_from([0, SINCE_1970_NS])
+)
 def test_slices_hold_what_kernels_overlap_of_them(kernels, slices, size, origin):
-    timeline = sliced([(name, origin + start, length) for name, start, length in kernels], slices, size)
-    first, last = min(k[1] for k in kernels), max(k[1] + k[2] for k in kernels)
+    timeline = sliced([(origin + start, length, name) for start, length, name in kernels], slices, size)
+    first, last = min(start for start, *_ in kernels), max(start + length for start, length, _ in kernels)
     edges = np.linspace(first, max(last, first + 1), slices + 1)
     assert timeline.kernels == len(kernels)
     assert timeline.slice_s == pytest.approx((edges[1] - edges[0]) * 1e-9)
-    assert set(timeline.classes) == {NAMES[name] for name, *_ in kernels}
+    assert set(timeline.classes) == {NAMES[name] for *_, name in kernels}
     for label, busy_s in zip(timeline.classes, timeline.busy_s):
         expected = [
-            sum(max(0, min(end, s + n) - max(begin, s)) for name, s, n in kernels if NAMES[name] == label)
+            sum(max(0, min(end, s + n) - max(begin, s)) for s, n, name in kernels if NAMES[name] == label)
             for begin, end in itertools.pairwise(edges)
         ]
         assert busy_s * 1e9 == pytest.approx(expected, abs=1e-3)
 
 
 def test_classes_are_in_the_order_of_their_time():
-    timeline = sliced([("volta_sgemm_128x64_nn", 0, 10), ("cudnn::bn_fw_tr_1C11_kernel_NCHW", 5, 30)], 5)
+    timeline = sliced([(0, 10, "volta_sgemm_128x64_nn"), (5, 30, "cudnn::bn_fw_tr_1C11_kernel_NCHW")], 5)
     assert timeline.classes == ("batch_norm", "gemm")
     assert timeline.busy_s.sum(axis=1) == pytest.approx([30e-9, 10e-9])
 
 
 def test_rows_without_a_start_are_not_counted():
-    timeline = sliced([("volta_sgemm_128x64_nn", None, 10), ("volta_sgemm_128x64_nn", 4, 2)], 3, size=1)
+    timeline = sliced([(None, 10, "volta_sgemm_128x64_nn"), (4, 2, "volta_sgemm_128x64_nn")], 3, size=1)
     assert timeline.kernels == 1
     assert timeline.busy_s.sum() == pytest.approx(2e-9)
 
 
 def test_what_has_no_timeline_is_refused_in_words():
     with pytest.raises(BadProfile, match="without start times has no timeline"):
-        sliced([("volta_sgemm_128x64_nn", None, 10)], 3)
+        sliced([(None, 10, "volta_sgemm_128x64_nn")], 3)
     with pytest.raises(BadValue, match="1 slice or more, not 0"):
-        sliced([("volta_sgemm_128x64_nn", 0, 10)], 0)
+        sliced([(0, 10, "volta_sgemm_128x64_nn")], 0)
 
 
 @pytest.mark.needs_data

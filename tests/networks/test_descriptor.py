@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from paleo_lite.counting import INPUT, Layer
 from paleo_lite.errors import BadDescriptor
 from paleo_lite.files import shipped
 from paleo_lite.networks import Network, read_descriptor, write_descriptor
+from strategies import ACCIDENTS, damaged
 
 NETWORK = Network(
     name="two",
@@ -114,20 +114,10 @@ def test_what_cannot_be_read(tmp_path):
 ALEXNET = (shipped("models") / "alexnet.json").read_bytes()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_damage_is_a_bad_descriptor_or_another_network(data, tmp_path):
-    damaged = bytearray(ALEXNET)
-    for _ in range(data.draw(st.integers(1, 4))):
-        start = data.draw(st.integers(0, len(damaged) - 1))
-        length = data.draw(st.sampled_from([0, 1, 2, 8, 200]))
-        damaged[start : start + length] = data.draw(
-            st.one_of(
-                st.binary(max_size=4), st.sampled_from([b"-1", b"9" * 25, b"null", b'"', b"[]", b"{}", b"1.5", b"\xff"])
-            )
-        )
+@given(ACCIDENTS)
+def test_damage_is_a_bad_descriptor_or_another_network(tmp_path, happened):
     path = tmp_path / "damaged.json"
-    path.write_bytes(bytes(damaged))
+    path.write_bytes(damaged(ALEXNET, happened))
     try:
         assert isinstance(read_descriptor(path), Network)
     except BadDescriptor as error:

@@ -10,7 +10,9 @@ import threading
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+
+from strategies import small_networks
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -465,33 +467,7 @@ def test_nothing_large_is_allocated():
     assert peak < 20e6
 
 
-@st.composite
-def small_nets(draw):
-    """Up to five layers of convolution (grouped or not), norm, activation, pooling; then linear layers."""
-    channels = draw(st.sampled_from([2, 4]))
-    shape = (channels, *[draw(st.integers(6, 12))] * 2)
-    layers: list[nn.Module] = []
-    for _ in range(draw(st.integers(1, 5))):
-        out = draw(st.sampled_from([2, 4, 6]))
-        kind = draw(st.sampled_from(["conv", "transposed", "norm", "relu", "pool"]))
-        bias = draw(st.booleans())
-        if kind == "conv":
-            kernel, stride = draw(st.sampled_from([1, 3])), draw(st.integers(1, 2))
-            layers.append(nn.Conv2d(channels, out, kernel, stride, 1, bias=bias))
-            channels = out
-        elif kind == "transposed":
-            layers.append(nn.ConvTranspose2d(channels, out, 2, 2, bias=bias))
-            channels = out
-        elif kind == "norm":
-            layers.append(nn.BatchNorm2d(channels))
-        else:
-            layers.append(nn.ReLU() if kind == "relu" else nn.AvgPool2d(2, 1, 1))
-    layers += [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * channels, 5, bias=draw(st.booleans()))]
-    return nn.Sequential(*layers).eval(), (draw(st.integers(1, 3)), *shape)
-
-
-@settings(max_examples=40, deadline=None)
-@given(small_nets())
+@given(small_networks())
 def test_random_networks_agree_with_flop_counter_mode(case):
     module, shape = case
     network = trace(module, shape)
@@ -504,7 +480,6 @@ def test_random_networks_agree_with_flop_counter_mode(case):
     assert 2 * macs(network, "backward") == backward.get_total_flops()
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     batch=st.lists(st.integers(1, 3), max_size=2),
     rows=st.integers(1, 5),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 from pathlib import Path
 
 import pytest
+
+from paleo_lite.errors import BadProfile, UnknownFormat
+from paleo_lite.profiles.detect import open_profile
+from paleo_lite.profiles.table import SCHEMA
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,6 +23,36 @@ def data_folder() -> Path:
     if not (folder / "profiles").is_dir():
         pytest.skip(f"no profiles in {folder}: set PALEO_LITE_DATA")
     return folder
+
+
+@pytest.fixture(scope="session")
+def table_or_our_error():
+    """Read a file by a reader and by recognition: both may refuse it in one sentence, neither may fail otherwise."""
+
+    def check(path, reader):
+        for read in (
+            lambda: list(reader.batches(path, None)),
+            lambda: list(open_profile(path).batches(("kernel", "duration_ns"))),
+        ):
+            try:
+                batches = read()
+            except (BadProfile, UnknownFormat) as error:
+                assert str(error).startswith(str(path)) and len(str(error)) < 2000 and "\n" not in str(error)
+                continue
+            assert len({str(batch.schema) for batch in batches}) <= 1
+            for batch in batches:
+                batch.validate(full=True)
+                known = [
+                    field
+                    for field in batch.schema
+                    if not field.name.startswith("metric.") and field.name in SCHEMA.names
+                ]
+                assert all(field.type == SCHEMA.field(field.name).type for field in known)
+                for name in {"duration_ns", "bytes", "flops"}.intersection(batch.schema.names):
+                    values = batch.column(name).drop_null().to_pylist()
+                    assert all(value >= 0 and math.isfinite(value) for value in values)
+
+    return check
 
 
 NVPROF_SCHEMA = """

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 from collections import Counter, defaultdict
 from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paleo_lite.errors import BadProfile
@@ -19,6 +18,7 @@ from paleo_lite.profiles import json_stream
 from paleo_lite.profiles.chrome import ChromeTrace
 from paleo_lite.profiles.detect import read_head
 from paleo_lite.profiles.table import SCHEMA
+from strategies import ACCIDENTS, damaged
 
 REAL = [
     "torch_chrome_trace_resnet50/resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz",
@@ -384,47 +384,9 @@ def test_nothing_is_left_beside_the_trace_or_in_the_temporary_folder(tmp_path, m
     assert list(spool.iterdir()) == []
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.data(),
-    st.sampled_from([16, 50, 500, 2**20]),
-)
-def test_mutated_traces_give_a_table_or_our_error(tmp_path, monkeypatch, data, piece):
+@given(ACCIDENTS, st.sampled_from([16, 50, 500, 2**20]), st.booleans())
+def test_damaged_traces_give_a_table_or_our_error(tmp_path, monkeypatch, table_or_our_error, happened, piece, zipped):
     monkeypatch.setattr(json_stream, "PIECE", piece)
-    text = bytearray(TEXT.encode())
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(text)))
-        until = at + data.draw(st.integers(0, 30))
-        again = data.draw(st.integers(0, len(text)))
-        text[at:until] = data.draw(
-            st.one_of(
-                st.binary(max_size=8),
-                st.sampled_from([b"{", b"}", b"[", b"]", b'"', b"\\", b",", b"-", b"1e999", b"null", b"\xff", b"},{"]),
-                st.just(bytes(text[again : again + 40])),
-            )
-        )
-    raw = bytes(text)
-    path = write(tmp_path, gzip.compress(raw) if data.draw(st.booleans()) else raw)
-    try:
-        table = read(path)
-    except BadProfile as error:
-        assert str(error).startswith(str(path))
-        return
-    for start, duration in zip(*(table.column(name).to_pylist() for name in ("start_ns", "duration_ns"))):
-        assert start is not None and (duration is None or (duration >= 0 and math.isfinite(duration)))
-
-
-@pytest.mark.needs_data
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_mutated_real_traces_give_a_table_or_our_error(tmp_path, data_folder, data):
-    raw = bytearray((data_folder / "profiles" / REAL[8]).read_bytes())
-    if data.draw(st.booleans()):
-        raw = bytearray(gzip.decompress(raw))
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(raw) - 1))
-        raw[at : at + data.draw(st.integers(0, 2000))] = data.draw(st.binary(max_size=20))
-    try:
-        read(write(tmp_path, bytes(raw)))
-    except BadProfile as error:
-        assert "trace.json" in str(error)
+    raw = damaged(TEXT.encode(), happened)
+    path = write(tmp_path, gzip.compress(raw) if zipped else raw)
+    table_or_our_error(path, ChromeTrace())

@@ -4,38 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 from hypothesis import given
-from hypothesis import strategies as st
 
 from paleo_lite.profiles.launches import BPROP, FPROP, OPERATION, UPDATE, Links, Nest
-
-# A tree of lengths: each interval holds its children one after another, with a gap of 1 before each.
-TREES = st.recursive(st.just([]), lambda inner: st.lists(inner, max_size=4), max_leaves=25)
+from strategies import nested_calls
 
 
-def laid_out(tree: list, start: int, found: list[tuple[int, int]]) -> int:
-    """Append the intervals of a tree, parents first; returns the end."""
-    place = len(found)
-    found.append((start, 0))
-    end = start
-    for child in tree:
-        end = laid_out(child, end + 1, found)
-    found[place] = (start, end + 1)
-    return end + 1
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), TREES), max_size=6), st.integers(0, 2**32 - 1))
-def test_innermost_is_that_of_looking_at_every_interval(trees, seed):
-    threads, intervals, last = [], [], {}
-    for thread, tree in trees:
-        found = []
-        last[thread] = laid_out(tree, last.get(thread, 0), found)  # may touch the one before
-        threads += [thread] * len(found)
-        intervals += found
-    shuffle = np.random.default_rng(seed).permutation(len(intervals))
-    thread = np.array(threads, dtype=np.int32)[shuffle] if threads else np.empty(0, np.int32)
-    start, end = np.array(intervals, dtype=np.int64).reshape(-1, 2)[shuffle].T
-    times = np.array([(t, time) for t in range(3) for time in range(-1, max(last.values(), default=0) + 2)])
-    found = Nest(thread, start, end).innermost(times[:, 0], times[:, 1])
+@given(nested_calls())
+def test_innermost_is_that_of_looking_at_every_interval(calls):
+    thread, start, end = np.array(calls, dtype=np.int64).reshape(-1, 3).T
+    times = np.array([(t, time) for t in range(3) for time in range(-1, max(end, default=0) + 2)])
+    found = Nest(thread.astype(np.int32), start, end).innermost(times[:, 0], times[:, 1])
     for (of, time), index in zip(times, found):
         around = [i for i in range(len(start)) if thread[i] == of and start[i] <= time < end[i]]
         assert index == max(around, key=lambda i: (start[i], -end[i]), default=-1)

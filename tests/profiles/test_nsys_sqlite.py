@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 from paleo_lite.errors import BadProfile
 from paleo_lite.profiles.detect import read_head
 from paleo_lite.profiles.nsys_sqlite import TABLES, NsysSqlite
+from strategies import ACCIDENTS, damaged
 
 REAL = "profiles/nsys_sqlite/h100_2gpu_1s.sqlite"
 
@@ -217,37 +217,10 @@ def test_nvprofs_file_is_another(tmp_path):
     assert not NsysSqlite().recognises(path, read_head(path))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_mutated_files_give_a_table_or_our_error(tmp_path, data):
-    whole = tmp_path / "whole.sqlite"
+@given(ACCIDENTS)
+def test_damaged_files_give_a_table_or_our_error(tmp_path, table_or_our_error, happened):
+    whole, path = tmp_path / "whole.sqlite", tmp_path / "run.sqlite"
     if not whole.exists():
         build(whole)
-    raw = bytearray(whole.read_bytes())
-    for _ in range(data.draw(st.integers(1, 5))):
-        at = data.draw(st.integers(100, len(raw) - 1))
-        raw[at : at + 8] = data.draw(st.binary(min_size=8, max_size=8))
-    path = tmp_path / "run.sqlite"
-    path.write_bytes(bytes(raw[: data.draw(st.integers(200, len(raw)))] if data.draw(st.booleans()) else raw))
-    try:
-        if NsysSqlite().recognises(path, read_head(path)):
-            list(NsysSqlite().batches(path, None))
-    except BadProfile as error:
-        assert str(error).startswith(str(path))
-
-
-@pytest.mark.needs_data
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_mutated_real_file_gives_a_table_or_our_error(tmp_path, data_folder, data):
-    raw = bytearray((data_folder / REAL).read_bytes())
-    for _ in range(data.draw(st.integers(1, 20))):
-        at = data.draw(st.integers(100, len(raw) - 1))
-        raw[at : at + 50] = data.draw(st.binary(min_size=50, max_size=50))
-    path = tmp_path / "run.sqlite"
-    path.write_bytes(bytes(raw))
-    try:
-        if NsysSqlite().recognises(path, read_head(path)):
-            list(NsysSqlite().batches(path, None))
-    except BadProfile as error:
-        assert str(error).startswith(str(path))
+    path.write_bytes(damaged(whole.read_bytes(), happened))
+    table_or_our_error(path, NsysSqlite())

@@ -10,14 +10,14 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 from paleo_lite.efficiency.files import examiner
-from paleo_lite.errors import BadProfile, PaleoError
+from paleo_lite.errors import BadProfile
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.pyprof import PyprofCsv, PyprofParquet
 from paleo_lite.profiles.table import SCHEMA
+from strategies import ACCIDENTS, damaged
 
 ROWS = {
     "Idx": [1, 2, 3],
@@ -151,36 +151,14 @@ def test_other_parquet_is_not_taken(tmp_path):
     assert not PyprofCsv().recognises(path, b"Kernel,Calls\n")
 
 
-@given(st.lists(st.tuples(st.integers(0, 10**4), st.binary(min_size=1, max_size=8)), min_size=1, max_size=6))
-@settings(max_examples=150, deadline=None)
-def test_damaged_parquet_gives_a_result_or_our_error(tmp_path_factory, changes):
-    data = bytearray(parquet())
-    for place, new in changes:
-        data[place % len(data) : place % len(data) + len(new)] = new
-    path = tmp_path_factory.mktemp("fuzz") / "a"
-    path.write_bytes(bytes(data))
-    try:
-        open_profile(path).read()
-    except PaleoError as error:
-        assert str(path) in str(error)
+@pytest.mark.parametrize("whole", [parquet(), pyprof_csv()], ids=["parquet", "csv"])
+@given(ACCIDENTS)
+def test_damaged_files_give_a_result_or_our_error(tmp_path, table_or_our_error, whole, happened):
+    path = tmp_path / "a"
+    path.write_bytes(damaged(whole, happened))
+    table_or_our_error(path, PyprofParquet() if whole[:4] == b"PAR1" else PyprofCsv())
     for method in ("steady", "notebook"):  # which answer with the error
         assert examiner(method, None)(path).path == path
-
-
-@given(st.lists(st.tuples(st.integers(0, 10**4), st.binary(min_size=1, max_size=8)), min_size=1, max_size=6))
-@settings(max_examples=150, deadline=None)
-def test_damaged_csv_gives_a_result_or_our_error(tmp_path_factory, changes):
-    data = bytearray(pyprof_csv())
-    for place, new in changes:
-        data[place % len(data) : place % len(data) + len(new)] = new
-    path = tmp_path_factory.mktemp("fuzz") / "a"
-    path.write_bytes(bytes(data))
-    try:
-        table = PyprofCsv().batches(path, None)
-        for batch in table:
-            batch.validate(full=True)
-    except PaleoError as error:
-        assert str(path) in str(error)
 
 
 def test_reading_imports_no_pandas(tmp_path):

@@ -113,6 +113,11 @@ LAUGHS = "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 10))
         ([("1 3 0 20 -4", "9 3 0 20 20")], r"line 23: event '9' is not defined"),
         ([("1 3 0 20 -4", "1 -3 0 20 20")], r"line 23: a number of calls out of range"),
         ([("0 10 67049472 8", "0 10 67049472 -8")], r"line 27: a message size is negative"),
+        (
+            [("0 10 67049472 8 729169.5", "0 10 67049472 8 1e308")],
+            r"line 27: a message size is negative or out of range",
+        ),
+        ([("1000 5000000", "1000 1e308")], r"line 22: a time out of range"),
         ([("TIME", "PAPI_L1_DCM"), ("TIME", "PAPI_L1_DCM")], r"line 22: no metric that is time"),
         ([('profile thread="1.0.0.77"', 'profile thread="main"')], r"line 22: the thread is called 'main'"),
         (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.scaling.collectives import (
@@ -20,25 +19,11 @@ from paleo_lite.scaling.collectives import (
     reduce_scatter_time_s,
 )
 from paleo_lite.scaling.exchange import EXACT
+from strategies import COLLECTIVE_NAMES, LINKS, MESSAGE_BYTES, MORE, PLAIN_LINKS, SEVERAL_WORKERS, WORKERS
 
 PLAIN = LinkRate("plain", 2.5e9)  # PALEO's ethernet20: 20 Gbit/s
 SLOW = LinkRate("slow", 1e9, latency_s=1e-5, ppp=0.5)
 GRADIENTS = 250e6  # 0.1 s over PLAIN
-
-links = st.builds(
-    LinkRate,
-    st.just("any"),
-    st.floats(1e6, 1e12),
-    latency_s=st.floats(0, 1e-2),
-    ppp=st.floats(0.01, 2),
-    start_s=st.floats(0, 1e-2),
-    ramp_s=st.floats(0, 1e-3),
-    switch_s=st.floats(0, 1e-2),
-    small_share=st.floats(0.01, 1),
-    ppp_at=st.sampled_from([(), ((2, 0.5),), ((2, 0.9), (8, 0.1), (64, 0.4))]),
-)
-sizes = st.floats(0, 1e12)
-counts = st.integers(1, 5000)
 
 
 # Without latency, in units of one message's 0.1 s. PALEO: 2 (n - 1), 2 ceil(log2 n), ceil(log2 n), 1. Thakur et al.
@@ -180,18 +165,17 @@ def test_formulas_are_what_the_algorithms_do(collective: str, run, workers: int)
     assert all_reduce_time_s(collective, length, workers, SLOW) == pytest.approx(net.time_s(SLOW))
 
 
-@given(st.integers(0, 10**12), st.integers(2, 5000), links)
-def test_two_trees_take_the_best_number_of_pieces(size: int, workers: int, link: LinkRate) -> None:
+@given(MESSAGE_BYTES, SEVERAL_WORKERS, PLAIN_LINKS)
+def test_two_trees_take_the_best_number_of_pieces(size: float, workers: int, link: LinkRate) -> None:
     """No number of pieces beats the one that the formula takes, by the steps and bytes of Sanders et al."""
-    plain = LinkRate("plain", link.bandwidth_bytes_per_s, link.latency_s, link.ppp)
     height = (workers - 1).bit_length()
     pieces = np.geomspace(1, 1e9, 2000)
-    wire = size / (plain.bandwidth_bytes_per_s * plain.ppp)
-    either_way = 2 * (height + pieces - 1) * (plain.latency_s + wire / (2 * pieces))
-    assert all_reduce_time_s("double-tree", size, workers, plain) <= 2 * either_way.min() * (1 + 1e-6)
+    wire = size / (link.bandwidth_bytes_per_s * link.ppp)
+    either_way = 2 * (height + pieces - 1) * (link.latency_s + wire / (2 * pieces))
+    assert all_reduce_time_s("double-tree", size, workers, link) <= 2 * either_way.min() * (1 + 1e-6)
 
 
-@given(sizes, counts, links)
+@given(MESSAGE_BYTES, WORKERS, LINKS)
 def test_no_collective_beats_the_fewest_bytes(size: float, workers: int, link: LinkRate) -> None:
     bound = 2 * (workers - 1) / workers * size / (link.bandwidth_bytes_per_s * link.ppp_of(workers))
     for collective in EXACT:
@@ -199,7 +183,7 @@ def test_no_collective_beats_the_fewest_bytes(size: float, workers: int, link: L
     assert least_bytes(size, workers) == pytest.approx(2 * (workers - 1) / workers * size)
 
 
-@given(sizes, st.floats(1, 10), counts, links, st.sampled_from(list(COLLECTIVES)))
+@given(MESSAGE_BYTES, MORE, WORKERS, LINKS, COLLECTIVE_NAMES)
 def test_more_bytes_never_take_less(size: float, factor: float, workers: int, link: LinkRate, collective: str) -> None:
     less, more = all_reduce_time_s(collective, [size, size * factor], workers, link)
     assert less <= more * (1 + 1e-9)
@@ -207,9 +191,8 @@ def test_more_bytes_never_take_less(size: float, factor: float, workers: int, li
     assert np.isfinite(more)
 
 
-@given(sizes, st.integers(2, 5000), links)
+@given(MESSAGE_BYTES, SEVERAL_WORKERS, PLAIN_LINKS)
 def test_halves_of_the_ring_add_up(size: float, workers: int, link: LinkRate) -> None:
-    link = LinkRate("plain", link.bandwidth_bytes_per_s, link.latency_s, link.ppp)
     halves = reduce_scatter_time_s(size, workers, link) + all_gather_time_s(size, workers, link)
     assert halves == pytest.approx(all_reduce_time_s("ring", size, workers, link))
 

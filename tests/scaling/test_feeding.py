@@ -7,12 +7,12 @@ import math
 import msgspec
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from paleo_lite.errors import BadValue
 from paleo_lite.measure import StepTimer, mock_loader, mock_trainer
 from paleo_lite.scaling.feeding import Feeding, Store, feed
 from paleo_lite.scaling.remedies import Alternatives, plan, remedies, rules
+from strategies import FEEDINGS
 
 DISK = Store("hdd", 150e6, 86, 150e6)
 NVME = Store("nvme", 3e9, 330e3, 3e9)
@@ -122,13 +122,8 @@ def test_a_plan_goes_on_until_the_device_is_fed():
     assert plan(feed(pipeline(workers=10)), OTHERS) == ()
 
 
-@given(
-    workers=st.integers(1, 200), decode=st.floats(1, 1e5), sample=st.floats(1, 1e8), decoded=st.floats(1, 1e8),
-    device=st.floats(1e-2, 1e6), pinned=st.booleans(), access=st.sampled_from(["sequential", "random"]),
-)  # fmt: skip
-def test_overlap_never_harms_and_nothing_beats_the_device(workers, decode, sample, decoded, device, pinned, access):
-    feeding = pipeline(workers=workers, decode_per_worker_s=decode, sample_bytes=sample, decoded_bytes=decoded,
-                       device_per_s=device, pinned=pinned, access=access)  # fmt: skip
+@given(FEEDINGS)
+def test_overlap_never_harms_and_nothing_beats_the_device(feeding):
     together, in_turns = feed(feeding), feed(msgspec.structs.replace(feeding, overlap=False))
     assert in_turns.throughput_per_s <= together.throughput_per_s * (1 + 1e-12)
     assert 0 < together.utilisation <= 1 + 1e-12

@@ -11,9 +11,7 @@ from paleo_lite.counting import count
 from paleo_lite.errors import BadValue
 from paleo_lite.networks import find_network
 from paleo_lite.scaling.overlap import exposed_s, finish_s, make_buckets
-
-SECONDS = st.floats(0, 10)
-LAYERS = st.lists(st.tuples(st.integers(0, 100), SECONDS), min_size=1, max_size=12)
+from strategies import SECONDS
 
 
 @given(st.lists(st.tuples(SECONDS, SECONDS), max_size=10))
@@ -32,7 +30,7 @@ def test_arrays_are_taken_over_their_last_axis():
     assert exposed_s(ready, seconds, 2.25) == pytest.approx([0.25, 2.75])
 
 
-@given(LAYERS, st.integers(1, 200))
+@given(st.lists(st.tuples(st.integers(0, 100), SECONDS), min_size=1, max_size=12), st.integers(1, 200))
 def test_buckets_hold_every_gradient_once_in_the_order_of_the_backward_pass(layers, size):
     gradients, times = (np.array(column, dtype=float) for column in zip(*layers))
     buckets = make_buckets(gradients, times, size, size)

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from paleo_lite.errors import BadValue
 from paleo_lite.networks import find_network
 from paleo_lite.scaling.pipeline import bubble_share, crossing_bytes, partition, schedule
+from strategies import SECONDS
 
-TIMES = st.lists(st.integers(0, 50), min_size=1, max_size=9)
 
-
-@given(TIMES, st.integers(1, 9))
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.integers(1, 9))
 def test_no_other_cut_has_a_shorter_longest_stage(times, stages):
     if stages > len(times):
         with pytest.raises(BadValue, match="cannot be cut"):
@@ -46,7 +45,7 @@ def played(stations, jobs):
 )
 def test_gpipe_takes_what_playing_it_through_takes(stages, micro_batches, data):
     forward, backward = (list(map(float, column)) for column in zip(*stages))
-    links = data.draw(st.lists(st.floats(0, 30), min_size=len(stages) - 1, max_size=len(stages) - 1))
+    links = data.draw(st.lists(SECONDS, min_size=len(stages) - 1, max_size=len(stages) - 1))
     row = [time for pair in zip(forward, [*links, 0.0]) for time in pair]
     back = [time for pair in zip(backward[::-1], [*links[::-1], 0.0]) for time in pair]
     plan = schedule(forward, backward, links, links, micro_batches, "gpipe")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from paleo_lite.errors import AmbiguousName, BadFile, BadValue, PaleoError, UnknownName
 from paleo_lite.scaling.collectives import COLLECTIVES, LinkRate, all_reduce_time_s, least_bytes
 from paleo_lite.scaling.topology import EXACT, Topology, choose_collective, exchange_time_s, flat, parse_topology
+from strategies import MESSAGE_BYTES
 
 ISSUE = "2x k40m @ pcie3, 16 nodes @ infiniband"
 INSIDE, BETWEEN = LinkRate("inside", 10e9), LinkRate("between", 1e9)
@@ -174,7 +175,7 @@ def test_a_measured_link_is_taken_as_it_was_measured() -> None:
     assert choose_collective(parse_topology(ISSUE), 1e6) in ("ring", "hierarchical")
 
 
-@given(st.floats(0, 1e11), st.integers(1, 64), st.integers(1, 64), st.sampled_from(EXACT))
+@given(MESSAGE_BYTES, st.integers(1, 64), st.integers(1, 64), st.sampled_from(EXACT))
 def test_no_exchange_beats_the_link_between_nodes(size: float, here: int, nodes: int, collective: str) -> None:
     topology = Topology(None, here, INSIDE, nodes, BETWEEN)
     seconds = exchange_time_s(topology, size, collective)

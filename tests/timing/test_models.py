@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.timing import PeakModel, PppModel, RooflineModel, TimeModel, find_model
-
-seconds = st.floats(0, 1e3)
-models = st.one_of(
-    st.just(PeakModel()), st.just(RooflineModel()), st.builds(PppModel, ppp=st.floats(0.01, 2), overlap=st.booleans())
-)
+from strategies import MODELS, SECONDS
 
 
 def test_formulas() -> None:
@@ -25,21 +21,21 @@ def test_formulas() -> None:
     assert PppModel(2.0, overlap=True).time_s(compute, memory).tolist() == [1.5, 2]
 
 
-@given(models, seconds, seconds, seconds)
+@given(MODELS, SECONDS, SECONDS, SECONDS)
 def test_more_work_never_takes_less_time(model: TimeModel, compute: float, memory: float, more: float) -> None:
     base = model.time_s(np.array([compute]), np.array([memory]))
     assert (model.time_s(np.array([compute + more]), np.array([memory])) >= base).all()
     assert (model.time_s(np.array([compute]), np.array([memory + more])) >= base).all()
 
 
-@given(models, seconds, seconds, st.floats(0.1, 10))
+@given(MODELS, SECONDS, SECONDS, st.floats(0.1, 10))
 def test_time_has_the_unit_of_its_terms(model: TimeModel, compute: float, memory: float, unit: float) -> None:
     once = model.time_s(np.array([compute]), np.array([memory]))
     scaled = model.time_s(np.array([compute * unit]), np.array([memory * unit]))
     assert np.allclose(scaled, once * unit)
 
 
-@given(models, st.lists(st.tuples(seconds, seconds), min_size=1, max_size=6))
+@given(MODELS, st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=6))
 def test_models_broadcast(model: TimeModel, pairs: list[tuple[float, float]]) -> None:
     compute, memory = np.array(pairs).T
     together = model.time_s(compute[:, None], memory[None, :])

@@ -6,30 +6,15 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 import paleo_lite as pl
 from paleo_lite.cli import main
-from paleo_lite.ui.view import BATCH_AT_MOST, DEVICES_AT_MOST, VIEWS, View, device_ids, read_query
-
-SOME = {
-    "view": st.sampled_from(list(VIEWS)),
-    "network": st.sampled_from(pl.network_names()),
-    "gpu": st.lists(st.sampled_from(device_ids()), max_size=DEVICES_AT_MOST, unique=True).map(tuple),
-    "batch": st.integers(1, BATCH_AT_MOST),
-    "ppp": st.floats(0.01, 100),
-    "epochs": st.floats(0.01, 1e6),
-    "shown": st.sampled_from(["", *device_ids()]),
-    "workers": st.sampled_from(["1", "1,2,4,...,64", "8:64:8", "1:128:x2"]),
-    "link": st.sampled_from(["nvlink2-x6", "25 GB/s", "8x infiniband-hdr"]),
-    "images": st.sampled_from(["", "1.28M", "1281167"]),
-    "price": st.sampled_from(["", "0.90 USD/h"]),
-}
+from paleo_lite.ui.view import View, read_query
+from strategies import VIEWS
 
 
-@settings(deadline=None)
-@given(st.builds(View, **SOME))
+@given(VIEWS)
 def test_an_address_gives_the_view_back(view):
     assert read_query(view.to_query()) == (view.settled(), [])
 
