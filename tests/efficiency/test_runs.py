@@ -61,13 +61,7 @@ def runs_of(rows: list[dict]) -> list[tuple]:
             known = {name: [row[name] for row in run if row[name] is not None] for name in ("flops", "bytes")}
             found.append(
                 (
-                    (
-                        thread,
-                        first["direction"],
-                        first["op"],
-                        first["params"],
-                        None if first["op"] else first["kernel"],
-                    ),
+                    (thread, first["direction"], first["op"], first["params"], kernel),
                     (first["row"], run[-1]["row"], len(run)),
                     sum(row["duration_ns"] for row in run),
                     *((sum(known[name]), len(known[name])) for name in ("flops", "bytes")),
