@@ -58,7 +58,7 @@ def test_an_entry_for_every_pass_that_launches_something() -> None:
     ]
     work = count(layers, "fp32")
     found = features_of(layers, work, "training", 2)
-    # forward 0, 1, 3; data gradients of all but the first, which nobody wants, and of the view; weights and their update
+    # Forward of all but the view; data gradients of those behind the first, whose input nobody asks; weights, update.
     assert found.place.tolist() == [[0, 0], [0, 1], [0, 3], [1, 1], [1, 3], [2, 0], [2, 3], [3, 0], [3, 3]]
     assert found.part.tolist() == [part for part, _ in found.place.tolist()]
     assert [CLASSES[number] for number in found.work_class] == [
