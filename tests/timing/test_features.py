@@ -64,17 +64,13 @@ def test_an_entry_for_every_pass_that_launches_something() -> None:
     assert [CLASSES[number] for number in found.work_class] == [
         ["conv_3x3", "elementwise", "", "gemm"][layer] for _, layer in found.place.tolist()
     ]
-    assert found.matrix.tolist() == [
-        True,
-        False,
-        True,
-        False,
-        True,
-        True,
-        True,
-        False,
-        False,
-    ]  # an update multiplies not
+    assert found.place[found.matrix].tolist() == [
+        [0, 0],
+        [0, 3],
+        [1, 3],
+        [2, 0],
+        [2, 3],
+    ]  # an update multiplies nothing
     assert found.gradients.tolist() == [0, 0, 0, 0, 0, 1, 1, 0, 0]  # both layers have a weight and no bias
     for name in ("flops", "bytes", "kernels"):
         assert getattr(found, name).sum() == work.column(name, "training", 2).sum()
