@@ -1,6 +1,6 @@
 """The shipped networks against independent counters: torch's, torchvision's, pthflops' and fvcore's own.
 
-Tests: networks/build.py, networks/caffe.py, networks/network.py.
+Tests: networks/caffe.py.
 """
 
 from __future__ import annotations
