@@ -56,6 +56,9 @@ def gemm_of(layer: Layer, part: str) -> Gemm | None:
     return None
 
 
+_OTHER_WAY = {"inference": "backward_data", "forward": "backward_data", "backward_data": "forward"}
+
+
 def _of_convolution(layer: Layer, part: str) -> Gemm:
     weight = layer.weights[0]
     rank = len(weight) - 2
@@ -64,9 +67,9 @@ def _of_convolution(layer: Layer, part: str) -> Gemm:
     positions = prod(layer.outputs[0][-rank:])
     input_positions = prod(layer.inputs[0][-rank:])
     channels_in, channels_out = weight[1], weight[0] // groups
-    if layer.attributes.get("transposed"):
+    if layer.attributes.get("transposed"):  # the data gradient of a convolution that goes the other way, and back
         positions, input_positions = input_positions, positions
-        channels_in, channels_out = channels_out, channels_in
+        part = _OTHER_WAY.get(part, part)
     if part == "backward_data":
         return Gemm(input_positions, channels_in, channels_out * taps, groups, "rows")
     forward = Gemm(positions, channels_out, channels_in * taps, groups, "rows")

@@ -14,7 +14,7 @@ from ..files import cache_folder, shipped
 from .descriptor import FORMAT, decode_descriptor, read_bounded, read_descriptor, write_descriptor
 from .network import Network
 
-TRACER = 1
+TRACER = 2
 """Raised whenever a trace of the same module would give other layers, so that cached traces are not reused."""
 
 

@@ -36,8 +36,8 @@ def make(function: Any, in_place: bool, args: Sequence[Any], kwargs: dict[str, A
 
 
 def _like(reading: Reading, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    first = reading.tensors[0]
-    return _empty(first, first.shape) if first.is_contiguous() else torch.empty_like(first)
+    first = reading.tensors[0]  # of another layout a ReLU keeps it and a softmax does not
+    return _empty(first, first.shape) if first.is_contiguous() else None
 
 
 def _alias(reading: Reading, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -1,4 +1,7 @@
-"""The fit: derivatives, recovery of a known truth within its intervals, robustness, and what it must not depend on."""
+"""The fit: derivatives, recovery of a known truth within its intervals, robustness, and what it must not depend on.
+
+Tests: calibration/calibrate.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Single layers that others timed: what is read of them, how they are counted, and how true they are."""
+"""Single layers that others timed: what is read of them, how they are counted, and how true they are.
+
+Tests: calibration/layer_datasets.py, calibration/validate_layers.py, report/layers.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Published measurements: what is read, what is left out, and what is learnt from profiles."""
+"""Published measurements: what is read, what is left out, and what is learnt from profiles.
+
+Tests: calibration/datasets.py, calibration/from_profiles.py, calibration/published_networks.py,
+calibration/published_timm.py, calibration/ship.py, calibration/validate.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Training on several devices, predicted beside measured; and how the measurements are read."""
+"""Training on several devices, predicted beside measured; and how the measurements are read.
+
+Tests: calibration/published_scaling.py, calibration/ship_platforms.py, calibration/validate_scaling.py.
+"""
 
 from __future__ import annotations
 

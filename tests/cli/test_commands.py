@@ -1,4 +1,8 @@
-"""The command line as people use it: output in four formats, exit codes, one sentence for every mistake."""
+"""The command line as people use it: output in four formats, exit codes, one sentence for every mistake.
+
+Tests: cli/__init__.py, cli/common.py, cli/hardware.py, cli/layers.py, cli/networks.py, cli/predict.py,
+report/counts.py, report/devices.py, report/networks.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``paleo-lite compare`` as people use it."""
+"""``paleo-lite compare`` as people use it.
+
+Tests: report/compare.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`paleo-lite efficiency` as people use it: four formats, exit codes, one bad file among good ones, Ctrl-C."""
+"""`paleo-lite efficiency` as people use it: four formats, exit codes, one bad file among good ones, Ctrl-C.
+
+Tests: report/efficiency.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``gemm``, ``pipeline`` and ``hardware links --move`` as people use them."""
+"""``gemm``, ``pipeline`` and ``hardware links --move`` as people use them.
+
+Tests: cli/gemm.py, cli/pipeline.py, report/feeding.py, report/gemm.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``paleo-lite kernels`` as people use it."""
+"""``paleo-lite kernels`` as people use it.
+
+Tests: cli/profile_options.py, report/kernels.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``paleo-lite measure``: one tiny real run, and what it refuses before it starts."""
+"""``paleo-lite measure``: one tiny real run, and what it refuses before it starts.
+
+Tests: report/measure.py.
+"""
 
 from __future__ import annotations
 

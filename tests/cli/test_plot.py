@@ -1,4 +1,7 @@
-"""``--plot`` and ``paleo-lite plot``: every kind from the command line, and what is refused before it is computed."""
+"""``--plot`` and ``paleo-lite plot``: every kind from the command line, and what is refused before it is computed.
+
+Tests: cli/plot_options.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`paleo-lite report` as people use it: what it refuses, and what it leaves behind when it does."""
+"""`paleo-lite report` as people use it: what it refuses, and what it leaves behind when it does.
+
+Tests: cli/alternatives.py, cli/provenance.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``paleo-lite scaled`` as people use it."""
+"""``paleo-lite scaled`` as people use it.
+
+Tests: report/scaled.py.
+"""
 
 from __future__ import annotations
 

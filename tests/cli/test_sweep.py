@@ -1,4 +1,7 @@
-"""``sweep`` and ``best`` as they are typed."""
+"""``sweep`` and ``best`` as they are typed.
+
+Tests: cli/best.py, report/sweep.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What PALEO counts, against figures of its release and by hand."""
+"""What PALEO counts, against figures of its release and by hand.
+
+Tests: counting/paleo_convolution.py.
+"""
 
 from __future__ import annotations
 

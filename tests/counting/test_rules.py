@@ -1,4 +1,7 @@
-"""The rules against arithmetic done by hand, and laws that hold for every rule."""
+"""The rules against arithmetic done by hand, and laws that hold for every rule.
+
+Tests: counting/elementwise.py, counting/layer.py, counting/work.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The same work on a real Dask cluster of two workers, one of which is killed."""
+"""The same work on a real Dask cluster of two workers, one of which is killed.
+
+Tests: efficiency/executor.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Many files in parallel: every one once, whoever dies, and nothing left behind."""
+"""Many files in parallel: every one once, whoever dies, and nothing left behind.
+
+Tests: efficiency/files.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Scaled efficiencies: the notebook's 64 rows and its means under the right names, and the three batch durations."""
+"""Scaled efficiencies: the notebook's 64 rows and its means under the right names, and the three batch durations.
+
+Tests: efficiency/durations.py.
+"""
 
 from __future__ import annotations
 

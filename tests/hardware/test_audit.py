@@ -1,4 +1,7 @@
-"""The shipped hardware files pass the audit, and the audit catches what it is there for."""
+"""The shipped hardware files pass the audit, and the audit catches what it is there for.
+
+Tests: hardware/rates.py.
+"""
 
 from __future__ import annotations
 

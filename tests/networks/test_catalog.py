@@ -1,4 +1,7 @@
-"""Networks by name, at any image size, through a cache that may be damaged, unwritable or empty."""
+"""Networks by name, at any image size, through a cache that may be damaged, unwritable or empty.
+
+Tests: networks/build.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Caffe network files: real networks written the way their authors published them, and every way to be wrong."""
+"""Caffe network files: real networks written the way their authors published them, and every way to be wrong.
+
+Tests: networks/builder.py, networks/prototxt_layers.py, networks/prototxt_text.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The shipped networks against independent counters: torch's, torchvision's, pthflops' and fvcore's own."""
+"""The shipped networks against independent counters: torch's, torchvision's, pthflops' and fvcore's own.
+
+Tests: networks/caffe.py.
+"""
 
 from __future__ import annotations
 

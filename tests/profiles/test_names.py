@@ -1,4 +1,7 @@
-"""Kernel names: what is left of them, what class they tell, and that nothing in a name can hurt."""
+"""Kernel names: what is left of them, what class they tell, and that nothing in a name can hurt.
+
+Tests: profiles/classes.py.
+"""
 
 from __future__ import annotations
 

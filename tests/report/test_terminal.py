@@ -1,4 +1,7 @@
-"""Bars beside shares, and outputs that lack letters."""
+"""Bars beside shares, and outputs that lack letters.
+
+Tests: report/predictions.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Collectives: PALEO's and the literature's formulas by hand, the algorithms themselves run on arrays, and bounds."""
+"""Collectives: PALEO's and the literature's formulas by hand, the algorithms themselves run on arrays, and bounds.
+
+Tests: scaling/link_terms.py.
+"""
 
 from __future__ import annotations
 

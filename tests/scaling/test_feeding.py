@@ -1,4 +1,7 @@
-"""Feeding a device: stages by hand, side by side and in turns, random reads, rules of thumb, remedies in order."""
+"""Feeding a device: stages by hand, side by side and in turns, random reads, rules of thumb, remedies in order.
+
+Tests: scaling/remedies.py.
+"""
 
 from __future__ import annotations
 

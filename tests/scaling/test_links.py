@@ -1,4 +1,7 @@
-"""Links by name, by rate and by calibration."""
+"""Links by name, by rate and by calibration.
+
+Tests: scaling/link_calibration.py.
+"""
 
 from __future__ import annotations
 

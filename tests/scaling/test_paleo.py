@@ -1,4 +1,7 @@
-"""``--compat paleo``: the released PALEO's published answers for many workers, one by one."""
+"""``--compat paleo``: the released PALEO's published answers for many workers, one by one.
+
+Tests: scaling/paleo_parts.py.
+"""
 
 from __future__ import annotations
 

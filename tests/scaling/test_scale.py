@@ -1,4 +1,8 @@
-"""Strategies: held against sums done by hand, and properties that hold for every machine."""
+"""Strategies: held against sums done by hand, and properties that hold for every machine.
+
+Tests: scaling/advise.py, scaling/cost.py, scaling/data_parallel.py, scaling/job.py, scaling/model_parallel.py,
+scaling/parts.py, scaling/rows.py, scaling/split.py, scaling/strategies.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Topologies: what is read, what cannot be, and exchanges over two kinds of link by hand."""
+"""Topologies: what is read, what cannot be, and exchanges over two kinds of link by hand.
+
+Tests: scaling/exchange.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The broadcast against the one-at-a-time path: the same times and intervals, whatever is asked for."""
+"""The broadcast against the one-at-a-time path: the same times and intervals, whatever is asked for.
+
+Tests: timing/calibrated.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Matrix products: the seed's arithmetic, tiles by hand, both models by their own formulas, and what batching gains."""
+"""Matrix products: the seed's arithmetic, tiles by hand, both models by their own formulas, and what batching gains.
+
+Tests: timing/gemm_times.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What layers keep for backward, held against what torch's autograd saves: the same bytes, layer by layer."""
+"""What layers keep for backward, held against what torch's autograd saves: the same bytes, layer by layer.
+
+Tests: timing/buffers.py, timing/liveness.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Memory against torch's own tracker of whole steps, against papers, and against what was run and found by trying."""
+"""Memory against torch's own tracker of whole steps, against papers, and against what was run and found by trying.
+
+Tests: timing/checkpointing.py, timing/options.py.
+"""
 
 from __future__ import annotations
 

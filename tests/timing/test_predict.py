@@ -1,4 +1,7 @@
-"""Predictions: the seed's numbers, the paper arithmetic on a real network, and what a prediction says of itself."""
+"""Predictions: the seed's numbers, the paper arithmetic on a real network, and what a prediction says of itself.
+
+Tests: timing/prediction.py.
+"""
 
 from __future__ import annotations
 

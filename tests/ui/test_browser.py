@@ -1,4 +1,7 @@
-"""The page in a real headless Chromium: its controls, its addresses, its widths, and that it talks to nobody else."""
+"""The page in a real headless Chromium: its controls, its addresses, its widths, and that it talks to nobody else.
+
+Tests: ui/app.py.
+"""
 
 from __future__ import annotations
 

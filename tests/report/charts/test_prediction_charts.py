@@ -1,4 +1,8 @@
-"""Charts of predictions: drawn in every format, every number that of the prediction."""
+"""Charts of predictions: drawn in every format, every number that of the prediction.
+
+Tests: report/charts/curves.py, report/charts/layers.py, report/charts/render.py, report/charts/roofline.py,
+report/charts/theme.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Charts of profiles: every number that of the result, and what is gathered is said."""
+"""Charts of profiles: every number that of the result, and what is gathered is said.
+
+Tests: report/charts/beside.py, report/charts/efficiency.py, report/charts/profiles.py.
+"""
 
 from __future__ import annotations
 

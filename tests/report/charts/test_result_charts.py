@@ -1,4 +1,7 @@
-"""Charts of scaling, sweeps and accuracy: every number that of the result, and what is thinned out is said."""
+"""Charts of scaling, sweeps and accuracy: every number that of the result, and what is thinned out is said.
+
+Tests: report/charts/accuracy.py, report/charts/pairs.py, report/charts/pareto.py, report/charts/scaling.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reports as files: complete, escaped, bounded, and with the numbers of the prediction or profile."""
+"""Reports as files: complete, escaped, bounded, and with the numbers of the prediction or profile.
+
+Tests: report/page/alternatives.py, report/page/document.py, report/page/html.py, report/page/pictures.py,
+report/page/prediction.py, report/page/profile.py, report/page/sections.py, report/page/text.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reports in a real headless Chromium: offline, silent, sortable by mouse and keyboard, readable on phone and paper."""
+"""Reports in a real headless Chromium: offline, silent, sortable by mouse and keyboard, readable on phone and paper.
+
+Tests: report/page/templates/report.css, report/page/templates/report.html, report/page/templates/report.js.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The best rows of a sweep, against the same asked of all rows at once; and conditions, which are never evaluated."""
+"""The best rows of a sweep, against the same asked of all rows at once; and conditions, which are never evaluated.
+
+Tests: scaling/sweeps/where.py.
+"""
 
 from __future__ import annotations
 

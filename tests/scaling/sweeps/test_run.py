@@ -1,4 +1,8 @@
-"""Sweeps: every row is what the one-at-a-time path says, nothing is lost when they stop, sizes are known before."""
+"""Sweeps: every row is what the one-at-a-time path says, nothing is lost when they stop, sizes are known before.
+
+Tests: scaling/sweeps/chunk.py, scaling/sweeps/inputs.py, scaling/sweeps/rows.py, scaling/sweeps/space.py,
+scaling/sweeps/steps.py, scaling/sweeps/workers.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``paleo-lite scale`` and ``validate --split scaling`` from outside."""
+"""``paleo-lite scale`` and ``validate --split scaling`` from outside.
+
+Tests: report/scale.py, scaling/run.py, scaling/table.py.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,81 @@
+"""Which model answers: what was asked for, else the device's calibration, else the pool, else a bound that says so.
+
+Tests: calibration/covered.py.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from paleo_lite.calibration.choose import choose_model, default_model
+from paleo_lite.calibration.covered import why_not_covered
+from paleo_lite.calibration.store import find_calibration, shipped_calibrations
+from paleo_lite.errors import BadValue, CalibrationFailed, UnknownName
+from paleo_lite.hardware import find_device, list_devices
+
+MEASURED = {tuple(name.rsplit("-", 1)) for name in shipped_calibrations()}
+
+
+def test_a_device_that_was_measured_answers_for_itself() -> None:
+    for device, precision in sorted(MEASURED):
+        model = default_model(find_device(device), precision)
+        assert (model.name, model.label) == ("calibrated", find_calibration(f"{device}-{precision}").model().label)
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "name", "note"),
+    [
+        ("k80-die", "fp32", "calibrated", None),
+        ("k80", "fp32", "roofline", "only single devices were measured, k80 is a board of 2"),
+        ("p4", "fp32", "calibrated", None),  # pooled from its neighbours
+        ("mi250x-gcd", "fp32", "roofline", "only GPUs of NVIDIA were measured"),
+        ("xeon-8380", "fp32", "roofline", "only GPUs of NVIDIA were measured"),
+    ],
+)
+def test_who_answers_for_a_device(device, precision, name, note) -> None:
+    model = choose_model(find_device(device), precision)
+    assert model.name == name
+    if note:
+        assert model.notes == (f"a bound, not a forecast: {note}",)
+        with pytest.raises(BadValue, match=note):
+            choose_model(find_device(device), precision, "calibrated")
+    elif (device, precision) not in MEASURED:
+        assert "pool" in model.label
+
+
+def test_every_device_has_an_answer_and_a_bound_says_that_it_is_one() -> None:
+    for device in list_devices([]):
+        model = default_model(device, "fp32")
+        assert model.name == "calibrated" or model.notes[0].startswith("a bound, not a forecast: ")
+        assert (model.name == "roofline") >= bool(why_not_covered(device))
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [({"ppp": 0.5}, "ppp"), ({"time_model": "peak"}, "peak"), ({"time_model": "roofline"}, "roofline")],
+)
+def test_what_is_asked_for_is_taken(asked, name) -> None:
+    model = choose_model(find_device("k80-die"), "fp32", **asked)
+    assert (model.name, model.ppp) == (name, asked.get("ppp"))
+
+
+def test_a_calibration_may_be_handed_over() -> None:
+    found = find_calibration("k80-die-fp32")
+    other = msgspec.structs.replace(found, scatter=found.scatter * 2)
+    assert choose_model(find_device("k80-die"), "fp32", calibration=other).scatter == found.scatter * 2
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "error", "message"),
+    [
+        ("k80-die", {"calibration": "k80-die-fp32", "ppp": 0.5}, BadValue, "is a time model of its own"),
+        ("k80-die", {"calibration": "k80-die-fp32", "overlap": True}, BadValue, "is a time model of its own"),
+        ("k40m", {"calibration": "k80-die-fp32"}, CalibrationFailed, "of k80-die in fp32, it says nothing of k40m"),
+        ("k40m", {"calibration": "k40m-fp31"}, UnknownName, "did you mean k40m-fp32"),
+        ("k40m", {"time_model": "magic"}, UnknownName, "no time model is called 'magic'"),
+    ],
+)
+def test_what_excludes_itself_is_refused(device, asked, error, message) -> None:
+    with pytest.raises(error, match=message):
+        choose_model(find_device(device), "fp32", **asked)

@@ -1,0 +1,100 @@
+"""The matrix products behind layers: sizes by hand (Chetlur et al. 2014), torch's own lowering, and torch's counter."""
+
+from __future__ import annotations
+
+import pytest
+
+from paleo_lite.counting import Layer
+from paleo_lite.counting.gemm import Gemm, gemm_of
+
+
+def conv(inputs, outputs, weight, **attributes):
+    return Layer("it", f"conv{len(weight) - 2}d", (inputs,), (outputs,), (weight,), (0,), 0, attributes)
+
+
+ALEXNETS_FIRST = conv((1, 3, 224, 224), (1, 64, 55, 55), (64, 3, 11, 11), stride=[4, 4])
+GROUPED = conv((1, 128, 56, 56), (1, 128, 28, 28), (128, 4, 3, 3), stride=[2, 2], groups=32)
+TRANSPOSED = conv((1, 4, 10, 10), (1, 8, 20, 20), (4, 8, 2, 2), stride=[2, 2], transposed=True)
+TOKENS = Layer("it", "linear", ((1, 197, 768),), ((1, 197, 3072),), ((3072, 768), (3072,)))
+HEADS = Layer("it", "matmul", ((1, 12, 197, 64), (1, 12, 64, 197)), ((1, 12, 197, 197),), (), (0, 1))
+WEIGHTED = Layer("it", "matmul", ((1, 5, 16),), ((1, 5, 8),), ((16, 8),), (0,), 0, {"inner": 16})
+ATTENTION = Layer("it", "attention", ((1, 12, 50, 64), (1, 12, 70, 64), (1, 12, 70, 64)), ((1, 12, 50, 64),))
+
+# rows, columns, inner size, groups, and which of them grows with the batch
+BY_HAND = {
+    "a convolution": (
+        ALEXNETS_FIRST,
+        (55 * 55, 64, 3 * 11 * 11, 1, "rows"),
+        (224 * 224, 3, 64 * 11 * 11, 1, "rows"),
+        (64, 3 * 11 * 11, 55 * 55, 1, "inner"),
+    ),
+    "groups": (
+        GROUPED,
+        (28 * 28, 4, 4 * 9, 32, "rows"),
+        (56 * 56, 4, 4 * 9, 32, "rows"),
+        (4, 4 * 9, 28 * 28, 32, "inner"),
+    ),
+    # "the gradient of Conv2d with respect to its input" (torch.nn.ConvTranspose2d): of 2 x 2 taps on 8 channels, to 4
+    "a transposed convolution": (
+        TRANSPOSED,
+        (20 * 20, 8, 4 * 4, 1, "rows"),
+        (10 * 10, 4, 8 * 4, 1, "rows"),
+        (4, 8 * 4, 10 * 10, 1, "inner"),
+    ),
+    "a linear layer": (TOKENS, (197, 3072, 768, 1, "rows"), (197, 768, 3072, 1, "rows"), (3072, 768, 197, 1, "inner")),
+    "products of heads": (
+        HEADS,
+        (197, 197, 64, 12, "groups"),
+        (197, 64, 197, 12, "groups"),
+        (197, 64, 197, 12, "groups"),
+    ),
+    "a product with a weight": (WEIGHTED, (5, 8, 16, 1, "rows"), (5, 16, 8, 1, "rows"), (8, 16, 5, 1, "inner")),
+    "attention": (ATTENTION, (50, 70, 64, 12, "groups"), (50, 64, 70, 12, "groups"), (70, 64, 50, 12, "groups")),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_sizes_by_hand(name: str) -> None:
+    layer, forward, data, weight = BY_HAND[name]
+    assert gemm_of(layer, "inference") == gemm_of(layer, "forward") == Gemm(*forward)
+    assert gemm_of(layer, "backward_data") == Gemm(*data)
+    assert gemm_of(layer, "backward_weight") == Gemm(*weight)
+
+
+def test_what_is_no_product_has_none() -> None:
+    assert gemm_of(Layer("it", "relu", ((1, 4),), ((1, 4),)), "forward") is None
+
+
+@pytest.mark.parametrize("layer", [ALEXNETS_FIRST, GROUPED])
+def test_torch_lowers_a_convolution_to_the_same_sizes(layer: Layer) -> None:
+    """``torch.nn.functional.unfold`` is the lowering of cuDNN's paper: a column of taps for every position."""
+    torch = pytest.importorskip("torch")
+    groups = layer.attributes.get("groups", 1)
+    _, channels, height, width = layer.inputs[0]
+    image = torch.empty((1, channels // groups, height, width), device="meta")
+    taps, stride = layer.weights[0][2:], layer.attributes["stride"]
+    padding = 2 if groups == 1 else 1
+    _, inner, positions = torch.nn.functional.unfold(image, taps, padding=padding, stride=stride).shape
+    found = gemm_of(layer, "forward")
+    assert (found.rows, found.inner) == (positions, inner)
+
+
+def test_multiply_accumulates_are_those_that_torch_counts() -> None:
+    """Forward and both gradients of layers whose positions are as many in as out."""
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    cases = [
+        (torch.nn.Linear(24, 40), (7, 24), Layer("it", "linear", ((7, 24),), ((7, 40),), ((40, 24), (40,)))),
+        (
+            torch.nn.Conv2d(6, 9, 3, padding=1),
+            (1, 6, 10, 12),
+            conv((1, 6, 10, 12), (1, 9, 10, 12), (9, 6, 3, 3)),
+        ),
+    ]
+    for module, shape, layer in cases:
+        x = torch.zeros(shape, requires_grad=True)
+        with FlopCounterMode(display=False) as counter:
+            module(x).sum().backward()
+        products = [gemm_of(layer, part) for part in ("forward", "backward_data", "backward_weight")]
+        assert sum(2 * p.rows * p.columns * p.inner * p.groups for p in products) == counter.get_total_flops()

@@ -1,0 +1,113 @@
+"""The Python face: a question that is asked in several ways has one answer, and importing it costs nothing.
+
+Tests: __init__.py.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite import api
+from paleo_lite.errors import BadValue, MissingExtra
+from paleo_lite.files import shipped
+from paleo_lite.hardware import find_device
+from paleo_lite.networks import find_network
+
+
+def test_what_the_package_offers_is_the_api_and_nothing_else() -> None:
+    for name in ("devices", "layers", "network_names", "predict", "scale", "trace"):
+        assert getattr(pl, name) is getattr(api, name)
+        assert name in dir(pl)
+    with pytest.raises(AttributeError, match="no attribute 'prediction'"):
+        _ = pl.prediction
+
+
+def test_importing_the_package_imports_no_library() -> None:
+    code = "import sys, paleo_lite; print(sorted({'numpy', 'msgspec', 'click', 'torch'} & {*sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_network_may_be_named_or_handed_over(built) -> None:
+    """By name, as a descriptor's path, as a factory, as a module, and as what tracing made of it."""
+    options = {"gpu": "k80", "precision": "fp64", "batch_size": 4, "time_model": "roofline"}
+    pytest.importorskip("torch")
+    module, _ = built("alexnet")
+    seconds = pl.predict("alexnet", **options).time_s
+    ways = [
+        pl.predict(str(shipped("models") / "alexnet.json"), **options),
+        pl.predict("torchvision.models:alexnet", inputs=[(3, 224, 224)], **options),
+        pl.predict(module, inputs=[(3, 224, 224)], **options),
+        pl.predict(pl.trace(module, (1, 3, 224, 224)), **options),
+        pl.predict(find_network("alexnet"), **options | {"gpu": find_device("Tesla K80")}),
+    ]
+    assert [prediction.time_s for prediction in ways] == [seconds] * len(ways)
+
+
+def test_layers_are_counted_and_left_out() -> None:
+    """AlexNet's multiply-accumulates by hand: positions x output channels x input channels x taps; inputs x outputs."""
+    convolutions = (
+        55**2 * 64 * 3 * 11**2 + 27**2 * 192 * 64 * 5**2
+        + 13**2 * 384 * 192 * 3**2 + 13**2 * 256 * 384 * 3**2 + 13**2 * 256 * 256 * 3**2
+    )  # fmt: skip
+    whole = pl.layers("alexnet", convention="macs")
+    without = pl.layers("alexnet", convention="macs", ignore=["classifier.*"])
+    assert without.total == convolutions
+    assert whole.total == convolutions + 9216 * 4096 + 4096 * 4096 + 4096 * 1000
+
+
+def test_the_largest_batch_that_fits_is_the_largest() -> None:
+    found = pl.predict("vgg16", gpu="k40m", phase="training", fit_batch=True)
+    assert found.memory.fits
+    assert not pl.predict("vgg16", gpu="k40m", phase="training", batch_size=found.batch_size + 1).memory.fits
+
+
+def test_devices_are_those_of_the_files_and_ones_own(tmp_path) -> None:
+    text = (shipped("hardware") / "k40m.toml").read_text().replace("Tesla K40m", "Tesla of mine")
+    (tmp_path / "mine.toml").write_text(text)
+    there = {device.id for device in pl.devices()}
+    assert there == {path.stem for path in shipped("hardware").glob("*.toml")} - {"links"}
+    assert {device.id for device in pl.devices([tmp_path / "mine.toml"])} - there == {"mine"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((), {}, "one of the two"),
+        (("vgg16",), {"flops": "1G"}, "one of the two"),
+        ((), {"flops": "1G", "calibration": "k40m-fp32"}, "needs the layers of a network"),
+        ((), {"flops": "1G", "execution": "compiled"}, "fusing needs the layers"),
+        ((), {"flops": "1G", "memory": True}, "need the layers of a network"),
+        ((), {"flops": "1G", "phase": "training"}, "stands for inference"),
+        (("vgg16",), {"fit_batch": True, "batch_size": 2}, "leave the batch size out"),
+        (("vgg16",), {"inputs": [(3, 224, 224)]}, "a shipped network takes --image-size"),
+        (("torchvision.models:vgg16",), {}, "needs the shape of its inputs"),
+        (("torchvision.models:vgg16",), {"image_size": 64}, "is that of its input"),
+    ],
+)
+def test_a_question_that_excludes_itself_gets_one_sentence(arguments, options, message) -> None:
+    with pytest.raises(BadValue, match=message):
+        pl.predict(*arguments, gpu="k40m", **options)
+
+
+def test_a_module_needs_the_shape_of_its_input() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(BadValue, match="a module needs the shape of its inputs"):
+        pl.predict(torch.nn.Linear(2, 3), gpu="k40m")
+
+
+def test_tracing_needs_torch(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtra, match=r"paleo-lite\[torch\]"):
+        pl.trace(None)
+
+
+def test_scaling_needs_a_device() -> None:
+    with pytest.raises(BadValue, match="which device"):
+        pl.scale("resnet50", workers=2, link="ethernet20")
+    named = pl.scale("resnet50", topology="2x k40m @ pcie3")
+    assert named.gpu == "k40m"
+    assert named.to_dict() == pl.scale("resnet50", gpu=find_device("k40m"), topology="2x k40m @ pcie3").to_dict()

@@ -1,0 +1,59 @@
+"""Errors: what their sentences offer, and with what the command line exits."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from click.testing import CliRunner
+
+from paleo_lite import cli, errors
+from paleo_lite.cli import main
+from paleo_lite.errors import AmbiguousName, MissingExtra, PaleoError, UnknownName, UsageProblem
+
+CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
+ARGUMENTS = {
+    UnknownName: ("network", "vgg61", ["vgg16"]),
+    AmbiguousName: ("device", "k80", ["k80", "k80-die"]),
+    MissingExtra: ("drawing", "plots"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "near", "sentence"),
+    [
+        ("resnet5O", ["resnet50", "resnet101", "vgg16"], "resnet50", "did you mean resnet50 or resnet101?"),
+        ("K40M", ["p100", "k40m"], "k40m", "did you mean k40m?"),
+        ("transformer", ["vgg16", "alexnet"], None, "known: alexnet, vgg16."),
+        ("transformer", [f"vgg{n}" for n in range(13)], None, "none of the 13 known ones is near."),
+    ],
+)
+def test_an_unknown_name_comes_with_those_that_help(name, known, near, sentence) -> None:
+    error = UnknownName("network", name, known)
+    assert error.near[:1] == [near] * (near is not None)
+    assert str(error) == f"no network is called {name!r}: {sentence}"
+    assert str(UnknownName("network", name, known, "See there.")) == f"{error} See there."
+
+
+def test_what_a_name_may_mean_is_listed() -> None:
+    error = AmbiguousName("device", "titan x", ["titan-x-maxwell", "titan-x-pascal", "titan-xp"])
+    assert str(error) == (
+        "'titan x' could be more than one device: say titan-x-maxwell, titan-x-pascal or titan-xp"
+    )  # fmt: skip
+    assert error.candidates[-1] == "titan-xp"
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_the_command_line_says_it_in_a_line_and_exits(kind, monkeypatch) -> None:
+    """2 for what another question mends, as shells and click have it for wrong usage; 1 for all else."""
+    error = kind(*ARGUMENTS.get(kind, ("a sentence",)))
+    assert isinstance(error, PaleoError)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli._Commands, "get_command", fail)
+    found = CliRunner().invoke(main, ["predict"])
+    assert found.exit_code == (2 if issubclass(kind, UsageProblem) else 1)
+    assert found.stderr == f"paleo-lite: {error}\n"
+    assert found.stdout == ""

@@ -1,0 +1,102 @@
+"""Files: there whole or not at all, found in wheel and checkout, cached where the desktop's rules say."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from paleo_lite import files
+from paleo_lite.errors import BadDevice, BadFile
+from paleo_lite.files import cache_folder, read_typed, shipped, write_aside
+
+
+class Point(msgspec.Struct, forbid_unknown_fields=True):
+    x: int
+    y: int = 0
+
+
+def test_a_file_appears_whole_and_everybody_may_read_it(tmp_path) -> None:
+    path = tmp_path / "new" / "point.json"
+    write_aside(path, b"old")
+    write_aside(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644 or os.name == "nt"
+    assert [file.name for file in path.parent.iterdir()] == ["point.json"]
+
+
+def test_where_writing_fails_the_old_file_stays_and_nothing_is_left(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "point.json"
+    path.write_bytes(b"old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_aside(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_shipped_files_lie_in_the_package_or_beside_it(tmp_path, monkeypatch) -> None:
+    package = tmp_path / "paleo_lite"
+    package.mkdir()
+    monkeypatch.setattr(files, "__file__", str(package / "files.py"))
+    assert shipped("hardware") == tmp_path / "hardware"  # a checkout
+    (package / "data" / "hardware").mkdir(parents=True)
+    assert shipped("hardware") == package / "data" / "hardware"  # a wheel
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({"PALEO_LITE_CACHE": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a"),
+        # The XDG Base Directory Specification: $XDG_CACHE_HOME, and $HOME/.cache where that is unset or empty.
+        ({"XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/paleo-lite"),
+        ({"XDG_CACHE_HOME": "", "HOME": "/c"}, "/c/.cache/paleo-lite"),
+        ({"HOME": "/c"}, "/c/.cache/paleo-lite"),
+    ],
+)
+@pytest.mark.skipif(os.name == "nt", reason="XDG's rules are those of Unix")
+def test_the_cache_is_where_it_is_looked_for(variables, folder, monkeypatch) -> None:
+    for name in ("PALEO_LITE_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert cache_folder() == Path(folder)
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.json", '{"x": 1, "y": 2}'), ("a.toml", "x = 1\ny = 2\n")])
+def test_the_ending_says_how_a_file_is_read(name, text, tmp_path) -> None:
+    (tmp_path / name).write_text(text)
+    assert read_typed(tmp_path / name, Point, "point", 100) == Point(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, r"cannot be read \(No such file or directory\)"),
+        ('{"x": 1, "y": 2, "z": 3}', "unknown field `z`"),
+        ('{"y": 2}', "missing required field `x`"),
+        ('{"x": "1"}', r"Expected `int`, got `str` - at `\$\.x`"),
+        ('{"x": 1', "Input data was truncated"),
+        ('{"x": 1}' + " " * 100, "larger than 100 bytes, which no point is"),
+    ],
+)
+def test_a_bad_file_is_named_with_what_is_wrong_in_it(text, message, tmp_path) -> None:
+    path = tmp_path / "point.json"
+    if text is not None:
+        path.write_text(text)
+    for raised in (BadFile, BadDevice):
+        with pytest.raises(raised, match=message) as caught:
+            read_typed(path, Point, "point", 100, raised)
+        assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_name_that_no_system_takes_is_a_bad_file() -> None:
+    with pytest.raises(BadFile, match=r"null (byte|character)"):
+        read_typed(Path("a\0b.json"), Point, "point", 100)

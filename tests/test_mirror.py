@@ -1,0 +1,71 @@
+"""Tests lie where one looks: a module's in the file of its name, or in the one whose `Tests:` line has its path."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "paleo_lite"
+LINE = re.compile(r"^Tests: (\S+(?:,\s+\S+)*)\.$", re.MULTILINE)
+
+
+def modules() -> list[str]:
+    """Paths in the package of modules that define something, and do not only pass on names or hold a table."""
+    defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return sorted(
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if any(isinstance(node, defined) for node in ast.parse(path.read_text("utf-8")).body)
+    )
+
+
+def lines() -> dict[str, list[str]]:
+    """What the `Tests:` line of each test file names; nothing where there is none."""
+    found = {}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        line = LINE.search(ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "")
+        found[path.relative_to(TESTS).as_posix()] = re.split(r",\s+", line[1]) if line else []
+    return found
+
+
+def own_file(module: str) -> str:
+    """Where a module is tested that stands in no line."""
+    folder, slash, name = module.rpartition("/")
+    return f"{folder}{slash}test_{name}"
+
+
+def test_every_module_is_tested_in_one_place() -> None:
+    named, problems = lines(), []
+    for module in modules():
+        places = [f"tests/{file}" for file, paths in named.items() if module in paths]
+        if own_file(module) in named or len(places) == 1:
+            continue
+        if places:
+            problems.append(f"{' and '.join(places)} name {module}: leave it in one `Tests:` line")
+        else:
+            problems.append(
+                f"nothing says where paleo_lite/{module} is tested: add tests/{own_file(module)}, "
+                f"or `Tests: {module}.` to the docstring of the test file that runs it"
+            )
+    assert not problems, "\n".join(problems)
+
+
+def test_every_test_file_says_what_it_tests() -> None:
+    """By its name or by a line. The files beside this one test the project as a whole."""
+    own, problems = {own_file(module) for module in modules()}, []
+    for file, paths in lines().items():
+        if "/" in file and file not in own and not paths:
+            problems.append(
+                f"tests/{file} is named after no module: rename it, or say `Tests: folder/module.py.` in its docstring"
+            )
+        problems += [
+            f"tests/{file} says that it tests paleo_lite/{path}, which is not there: name what is tested now"
+            for path in paths
+            if not (PACKAGE / path).is_file()
+        ]
+        around = [TESTS / file, (TESTS / file).with_name("conftest.py")]
+        if paths and not any("paleo_lite" in path.read_text("utf-8") for path in around if path.is_file()):
+            problems.append(f"tests/{file} says that it tests {', '.join(paths)}, and does not use paleo_lite")
+    assert not problems, "\n".join(problems)
