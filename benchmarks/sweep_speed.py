@@ -27,7 +27,7 @@ from paleo_lite.efficiency.executor import cores
 from paleo_lite.errors import PaleoError
 from paleo_lite.hardware import Device, find_device, list_devices
 from paleo_lite.scaling.sweeps.inputs import network_of, stack_of
-from paleo_lite.timing import RooflineModel, TimeModel, predict_work
+from paleo_lite.timing import RooflineModel, TimeModel, Workload, predict
 from paleo_lite.timing.broadcast import keep_memory, times
 from paleo_lite.timing.calibrated import NAMES, POWER
 from paleo_lite.timing.classes import CLASSES, MATRIX_CLASSES, class_of

@@ -55,7 +55,7 @@ def test_the_page_needs_no_network(prediction):
 def test_bars_add_up_to_the_prediction(prediction):
     rows = layer_chart(prediction).to_dict()["data"]["values"]
     assert sum(row["flops"] for row in rows) == prediction.flops
-    assert sum(row["time_s"] for row in rows) + prediction.constant_s == pytest.approx(prediction.time_s)
+    assert sum(row["time_s"] for row in rows) + prediction.terms.overhead_s == pytest.approx(prediction.time_s)
     shares = kind_chart(prediction).to_dict()["data"]["values"]
     assert sum(row["share"] for row in shares if row["quantity"] == "time") == pytest.approx(1)
 
