@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from paleo_lite.calibration.prior import BASE, base_prior
-from paleo_lite.counting import count
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
 from paleo_lite.timing.calibrated import NAMES, PARAMETERS, step_times
