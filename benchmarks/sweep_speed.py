@@ -25,15 +25,15 @@ from paleo_lite.counting.layer import Op, see, trace_flow
 from paleo_lite.counting.rules import MATRIX_KINDS, count_layer
 from paleo_lite.efficiency.executor import cores
 from paleo_lite.errors import PaleoError
-from paleo_lite.hardware import Device, find_device, list_devices
+from paleo_lite.hardware import Device, Machine, find_device, list_devices
 from paleo_lite.scaling.sweeps.inputs import network_of, stack_of
-from paleo_lite.timing import RooflineModel, TimeModel, predict_work
-from paleo_lite.timing.broadcast import keep_memory, times
+from paleo_lite.timing import RooflineModel, TimeModel, Workload, predict
+from paleo_lite.timing.broadcast import keep_memory
 from paleo_lite.timing.calibrated import NAMES, POWER
 from paleo_lite.timing.classes import CLASSES, MATRIX_CLASSES, class_of
 from paleo_lite.timing.features import sizes_of
 from paleo_lite.timing.fitted import CalibratedModel, rates_of
-from paleo_lite.timing.predict import vector_peak
+from paleo_lite.timing.models import Want
 from paleo_lite.units import PRECISION_BYTES
 
 NETWORKS = ("alexnet", "vgg16", "resnet50", "inception_v3")
@@ -72,9 +72,8 @@ def predict_block(task: Task) -> tuple[int, float]:
     networks, device, precision, name, first, last, interval = task
     model = model_of(device, precision, name)
     assert model is not None
-    found = times(
-        laid(networks, PRECISION_BYTES[precision], first, last), device_of(device), precision, model, interval=interval
-    )
+    stacked = laid(networks, PRECISION_BYTES[precision], first, last)
+    found = model.evaluate_many(stacked, Machine(device_of(device)), precision, Want(interval=interval))
     return found.time_s.size, float(found.time_s.min())
 
 
@@ -160,7 +159,8 @@ def loop_roofline(network: str, device: Device, precision: str, batch_size: int,
     """One prediction, one object at a time."""
     layers = network_of(network).layers
     objects = [LayerObject(op) for op in see(layers, trace_flow(layers), batch_size)]
-    peaks = device.find_peak(precision).per_s, vector_peak(device, precision).per_s
+    machine = Machine(device)
+    peaks = machine.peak(precision).per_s, machine.vector_peak(precision).per_s
     rates = peaks, device.bandwidth_bytes_per_s, PRECISION_BYTES[precision]
     return sum(layer.roofline_s(*rates) for layer in objects)
 
@@ -168,7 +168,7 @@ def loop_roofline(network: str, device: Device, precision: str, batch_size: int,
 def loop_calibrated(network: str, device: Device, precision: str, batch_size: int, model: CalibratedModel) -> float:
     """One prediction, one object at a time; without its interval."""
     layers = network_of(network).layers
-    rates, values = rates_of(device, precision), dict(zip(NAMES, np.exp(model.theta).tolist()))
+    rates, values = rates_of(Machine(device), precision), dict(zip(NAMES, np.exp(model.theta).tolist()))
     objects = [LayerObject(op) for op in see(layers, trace_flow(layers), batch_size)]
     device_s = sum(layer.calibrated_s(rates, values, precision) for layer in objects)
     host_s = values["overhead_s"] * sum(layer.cost.inference.kernels for layer in objects)
@@ -176,12 +176,12 @@ def loop_calibrated(network: str, device: Device, precision: str, batch_size: in
 
 
 def loop_rate(loop: Callable[..., float], network: str, name: str) -> float:
-    """Predictions per second of a loop, which are checked against `predict_work`."""
+    """Predictions per second of a loop, which are checked against `predict`."""
     device = find_device("v100-sxm2")
     model = model_of(device.id, "fp32", name)
     work = stack_work(network)
     for batch_size in (1, 7):
-        one = predict_work(network_of(network), work, device, "fp32", model, batch_size=batch_size)
+        one = predict(Workload(network_of(network), "fp32", batch_size).doing(work), Machine(device), model)
         assert isclose(loop(network, device, "fp32", batch_size, model), one.time_s, rel_tol=1e-12)
     made, begin = 0, time.perf_counter()
     while time.perf_counter() - begin < 1.0:

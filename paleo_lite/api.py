@@ -11,11 +11,12 @@ import numpy  # noqa: F401
 from msgspec import structs
 
 from .calibration.choose import choose_model, default_model
-from .counting import Work, count, find_convention
-from .errors import BadValue, UnsupportedPhase
-from .hardware import Device, find_device, list_devices
+from .counting import find_convention
+from .errors import BadValue
+from .hardware import Device, Machine, find_device, list_devices
 from .networks import LayerCounts, Network, count_network, find_network, network_names, trace_factory
-from .timing import Prediction, find_model, predict_flops, predict_work
+from .timing import Prediction, Workload, find_model
+from .timing import predict as predict_workload
 from .units import element_bytes, parse_quantity
 
 if TYPE_CHECKING:
@@ -109,8 +110,8 @@ def predict(
     >>> import paleo_lite as pl
     >>> pl.predict("vgg16", gpu="k80", precision="fp64").time_s  # doctest: +SKIP
     """
-    element_bytes(precision)
     device = find_device(gpu, [Path(file) for file in hardware_files]) if isinstance(gpu, str) else gpu
+    machine = Machine(device, clock, unit)
     if (network is None) == (flops is None):
         raise BadValue("a prediction takes a network or a FLOP count: one of the two")
     if flops is not None:
@@ -123,52 +124,20 @@ def predict(
         if phase != "inference" or image_size is not None or convention != "flops":
             raise BadValue("a bare FLOP count stands for inference: it has no phase, image size or convention")
         model = find_model(time_model or (None if ppp is not None or overlap else "peak"), ppp, overlap)
-        count_given = parse_quantity(flops, "FLOP")
-        return predict_flops(count_given, device, precision, model, batch_size=batch_size, clock=clock, unit=unit)
+        return predict_workload(Workload.of_flops(parse_quantity(flops, "FLOP"), precision, batch_size), machine, model)
     assert network is not None
     if fit_batch and batch_size != 1:
         raise BadValue("to fit the batch is to look for its size: leave the batch size out")
+    element_bytes(precision)
     model = choose_model(device, precision, time_model, ppp, overlap, calibration)
-    found = resolve(network, image_size, inputs)
-    work = launched_as(execution, phase, found, count(found.layers, precision, convention))
-    if phase in ("inference", "forward") and training is None and not fit_batch and not memory:
-        return predict_work(
-            found, work, device, precision, model, batch_size=batch_size, phase=phase, clock=clock, unit=unit
-        )
+    workload = Workload(
+        resolve(network, image_size, inputs), precision, batch_size, phase, execution, convention, training
+    )
+    if training is None and not fit_batch and not memory and phase in ("inference", "forward"):
+        return predict_workload(workload, machine, model)
     from .timing.with_memory import predict_with_memory
 
-    return predict_with_memory(
-        found,
-        work,
-        device,
-        precision,
-        model,
-        batch_size=None if fit_batch else batch_size,
-        phase=phase,
-        options=training,
-        clock=clock,
-        unit=unit,
-    )
-
-
-def launched_as(execution: str, phase: str, network: Network, work: Work) -> Work:
-    """The work with what an execution fuses.
-
-    Raises
-    ------
-    UnknownName
-        If there is no such execution.
-    UnsupportedPhase
-        If the phase is none of inference: a backward pass needs what fusing would keep on chip.
-    """
-    if execution == "eager":
-        return work
-    from .counting.fusion import fuse
-
-    fused = fuse(network.layers, work, execution)
-    if phase != "inference":
-        raise UnsupportedPhase(f"what is fused is counted at inference only: leave the execution at eager for {phase}")
-    return fused
+    return predict_with_memory(workload, machine, model, fit_batch=fit_batch)
 
 
 def layers(
@@ -208,9 +177,11 @@ def layers(
         One of its classes.
     """
     find_convention(convention)
-    found = resolve(network, image_size, inputs)
-    counts = count_network(found, convention, phase=phase, batch_size=batch_size, ignore=ignore)
-    return structs.replace(counts, work=launched_as(execution, phase, found, counts.work))
+    resolved = resolve(network, image_size, inputs)
+    counts = count_network(resolved, convention, phase=phase, batch_size=batch_size, ignore=ignore)
+    if execution == "eager":
+        return counts
+    return structs.replace(counts, work=Workload(resolved, phase=phase, execution=execution).fused(counts.work))
 
 
 def resolve(network: str | Network | nn.Module, image_size: int | None, inputs: Sequence[Sequence[int]]) -> Network:
@@ -314,20 +285,22 @@ def scale(
     >>> pl.scale("resnet50", gpu="k80-die", link="ethernet20", workers="1,2,4,...,128")[-1].speedup  # doctest: +SKIP
     """
     from .scaling.run import Request, run
+    from .timing.options import TrainingOptions
 
     files = [Path(file) for file in hardware_files]
     request = Request(
         workers, link, topology, batch_size, scaling, strategy, ppp_comm, images, epochs, price, cost, platform
     )
-    machine, name = request.machine(files), gpu
-    if name is None and machine.device is None:
+    topology_, name = request.machine(files), gpu
+    if name is None and topology_.device is None:
         raise BadValue(
             "which device? Give a GPU, or a topology that names it: '2x k40m @ pcie3, 16 nodes @ infiniband'"
         )
-    device = find_device(name or machine.device or "", files) if not isinstance(name, Device) else name
+    device = find_device(name or topology_.device or "", files) if not isinstance(name, Device) else name
     model = choose_model(device, precision, time_model, ppp, False, calibration)
-    found = resolve(network, image_size, inputs)
-    return run(request, machine, found, device, precision, model, settings, options, clock, unit, advise=advise)
+    resolved = resolve(network, image_size, inputs)
+    workload = Workload(resolved, precision, phase="training", training=options or TrainingOptions("sgd"))
+    return run(request, topology_, workload, Machine(device, clock, unit), model, settings, advise=advise)
 
 
 def devices(hardware_files: Sequence[str | Path] = ()) -> list[Device]:

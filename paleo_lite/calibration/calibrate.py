@@ -7,13 +7,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..counting import Layer, Work, count
 from ..errors import CalibrationFailed
-from ..hardware import Device
+from ..hardware import Device, Machine
 from ..networks import find_network
 from ..timing.calibrated import sensitivities
 from ..timing.features import Features, features_of, merge_alike
 from ..timing.fitted import own_variance, rates_of
+from ..timing.workload import Workload
 from .fit import SCATTER, Fit, Prior, Runs, fit, stack
 from .measurements import Measurement
 from .prior import base_prior, is_kepler
@@ -32,15 +32,16 @@ def features_for(measurement: Measurement) -> Features:
     m = measurement
     key = (m.network, m.image_size, m.precision, m.phase, m.batch_size)
     if key not in _features:
-        layers, work = _counted(m.network, m.image_size, m.precision)
-        _features[key] = merge_alike(features_of(layers, work, m.phase, m.batch_size))
+        workload = _counted(m.network, m.image_size, m.precision).but(phase=m.phase, batch_size=m.batch_size)
+        _features[key] = merge_alike(features_of(workload))
     return _features[key]
 
 
 @lru_cache(maxsize=256)
-def _counted(name: str, image_size: int, precision: str) -> tuple[tuple[Layer, ...], Work]:
-    network = find_network(name, image_size or None)
-    return network.layers, count(network.layers, precision)
+def _counted(name: str, image_size: int, precision: str) -> Workload:
+    workload = Workload(find_network(name, image_size or None), precision)
+    workload.work  # noqa: B018  counted once, for all phases and batch sizes
+    return workload
 
 
 def order(measurements: Sequence[Measurement]) -> list[Measurement]:
@@ -50,7 +51,9 @@ def order(measurements: Sequence[Measurement]) -> list[Measurement]:
 
 def runs_of(measurements: Sequence[Measurement], device: Device, precision: str) -> Runs:
     """Measured steps as the fit takes them, in the order given (see `order`)."""
-    return stack([features_for(m) for m in measurements], rates_of(device, precision), [m.time_s for m in measurements])
+    return stack(
+        [features_for(m) for m in measurements], rates_of(Machine(device), precision), [m.time_s for m in measurements]
+    )
 
 
 def on_tensor_cores(device: Device, precision: str) -> bool:

@@ -11,6 +11,7 @@ from ..errors import BadValue, CalibrationFailed
 from ..files import shipped
 from ..hardware import Device
 from ..timing import RooflineModel, TimeModel, find_model
+from ..timing.models import LEARNT
 from .covered import why_not_covered
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def choose_model(
     UnknownName, BadFile
         If there is no such time model or calibration, or its file is malformed.
     """
-    plain = ppp is not None or overlap or time_model not in (None, "calibrated")
+    plain = ppp is not None or overlap or time_model not in (None, LEARNT)
     if calibration is None:
         return find_model(time_model, ppp, overlap) if plain else default_model(device, precision, time_model)
     from .store import find_calibration
@@ -83,7 +84,7 @@ def default_model(device: Device, precision: str, time_model: str | None = None)
         if not isinstance(found, NotPooled):
             return found
         reason = found.reason
-    if time_model == "calibrated":
+    if time_model == LEARNT:
         raise BadValue(
             f"the calibrated model needs a calibration of {device.id} in {precision} ({reason}): --calibration"
         )

@@ -22,7 +22,7 @@ from ..files import write_aside
 from ..hardware import read_links
 from ..scaling.collectives import LinkRate
 from ..scaling.link_calibration import FORMAT, OPERATIONS, LinkCalibration, OperationFit
-from ..timing.fitted import QUANTILES
+from ..timing.terms import QUANTILES
 from .exchanges import FILES, PLATFORMS, Exchange, published_exchanges
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import BadFile
 from ..files import read_typed, shipped, write_aside
-from ..hardware import Device, find_device
+from ..hardware import Device, Machine, find_device
 from ..timing.calibrated import NAMES
 from ..timing.fitted import CalibratedModel, rates_of
 from .covered import why_not_covered
@@ -213,7 +213,7 @@ def _pooled(calibration: Calibration) -> PooledFit:
 
 
 def _share_of_fp32(device: Device, precision: str) -> float:
-    rates = rates_of(device, precision)
+    rates = rates_of(Machine(device), precision)
     return rates.matrix_per_s / device.find_peak("fp32", "vector").per_s
 
 

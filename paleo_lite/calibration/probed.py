@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ..counting import Layer, count
+from ..counting import Layer
+from ..networks import Network
 from ..timing.calibrated import NAMES, POWER, Rates, evaluate, sensitivities
 from ..timing.classes import CLASSES, MATRIX_CLASSES
 from ..timing.features import features_of
 from ..timing.fitted import own_variance
+from ..timing.workload import Workload
 from .calibrate import held_out, order, runs_of
 from .fit import Fit, Prior
 from .fit import fit as fit_runs
@@ -96,7 +98,7 @@ def probed_prior(
 def _share(each: TimedLayer, rates: Rates, precision: str, theta: np.ndarray) -> tuple[str, float | None]:
     """The parameter that a probe speaks of and its value; None where the other terms leave nothing of the time."""
     layers = [each.layer]
-    features = features_of(layers, count(layers, precision), "inference", each.batch_size)
+    features = features_of(Workload(Network("probe", (), tuple(layers), 0), precision, each.batch_size))
     values = np.exp(theta)
     work_class = CLASSES[int(features.work_class[0])]
     name = f"efficiency_{work_class}" if work_class in MATRIX_CLASSES else "share_other"

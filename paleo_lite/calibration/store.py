@@ -13,7 +13,8 @@ import numpy as np
 from ..errors import BadFile, CalibrationFailed, MissingExtra, UnknownName
 from ..files import read_typed, shipped, write_aside
 from ..timing.calibrated import NAMES, PARAMETERS
-from ..timing.fitted import QUANTILES, CalibratedModel
+from ..timing.fitted import CalibratedModel
+from ..timing.terms import QUANTILES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import BadValue
 from ..hardware import find_device
-from ..timing.fitted import QUANTILES
+from ..timing.terms import QUANTILES
 from .borrowed import Key, Taught, group_by_source
 from .calibrate import held_out, order, runs_of
 from .fit import Runs

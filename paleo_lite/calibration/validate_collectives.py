@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import BadValue
 from ..hardware import read_links
-from ..timing.fitted import QUANTILES
+from ..timing.terms import QUANTILES
 from .collectives import by_operation, held_out, operation_cost, size_folds, worker_folds
 from .exchanges import PLATFORMS, Exchange
 

@@ -15,7 +15,7 @@ from ..counting.layer import Op
 from ..counting.rules import count_layer
 from ..errors import BadValue, CountFailed
 from ..extras import need
-from ..hardware import find_device
+from ..hardware import Machine, find_device
 from ..timing.classes import CLASSES, class_of
 from ..timing.features import PARTS, Features, sizes_of
 from ..timing.fitted import rates_of
@@ -106,7 +106,7 @@ def validate_layers(layers: Sequence[LayerTime]) -> tuple[list[LayerRow], list[L
 
 def runs_of_layers(layers: Sequence[LayerTime]) -> Runs:
     """Measured layers of one device in one precision as the fit takes them."""
-    rates = rates_of(find_device(layers[0].gpu), layers[0].precision)
+    rates = rates_of(Machine(find_device(layers[0].gpu)), layers[0].precision)
     return stack([_features(each) for each in layers], rates, [each.time_s for each in layers])
 
 

@@ -20,14 +20,16 @@ from ..efficiency.by_kind import PassTimes, measure_passes
 from ..efficiency.executor import run_files
 from ..efficiency.files import find_files
 from ..errors import BadProfile, BadValue, PaleoError
-from ..hardware import Device, find_device
+from ..hardware import Device, Machine, find_device
 from ..networks import Network, find_network
 from ..profiles.configuration import parse_name
 from ..profiles.detect import open_profile
 from ..timing.calibrated import NAMES, sensitivities
 from ..timing.classes import class_of
 from ..timing.features import Features, features_of
-from ..timing.fitted import QUANTILES, own_variance, rates_of
+from ..timing.fitted import own_variance, rates_of
+from ..timing.terms import QUANTILES
+from ..timing.workload import Workload
 from .calibrate import prior_of
 from .fit import Prior, fit, stack
 
@@ -188,14 +190,14 @@ def _predict(
     fitted_batch_size: int, batch_size: int, prior: Prior,
 ) -> tuple[float, float]:  # fmt: skip
     """Seconds of all layers of a class at a batch size, and the deviation of their logarithm."""
-    rates = rates_of(device, precision)
-    whole = features_of(network.layers, work, phase, fitted_batch_size)
+    rates = rates_of(Machine(device), precision)
+    whole = features_of(Workload(network, precision, fitted_batch_size, phase).doing(work))
     runs = stack([_choose(whole, layers) for layers in measured.layers], rates, measured.times_s.tolist())
     # A single time can move one parameter only, and that one should follow it.
     wide = len(runs) == 1
     learnt = fit(runs, Prior(prior.mean, prior.deviation * (ALONE if wide else 1.0)), SCATTER)
     everything = [index for layers in measured.layers for index in layers]
-    other = _choose(features_of(network.layers, work, phase, batch_size), everything)
+    other = _choose(features_of(Workload(network, precision, batch_size, phase).doing(work)), everything)
     run = np.zeros(len(other.flops), dtype=np.int64)
     # Layers run one after the other, with nothing beside them: their sum.
     (total,), gradient = sensitivities(other, rates, np.exp(learnt.theta), run, 1)

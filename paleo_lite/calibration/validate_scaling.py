@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from ..extras import need
-from ..hardware import find_device
+from ..hardware import Machine, find_device
 from ..networks import find_network
 from ..scaling.collectives import LinkRate
 from ..scaling.exchange import exchange_time_s
@@ -26,6 +26,7 @@ from ..scaling.links import link_rate
 from ..scaling.overlap import FUSION_BYTES
 from ..scaling.parts import exchanged
 from ..scaling.topology import Topology
+from ..timing import Workload
 from .published_scaling import Scaled, surfboard_scaling, tensorflow_scaling
 from .store import find_calibration
 
@@ -163,7 +164,7 @@ _JOBS: dict[tuple[str, str], Job] = {}
 def _job(gpu: str, network: str) -> Job:
     if (gpu, network) not in _JOBS:
         model = find_calibration(f"{gpu}-fp32").model()
-        _JOBS[gpu, network] = Job(find_network(network), find_device(gpu), "fp32", model)
+        _JOBS[gpu, network] = Job(Workload(find_network(network), phase="training"), Machine(find_device(gpu)), model)
     return _JOBS[gpu, network]
 
 

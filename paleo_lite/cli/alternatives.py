@@ -7,15 +7,14 @@ from typing import Any
 
 import msgspec
 
-from ..api import launched_as, predict
-from ..calibration.choose import default_model
-from ..counting import count
+from ..api import predict
+from ..calibration.choose import choose_model
 from ..errors import PaleoError
-from ..hardware import list_devices
+from ..hardware import Machine, list_devices
 from ..report.page.alternatives import Alternative, Alternatives
-from ..timing import Prediction, find_model, predict_work
+from ..timing import Prediction
+from ..timing import predict as predict_workload
 from ..timing.options import TrainingOptions
-from ..timing.training import train
 
 NARROWER = {
     "fp64": ("fp32", "tf32", "bf16", "fp16"),
@@ -86,10 +85,8 @@ def _changes(asked: dict[str, Any], prediction: Prediction) -> Iterator[_Change]
 
 def _same_model(asked: dict[str, Any], prediction: Prediction) -> dict[str, Any]:
     """What is asked otherwise of another precision or device, for which the same calibration and units do not hold."""
-    forecast = prediction.model.name == "calibrated"
-    return {
-        "calibration": None, "unit": None, "time_model": asked["time_model"] if forecast else prediction.model.name
-    }  # fmt: skip
+    learnt = bool(prediction.model.label)
+    return {"calibration": None, "unit": None, "time_model": asked["time_model"] if learnt else prediction.model.name}
 
 
 def _batches(prediction: Prediction) -> Iterator[tuple[int, str]]:
@@ -110,24 +107,17 @@ def _on_other_devices(asked: dict[str, Any], prediction: Prediction) -> tuple[li
 
     Counted once: neither work nor memory depends on the device.
     """
-    network, precision, phase, options = asked["network"], asked["precision"], asked["phase"], asked["training"]
-    work = launched_as(asked["execution"], phase, network, count(network.layers, precision))
-    named = _same_model(asked, prediction)["time_model"]
+    named, workload = _same_model(asked, prediction)["time_model"], prediction.workload
     found, unknown = [], 0
     for device in list_devices(asked["hardware_files"]):
         if device.id == prediction.device.id:
             continue
         try:
-            plain = named in ("roofline", "peak")
-            model = find_model(named) if plain else default_model(device, precision, named)
+            model = choose_model(device, workload.precision, named)
             if model.name != prediction.model.name:
                 unknown += 1
                 continue
-            size = prediction.batch_size
-            if options is None:
-                other = predict_work(network, work, device, precision, model, batch_size=size, phase=phase)
-            else:
-                other = train(network, device, precision, size, model, options, work=work).prediction
+            other = predict_workload(workload, Machine(device), model)
         except PaleoError:  # it lacks the precision, or the model that was asked for
             unknown += 1
             continue

@@ -32,7 +32,7 @@ from .profile_options import direction_option, need_pyarrow, parse_top, pattern_
 @click.option("--batch-size", type=WHOLE, help="With --predict; default: what the profile's name says.")
 @click.option(
     "--time-model",
-    type=click.Choice(TIME_MODELS),
+    type=click.Choice(list(TIME_MODELS)),
     help="With --predict; default: ppp with --ppp, calibrated where there is a calibration, else roofline.",
 )
 @click.option("--ppp", type=SHARE, help="With --predict: the share of peak that the platform reaches.")

@@ -28,7 +28,7 @@ from .common import WHOLE, complete_devices, hardware_files, output_options, sho
 )  # fmt: skip
 @click.option("--tile", default="64x64", show_default=True, metavar="ROWSxCOLUMNS", help="Tile that waves are of.")
 @click.option(
-    "--time-model", type=click.Choice([name for name in TIME_MODELS if name != "ppp"]),
+    "--time-model", type=click.Choice([name for name, entry in TIME_MODELS.items() if not entry.takes]),
     help="Default: calibrated where there is a calibration or a pool that speaks of the device, else roofline.",
 )  # fmt: skip
 @click.option("--calibration", metavar="FILE|NAME", help="A calibration; default: the shipped one.")
@@ -61,7 +61,7 @@ def gemm(
       paleo-lite gemm 4096 4096 4096 --gpu a100-sxm-80gb --precision bf16
     """
     from ..calibration.choose import choose_model
-    from ..hardware import find_device
+    from ..hardware import Machine, find_device
     from ..report.gemm import gemm_page
     from ..timing import find_model
     from ..timing.gemm import time_gemms
@@ -83,12 +83,10 @@ def gemm(
         k,
         precision,
         model,
-        device=device,
+        machine=None if device is None else Machine(device, clock, unit),
         peak_per_s=None if peak is None else parse_quantity(peak, "FLOP/s"),
         products=products,
         into=into,
         tile=(sizes[0], sizes[1]),
-        clock=clock,
-        unit=unit,
     )
     show(style, times.to_dict, lambda: gemm_page(times))

@@ -19,7 +19,7 @@ from ..calibration.store import make_calibration, write_calibration
 from ..errors import AmbiguousName, BadValue, CalibrationFailed, UnknownName
 from ..extras import need
 from ..files import write_aside
-from ..hardware import Device, find_device
+from ..hardware import Device, Machine, find_device
 from ..hardware.registry import read_device
 from ..measure.clock import QUICK, ROUNDS, Effort, Timing, best_of
 from ..measure.machine import bandwidth_bytes_per_s, describe, hardware, identity, launch_s, other_work, peak_per_s
@@ -114,7 +114,7 @@ def measure(
         )
     if not fitted or not unseen:
         raise CalibrationFailed("this device has no room for the networks that are measured: nothing to fit")
-    rates = rates_of(machine, precision)
+    rates = rates_of(Machine(machine), precision)
     timed = [
         TimedLayer(each.probe.layer, each.probe.batch_size, each.timing.median_s)
         for each in probed

@@ -49,7 +49,7 @@ CHECKPOINTING = ("none", "sqrt", "all")
 )  # fmt: skip
 @click.option(
     "--time-model",
-    type=click.Choice(TIME_MODELS),
+    type=click.Choice(list(TIME_MODELS)),
     help="Default: ppp with --ppp; calibrated, or pooled from other devices; roofline where no fit speaks of it.",
 )
 @click.option("--ppp", type=SHARE, help="Share of peak that the platform reaches, for the ppp model; may exceed 1.")

@@ -78,7 +78,7 @@ def network_sources(asked: dict[str, Any], prediction: Prediction, calibration: 
     if calibration is not None:
         path = Path(given) if given and given.endswith(".toml") else _shipped_calibration(calibration)
         found.append(_source("calibration", path))
-    elif prediction.model.name == "calibrated":
+    elif prediction.model.label:
         from ..calibration.pooled import POOL_FILE
 
         found.append(_source("fits of other devices", shipped("calibrations") / POOL_FILE))
@@ -94,7 +94,7 @@ def used_calibration(prediction: Prediction, name: str | None) -> Calibration | 
     """The calibration of a prediction; None where its model is another, or pooled from other devices."""
     from ..calibration.store import find_calibration
 
-    if prediction.model.name != "calibrated":
+    if not prediction.model.label:
         return None
     try:
         return find_calibration(name or f"{prediction.device.id}-{prediction.precision}")

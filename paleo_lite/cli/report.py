@@ -10,6 +10,7 @@ import click
 
 from ..counting import PHASES
 from ..errors import BadFile, BadValue, PaleoError
+from ..timing import TIME_MODELS
 from ..units import PRECISION_BYTES
 from .common import SHARE, WHOLE, complete_devices, complete_networks, hardware_files, network_options, parse_inputs
 from .scale import COLLECTIVES, STRATEGIES
@@ -39,9 +40,7 @@ _OF_WORKERS = ("workers", "link", "topology", "platform", "scaling", "strategy",
 )
 @click.option("--batch-size", type=WHOLE, help="Samples per pass. [default: 1; 32 per worker with --workers]")
 @click.option("--phase", type=click.Choice(list(PHASES)), help="[default: inference; training with --workers]")
-@click.option(
-    "--time-model", type=click.Choice(["peak", "ppp", "roofline", "calibrated"]), help="Default: as for predict."
-)
+@click.option("--time-model", type=click.Choice(list(TIME_MODELS)), help="Default: as for predict.")
 @click.option("--ppp", type=SHARE, help="Share of peak that the platform reaches, for the ppp model; may exceed 1.")
 @click.option("--calibration", metavar="FILE|NAME", help="A calibration; default: as for predict.")
 @click.option("--clock", type=click.Choice(["base", "boost"]), help="Default: the device's own.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import BadValue
+from ..timing import TIME_MODELS
 from ..units import PRECISION_BYTES, parse_quantity
 from .common import (
     SHARE,
@@ -72,7 +73,7 @@ COLLECTIVES = ("one-to-all", "tree", "butterfly", "butterfly-mixing", "ring", "d
     help="Which activations are computed again.",
 )  # fmt: skip
 @click.option("--accumulation", type=WHOLE, default=1, show_default=True, help="Passes before one update.")
-@click.option("--time-model", type=click.Choice(["peak", "ppp", "roofline", "calibrated"]), help="As for predict.")
+@click.option("--time-model", type=click.Choice(list(TIME_MODELS)), help="As for predict.")
 @click.option("--ppp", type=SHARE, help="Share of a device's peak that is reached, for the ppp model.")
 @click.option("--ppp-comm", type=SHARE, help="Share of the links' bandwidth that is reached.")
 @click.option("--calibration", metavar="FILE|NAME", help="A calibration; default: as for predict.")

@@ -1,6 +1,7 @@
 """Floor 3: where it runs."""
 
 from .device import Device, Figure, Link, Links, Peak, PeakRate, Price
+from .machine import Machine
 from .registry import find_device, list_devices, read_device, read_links
 
 __all__ = [
@@ -8,6 +9,7 @@ __all__ = [
     "Figure",
     "Link",
     "Links",
+    "Machine",
     "Peak",
     "PeakRate",
     "Price",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..timing import describe
 from ..timing.gemm_times import GemmTimes
 from ..units import format_si, say_interval
 from .sheet import Column, Page, Sheet
@@ -57,8 +58,7 @@ def _facts(times: GemmTimes) -> list[tuple[str, str]]:
                 f"{waves}, {tiling.last} tiles in the last; {tiling.covered:.0%} of their area is output",
             )
         )
-    label = getattr(times.model, "label", "")
-    facts.append(("time model", f"{times.model.name} ({label})" if label else times.model.name))
+    facts.append(("time model", describe(times.model)))
     return facts
 
 

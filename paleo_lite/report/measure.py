@@ -14,7 +14,7 @@ from ..calibration.validate import Point
 from ..counting import count
 from ..measure.clock import Timing
 from ..measure.probes import Probed
-from ..timing.fitted import LEVEL, QUANTILES
+from ..timing.terms import LEVEL, QUANTILES
 from ..units import format_si
 from .sheet import Column, Page, Sheet
 

@@ -126,9 +126,9 @@ def lay_beside(path: str, measured: PassTimes, prediction: Prediction) -> Predic
         key = _merged(kind, part, merge)
         ours[key] = ours.get(key, 0.0) + seconds
     theirs: dict[tuple[str, str], float] = {}
-    for number, part in enumerate(prediction.passes):
+    for number, part in enumerate(prediction.terms.passes):
         for layer, kind in enumerate(prediction.kinds):
-            seconds = float(prediction.times_s[number, layer])
+            seconds = float(prediction.terms.layers_s[number, layer])
             key = _merged(kind_of_layer(kind), _PASSES[part], merge)
             if seconds:
                 theirs[key] = theirs.get(key, 0.0) + seconds
@@ -161,12 +161,12 @@ def _layers(measured: PassTimes, prediction: Prediction) -> list[PredictedRow]:
     rows = []
     for (kind, part), seconds in measured.layers.items():
         layers = by_kind.get(kind, [])
-        passes = [number for number, name in enumerate(prediction.passes) if _PASSES[name] == part]
+        passes = [number for number, name in enumerate(prediction.terms.passes) if _PASSES[name] == part]
         if part == "update" or kind == "elementwise" or len(layers) != len(seconds) or not passes:
             continue
         order = layers if part == "forward" else layers[::-1]
         rows += [
-            PredictedRow(prediction.names[layer], part, time, float(prediction.times_s[passes, layer].sum()))
+            PredictedRow(prediction.names[layer], part, time, float(prediction.terms.layers_s[passes, layer].sum()))
             for layer, time in zip(order, seconds)
         ]
     return sorted(rows, key=lambda row: -abs(row.difference_s))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import exp
 from typing import TYPE_CHECKING, Any
 
-from ..timing import Prediction
+from ..timing import Prediction, describe
 from ..units import format_si, say_interval
 from .sheet import Column, Page, Sheet
 
@@ -30,9 +30,9 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
     sheets = []
     if layers:
         kinds = [{"kind": kind, **entry} for kind, entry in prediction.by_kind().items()]
-        if prediction.constant_s:
-            share = prediction.constant_s / prediction.time_s
-            kinds.append({"kind": "besides layers", "time_s": prediction.constant_s, "share": share})
+        if prediction.terms.overhead_s:
+            share = prediction.terms.overhead_s / prediction.time_s
+            kinds.append({"kind": "besides layers", "time_s": prediction.terms.overhead_s, "share": share})
         sheets.append(Sheet("Time by kind of layer", _kind_columns(prediction), kinds, [total | {"kind": "total"}]))
         sheet = layer_sheet(prediction, layers if top is None else _slowest(layers, top))
         if sheet.rows:
@@ -67,10 +67,8 @@ def headline(prediction: Prediction) -> str:
 
 def _facts(prediction: Prediction) -> list[tuple[str, str]]:
     model = prediction.model
-    label = getattr(model, "label", "")  # of a calibration
-    named = f"{model.name} ({label})" if label else model.name
     facts = [
-        ("time model", f"{named}: each layer takes {model.formula()}"),
+        ("time model", f"{describe(model)}: each layer takes {model.formula()}"),
         ("peak", prediction.peak.describe()),
         (
             "memory",
@@ -167,13 +165,13 @@ def explain_layer(prediction: Prediction, name: str) -> Page:
     index = prediction.layer_index(name)
     facts = [("kind", prediction.kinds[index]), ("bound by", prediction.bound(index))]
     bandwidth = format_si(prediction.bandwidth_bytes_per_s, "B/s")
-    for number, part in enumerate(prediction.passes):
+    for number, part in enumerate(prediction.terms.passes):
         peak = prediction.peak_of(part, index)
         rate = f"{format_si(peak.per_s, 'FLOP/s')} ({peak.peak.precision} {peak.peak.unit})"
         flops, moved = int(prediction.counts_by_pass[number, index]), int(prediction.bytes_by_pass[number, index])
         compute, memory, time = (
             format_si(seconds[number, index], "s")
-            for seconds in (prediction.compute_s, prediction.memory_s, prediction.times_s)
+            for seconds in (prediction.terms.compute_s, prediction.terms.memory_s, prediction.terms.layers_s)
         )
         facts += [
             (f"{part}: compute", f"{flops:,} {_unit(prediction)} / {rate} = {compute}"),
@@ -182,7 +180,7 @@ def explain_layer(prediction: Prediction, name: str) -> Page:
         ]
         if prediction.layers and part in ("inference", "forward"):
             facts += _algorithms(prediction, number, index)
-    share = prediction.times_s[:, index].sum() / prediction.time_s if prediction.time_s else 0.0
+    share = prediction.terms.layers_s[:, index].sum() / prediction.time_s if prediction.time_s else 0.0
     facts.append(("share", f"{share:.1%} of {format_si(prediction.time_s, 's')}"))
     rows = [{"term": term, "arithmetic": arithmetic} for term, arithmetic in facts]
     sheet = Sheet("", [Column("term", "term", left=True), Column("arithmetic", "arithmetic", left=True)], rows)
@@ -194,14 +192,13 @@ def _algorithms(prediction: Prediction, number: int, index: int) -> list[tuple[s
     from ..counting.algorithms import algorithms_of
 
     peak, layer = prediction.peak, prediction.layers[index]
-    seconds = float(prediction.times_s[number, index])
-    forecast = prediction.model.ppp is not None or prediction.model.name == "calibrated"
+    seconds = float(prediction.terms.layers_s[number, index])
     found = algorithms_of(layer, prediction.batch_size, prediction.precision, peak.peak.unit)
     facts = []
     for each in found:
         told = f"{format_si(each.flops, 'FLOP')}, {each.flops / found[0].flops:.3g} of direct; "
         told += f"at peak {format_si(each.flops / peak.per_s, 's')}"
-        if forecast and seconds:
+        if prediction.model.is_forecast and seconds:
             told += f"; predicted {each.flops / peak.per_s / seconds:.2f} of peak if this one runs"
         facts.append((f"as {each.name}", told))
     return facts + _efficiency(prediction, layer, found)

@@ -15,7 +15,7 @@ def shares_by_bound(prediction: Prediction) -> dict[str, float]:
     seconds: dict[str, float] = {}
     for row in prediction.rows():
         seconds[row["bound"]] = seconds.get(row["bound"], 0.0) + row["time_s"]
-    seconds["besides layers"] = prediction.constant_s
+    seconds["besides layers"] = prediction.terms.overhead_s
     whole = prediction.time_s
     shares = {bound: time_s / whole for bound, time_s in seconds.items() if time_s}
     return dict(sorted(shares.items(), key=lambda item: -item[1]))

@@ -123,7 +123,10 @@ def _ranked(rows: list[ScaleRow]) -> list[ScaleRow]:
 def _why(rows: list[ScaleRow], job: Job) -> str:
     best = rows[0]
     if not best.fits:
-        return f"none fits into the memory of {job.device.name}: smaller batches, checkpointing or more devices would"
+        return (
+            f"none fits into the memory of {job.machine.device.name}: "
+            "smaller batches, checkpointing or more devices would"
+        )
     named = best.strategy + (f" with {best.collective}" if best.collective else "")
     because = f"{best.exposed_s / best.time_s:.0%} of the step waits for exchanges"
     losers = [row.strategy for row in rows if row.fits is False]

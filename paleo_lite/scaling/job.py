@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from ..counting import Work, count
 from ..errors import BadValue
-from ..hardware import Device
-from ..networks import Network
-from ..timing import TimeModel
+from ..hardware import Machine
+from ..timing import TimeModel, Workload, predict
 from ..timing.memory import Memory, memory_of
-from ..timing.options import TrainingOptions
-from ..timing.training import train
+from ..timing.training import RECOMPUTE
 from ..units import element_bytes
 from .overlap import BUCKET_BYTES
 
@@ -101,90 +97,66 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Job:
-    """A network to be trained on devices of one kind.
+    """A workload to be trained on machines of one kind.
 
     Parameters
     ----------
-    network : Network
-    device : Device
-    precision : str
+    workload : Workload
+        In the phase ``training``; every strategy sets the batch of one device.
+    machine : Machine
     model : TimeModel
-    options : TrainingOptions, optional
-        Of one device; without it plain gradient descent, as predictions of training have it.
-    clock, unit : str, optional
-        As for predictions.
     computing : float
         What one device really takes, over what the model says: known of platforms that were measured.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        device: Device,
-        precision: str,
-        model: TimeModel,
-        options: TrainingOptions | None = None,
-        clock: str | None = None,
-        unit: str | None = None,
-        computing: float = 1.0,
-    ) -> None:
-        self.network, self.device, self.precision, self.model = network, device, precision, model
-        self.options = options or TrainingOptions("sgd")
-        self.clock, self.unit, self.computing = clock, unit, computing
+    def __init__(self, workload: Workload, machine: Machine, model: TimeModel, computing: float = 1.0) -> None:
+        self.workload, self.machine, self.model, self.computing = workload, machine, model, computing
         self._times: dict[int, LayerTimes] = {}
-
-    @cached_property
-    def work(self) -> Work:
-        """The network's counts."""
-        return count(self.network.layers, self.precision)
 
     @property
     def element_bytes(self) -> int:
         """Of an activation."""
-        return element_bytes(self.precision)
+        return element_bytes(self.workload.precision)
 
     def gradient_bytes(self, precision: str | None = None) -> Floats:
         """Bytes of each layer's gradients as they are exchanged, shape (layers,)."""
         trained = [
             0 if layer.attributes.get("frozen", False) else int(parameters)
-            for layer, parameters in zip(self.network.layers, self.work.parameters)
+            for layer, parameters in zip(self.workload.layers, self.workload.work.parameters)
         ]
-        return np.array(trained, dtype=np.float64) * element_bytes(precision or self.precision)
+        return np.array(trained, dtype=np.float64) * element_bytes(precision or self.workload.precision)
 
     def at(self, batch_size: int) -> LayerTimes:
         """The step of one device at a batch size; computed once."""
         if batch_size not in self._times:
-            self._times[batch_size] = self._time(batch_size)
+            self._times[batch_size] = self._time(self._of(batch_size))
         return self._times[batch_size]
 
-    def _time(self, batch_size: int) -> LayerTimes:
-        step = train(
-            self.network, self.device, self.precision, batch_size, self.model, self.options, self.clock, self.unit,
-            work=self.work,
-        )  # fmt: skip
-        seconds = step.prediction.times_s
-        forward, backward = seconds[0], seconds[1] + seconds[2] + seconds[4:].sum(axis=0)
-        besides = step.time_s - float(seconds.sum())
-        forward = forward + besides * (forward / forward.sum() if forward.sum() else 1 / len(forward))
-        factor = self.computing
+    def _of(self, batch_size: int) -> Workload:
+        self.workload.work  # noqa: B018  counted once, for all batch sizes
+        return self.workload.but(batch_size=batch_size)
+
+    def _time(self, workload: Workload) -> LayerTimes:
+        prediction = predict(workload, self.machine, self.model)
+        terms, factor = prediction.terms, self.computing
+        forward = terms.of("forward")
+        forward = forward + terms.overhead_s * (forward / forward.sum() if forward.sum() else 1 / len(forward))
+        interval = prediction.interval
         return LayerTimes(
-            batch_size=batch_size,
+            batch_size=workload.batch_size,
             forward_s=forward * factor,
-            backward_s=backward * factor,
-            update_s=step.update_s * factor,
-            time_s=step.time_s * factor,
-            interval=None if step.interval is None else (step.interval[0] * factor, step.interval[1] * factor),
-            memory=step.memory,
-            notes=tuple(step.notes),
-            micro_batches=self.options.accumulation,
+            backward_s=terms.of("backward_data", "backward_weight", RECOMPUTE) * factor,
+            update_s=float(terms.of("update").sum()) * factor,
+            time_s=terms.time_s * factor,
+            interval=None if interval is None else (interval[0] * factor, interval[1] * factor),
+            memory=memory_of(workload),
+            notes=prediction.notes,
+            micro_batches=workload.options.accumulation,
         )
 
     def memory(self, batch_size: int, zero_stage: int = 0, shards: int = 1) -> Memory:
         """Memory of one device, with what ZeRO shares out."""
-        return memory_of(
-            self.network.layers, self.work, self.precision, batch_size, "training", self.options,
-            zero_stage=zero_stage, shards=shards,
-        )  # fmt: skip
+        return memory_of(self._of(batch_size), zero_stage=zero_stage, shards=shards)
 
     def part_memory(self, batch_size: int, first: int, last: int) -> float:
         """Bytes on a device that holds layers `first` to `last` - 1 alone, one batch of them in flight.
@@ -193,8 +165,8 @@ class Job:
         """
         whole = self.memory(batch_size)
         held = whole.parameters_bytes + whole.gradients_bytes + whole.optimizer_bytes
-        parameters = _share(self.work.parameters, first, last)
-        activations = _share(self.work.activations_per_sample, first, last)
+        parameters = _share(self.workload.work.parameters, first, last)
+        activations = _share(self.workload.work.activations_per_sample, first, last)
         return held * parameters + (whole.activations_bytes + whole.workspace_bytes) * activations + whole.inputs_bytes
 
 

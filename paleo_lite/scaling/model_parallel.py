@@ -6,6 +6,8 @@ and Narayanan et al. 2021 (1F1B) for pipelines, Qi et al. 2017 (PALEO) for the b
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import numpy as np
 
@@ -17,6 +19,9 @@ from .pipeline import crossing_bytes, partition, schedule
 from .split import critical_path_s, dense_tail, tensor_pairs
 from .topology import Topology, exchange_time_s
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 
 def tensor(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Parts:
     """Pairs of matrix products divided by columns and rows (Megatron-LM); all devices work on the whole batch.
@@ -24,13 +29,15 @@ def tensor(job: Job, topology: Topology, batch_size: int, settings: Settings) ->
     Divided layers take the n-th part of their time, all others the whole on every device; each pair costs two
     all-reduces of activations that nothing hides.
     """
-    workers, layers = topology.workers, job.network.layers
+    workers, layers = topology.workers, job.workload.layers
     step = job.at(batch_size)
     if workers == 1:
         return Parts(step.compute_s, 0.0, 0.0, step.update_s, float(step.memory.total_bytes), "")
     pairs = tensor_pairs(layers)
     if not pairs:
-        raise BadValue(f"{job.network.name} has no pair of matrix products that can be divided: use another strategy")
+        raise BadValue(
+            f"{job.workload.network.name} has no pair of matrix products that can be divided: use another strategy"
+        )
     share = np.ones(len(layers))
     share[[index for pair in pairs for index in pair.layers]] = 1 / workers
     elements = np.array([pair.elements(layers) for pair in pairs], dtype=np.float64).ravel()
@@ -39,8 +46,8 @@ def tensor(job: Job, topology: Topology, batch_size: int, settings: Settings) ->
     exposed = float(np.sum(exchange_time_s(topology, messages, collective)))
     compute = float((step.forward_s + step.backward_s) @ share) * (1 + settings.slowdown)
     whole = compute - (step.compute_s / workers)
-    parameters = job.work.parameters / max(float(job.work.parameters.sum()), 1.0)
-    activations = job.work.activations_per_sample / max(float(job.work.activations_per_sample.sum()), 1.0)
+    work = job.workload.work
+    parameters, activations = _shares(work.parameters), _shares(work.activations_per_sample)
     held = step.memory
     memory = (
         (held.parameters_bytes + held.gradients_bytes + held.optimizer_bytes) * float(parameters @ share)
@@ -59,7 +66,7 @@ def hybrid(job: Job, topology: Topology, batch_size: int, settings: Settings) ->
     Every device has the n-th part of each fully connected layer and runs the whole batch through it: the layers'
     inputs are gathered before, their gradients scattered behind. Only the convolutions' gradients are exchanged.
     """
-    workers, layers = topology.workers, job.network.layers
+    workers, layers = topology.workers, job.workload.layers
     each = samples_each(batch_size, workers, "the hybrid strategy")
     step = job.at(each)
     if workers == 1:
@@ -76,7 +83,7 @@ def hybrid(job: Job, topology: Topology, batch_size: int, settings: Settings) ->
     messages = np.array(gathered, dtype=np.float64) * batch_size * job.element_bytes
     # Forward an all-gather, backward a reduce-scatter of as much: together the time of a ring's all-reduce.
     fetching = float(np.sum(exchange_time_s(topology, messages, half_collective(topology, None, "hybrid"))))
-    parameters = job.work.parameters / max(float(job.work.parameters.sum()), 1.0)
+    parameters = _shares(job.workload.work.parameters)
     share = float(parameters[:tail].sum()) + float(parameters[tail:].sum()) / workers
     held = step.memory
     memory = (
@@ -104,7 +111,7 @@ def model_bound(which: str) -> Strategy:
         memory = float(step.memory.total_bytes) if workers == 1 else None
         compute = step.compute_s
         if which == "lower" and workers > 1:
-            path = critical_path_s(job.network.layers, step.forward_s + step.backward_s)
+            path = critical_path_s(job.workload.layers, step.forward_s + step.backward_s)
             compute = max(path, step.compute_s / workers)
         lost = compute - step.compute_s / workers
         note = () if workers == 1 else (
@@ -124,7 +131,7 @@ def pipelined(kind: str) -> Strategy:
         if stages == 1:
             step = job.at(batch_size)
             return Parts(step.compute_s, 0.0, 0.0, step.update_s, float(step.memory.total_bytes), "")
-        if job.options.accumulation > 1:
+        if job.workload.options.accumulation > 1:
             raise BadValue("a pipeline's micro-batches are its accumulation: --micro-batches, not --accumulation")
         count = settings.micro_batches or _micro_batches(batch_size, stages)
         if batch_size % count:
@@ -136,12 +143,12 @@ def pipelined(kind: str) -> Strategy:
         longer = 1 + settings.slowdown
         forward = np.add.reduceat(step.forward_s, starts) * longer
         backward = np.add.reduceat(step.backward_s, starts) * longer
-        sizes = crossing_bytes(job.network.layers, starts, job.element_bytes) * micro
+        sizes = crossing_bytes(job.workload.layers, starts, job.element_bytes) * micro
         hops = np.array(
             [point_to_point_time_s(size, _hop(topology, place)) for place, size in enumerate(sizes.tolist())]
         )
         plan = schedule(forward, backward, hops, hops, count, kind)
-        parameters = job.work.parameters / max(float(job.work.parameters.sum()), 1.0)
+        parameters = _shares(job.workload.work.parameters)
         shares = np.add.reduceat(parameters, starts)
         memory = max(
             _stage_memory(job, micro, first, last, kept) for first, last, kept in zip(starts, ends, plan.in_flight)
@@ -179,3 +186,8 @@ def _hop(topology: Topology, place: int) -> LinkRate:
     if link is None:
         raise BadValue("a pipeline needs a link between its stages")
     return link
+
+
+def _shares(amounts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Each layer's share of a column; none where it is empty."""
+    return amounts / max(float(amounts.sum()), 1.0)

@@ -8,11 +8,9 @@ from pathlib import Path
 import msgspec
 
 from ..errors import BadValue
-from ..hardware import Device
-from ..networks import Network
-from ..timing import TimeModel
+from ..hardware import Machine
+from ..timing import TimeModel, Workload, describe
 from ..timing.memory import RESERVE_BYTES, largest_batch
-from ..timing.options import TrainingOptions
 from .advise import advise as give_advice
 from .cost import Budget, make_budget
 from .job import Job, Settings
@@ -104,15 +102,11 @@ class Request(msgspec.Struct, frozen=True):
 
 def run(
     request: Request,
-    machine: Topology,
-    network: Network,
-    device: Device,
-    precision: str,
+    topology: Topology,
+    workload: Workload,
+    machine: Machine,
     model: TimeModel,
     settings: Settings | None = None,
-    options: TrainingOptions | None = None,
-    clock: str | None = None,
-    unit: str | None = None,
     *,
     advise: bool = False,
 ) -> ScaleTable:
@@ -123,30 +117,30 @@ def run(
     BadValue
         If the topology is of another device, or advice is asked for several numbers of workers.
     """
-    if machine.device is not None and machine.device != device.id:
-        raise BadValue(f"the topology is of {machine.device}, not of {device.id}: name one of them")
-    budget = make_budget(device, request.images, request.epochs, request.price, cost_asked=request.cost_asked)
+    if topology.device is not None and topology.device != machine.device.id:
+        raise BadValue(f"the topology is of {topology.device}, not of {machine.device.id}: name one of them")
+    budget = make_budget(machine.device, request.images, request.epochs, request.price, cost_asked=request.cost_asked)
     platform = find_platform(request.platform) if request.platform is not None else None
     if platform is not None:
         settings = platform.settings(settings or Settings())
     computing = 1.0 if platform is None else platform.computing
-    job = Job(network, device, precision, model, options, clock, unit, computing)
-    counts = request.counts() or [machine.workers]
+    job = Job(workload, machine, model, computing)
+    counts = request.counts() or [topology.workers]
     samples = request.samples(max(counts))
     rows, why, refused = [], "", {}
     if advise:
         if len(counts) != 1:
             raise BadValue(f"advice is for one number of workers, not for {len(counts)}: --workers {counts[-1]}, say")
         advice = give_advice(
-            job, machine, counts[0], samples, scaling=request.scaling, settings=settings, budget=budget
+            job, topology, counts[0], samples, scaling=request.scaling, settings=settings, budget=budget
         )
         rows, why, refused = advice.rows, advice.why, advice.refused
     else:
         rows = scale(
-            job, machine, counts, samples, scaling=request.scaling, strategy=request.strategy, settings=settings,
+            job, topology, counts, samples, scaling=request.scaling, strategy=request.strategy, settings=settings,
             budget=budget,
         )  # fmt: skip
-    used = machine.with_workers(max(counts))
+    used = topology.with_workers(max(counts))
     return _table(request, used, job, rows, budget, samples, why, refused)
 
 
@@ -165,25 +159,24 @@ def _table(
         for link, used in ((machine.inside, machine.devices_per_node > 1), (machine.between, machine.nodes > 1))
         if link is not None and used
     ]
-    label = getattr(job.model, "label", "")
-    notes = list(job.network.notes)
+    device, notes = job.machine.device, list(job.workload.network.notes)
     if budget.images is not None and budget.price_usd_per_h is None:
-        notes.append(f"no price of {job.device.name} is on record, so there is no cost: --price '0.90 USD/h', say")
+        notes.append(f"no price of {device.name} is on record, so there is no cost: --price '0.90 USD/h', say")
     if request.platform is not None:
         notes.append(f"fitted: {find_platform(request.platform).describe()}")
     notes += _too_large(job, rows)
     alone = job.at(samples)
     return ScaleTable(
-        network=job.network.name,
-        gpu=job.device.id,
-        gpu_name=job.device.name,
-        precision=job.precision,
+        network=job.workload.network.name,
+        gpu=device.id,
+        gpu_name=device.name,
+        precision=job.workload.precision,
         scaling=request.scaling,
         batch_size=samples,
         topology=machine.describe(),
         links=tuple(link.describe() for link in links),
-        model=f"{job.model.name} ({label})" if label else job.model.name,
-        memory_bytes=job.device.memory_bytes,
+        model=describe(job.model),
+        memory_bytes=device.memory_bytes,
         rows=rows,
         images=budget.images,
         epochs=None if budget.images is None else budget.epochs,
@@ -199,8 +192,8 @@ def _too_large(job: Job, rows: list[ScaleRow]) -> list[str]:
     refused = [row for row in rows if row.fits is False and row.strategy == "data"]
     if not refused:
         return []
-    usable = job.device.memory_bytes - RESERVE_BYTES
-    largest = largest_batch(job.network.layers, job.work, job.precision, "training", job.options, memory_bytes=usable)
+    usable = job.machine.device.memory_bytes - RESERVE_BYTES
+    largest = largest_batch(job.workload, memory_bytes=usable)
     each = max(row.batch_size // row.workers for row in refused)
     would = "not even one sample would" if largest is None else f"the largest batch that does is {largest}"
-    return [f"a batch of {each} per worker does not fit into {job.device.name}: {would}"]
+    return [f"a batch of {each} per worker does not fit into {job.machine.device.name}: {would}"]

@@ -87,7 +87,7 @@ def _row(job: Job, machine: Topology, total: int, parts: Parts, alone_per_s: flo
     throughput = total / time
     speedup = throughput / alone_per_s
     step = job.at(total // workers)
-    fits = None if parts.memory_bytes is None else parts.memory_bytes <= job.device.memory_bytes - RESERVE_BYTES
+    fits = None if parts.memory_bytes is None else parts.memory_bytes <= job.machine.device.memory_bytes - RESERVE_BYTES
     interval = None
     if step.interval is not None:
         # What is computed lies as far off as one device's step of its samples does; exchanges are taken as they are.

@@ -1,8 +1,9 @@
-"""Floor 4: from work and a device to time."""
+"""Floor 4: from a workload and a machine to time."""
 
-from .models import TIME_MODELS, PeakModel, PppModel, RooflineModel, TimeModel, find_model
-from .predict import predict_flops, predict_work
+from .models import TIME_MODELS, PeakModel, PppModel, RooflineModel, TimeModel, describe, find_model
+from .predict import predict
 from .prediction import Prediction
+from .workload import Workload
 
 __all__ = [
     "TIME_MODELS",
@@ -11,7 +12,8 @@ __all__ = [
     "Prediction",
     "RooflineModel",
     "TimeModel",
+    "Workload",
+    "describe",
     "find_model",
-    "predict_flops",
-    "predict_work",
+    "predict",
 ]

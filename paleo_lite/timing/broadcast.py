@@ -2,14 +2,14 @@
 
 What a layer computes and moves depends on network, phase and batch size, and is affine in the batch; what a device
 offers depends on device, precision and calibration. A `Stack` holds the first for several networks and phases as one
-long column of entries, layers that are alike merged; `times` lays all batch sizes beside it and a device against both.
-The formulas are those of the one-at-a-time path, `models` and `calibrated`, which work on arrays of any shape.
+long column of entries, layers that are alike merged; `Stack.at` lays all batch sizes beside it, and
+`TimeModel.evaluate_many` a machine against both, by the formulas of one prediction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,13 +17,9 @@ import numpy as np
 from ..counting import PHASES, Layer, Work
 from ..counting.work import COLUMNS, PASSES
 from ..errors import BadValue
-from ..hardware import Device
-from .calibrated import NAMES, Rates, evaluate, launches, sensitivities, step_times, sums_by
+from .calibrated import launches, sums_by
 from .classes import CLASSES, MATRIX_CLASSES, class_of
 from .features import PARTS, Features, sizes_of
-from .fitted import LEVEL, QUANTILES, CalibratedModel, rates_of
-from .models import TimeModel
-from .predict import vector_peak
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,19 +38,6 @@ class Case(NamedTuple):
     work: Work
     phase: str
     pieces: Sequence[int] = ()
-
-
-class Times(NamedTuple):
-    """Seconds of a batch, shape (cases, batch sizes), and between which they lie; None for models that do not say.
-
-    `pieces_s` are the seconds of each piece, shape (pieces, batch sizes): a case's forward pass and update, then the
-    pieces of its backward pass (`Stack.first_piece`); together the time without a model's constant.
-    """
-
-    time_s: Floats
-    low_s: Floats | None
-    high_s: Floats | None
-    pieces_s: Floats | None = None
 
 
 class Stack(msgspec.Struct, frozen=True, eq=False):
@@ -141,6 +124,14 @@ class Laid(NamedTuple):
     features: Features
     launched: Floats
 
+    def by_case(self, seconds: Floats) -> Floats:
+        """Sums of the entries of each case, shape (cases, batch sizes)."""
+        return sums_by(self.run, seconds, self.cases)
+
+    def by_piece(self, seconds: Floats) -> Floats:
+        """Sums of the entries of each piece, shape (pieces, batch sizes)."""
+        return sums_by(self.pieces[0], seconds, self.pieces[1])
+
 
 class _Entry(NamedTuple):
     """One entry while it is put together; the numbers first, which become columns."""
@@ -205,61 +196,6 @@ def _entries(case: Case, run: int, first_piece: int) -> list[_Entry]:
 def _form(layer: Layer) -> tuple[object, ...]:
     """All of a layer but its name and place."""
     return layer.kind, layer.inputs, layer.outputs, layer.weights, repr(sorted(layer.attributes.items()))
-
-
-def times(
-    laid: Laid, device: Device, precision: str, model: TimeModel, *, interval: bool = True, pieces: bool = False
-) -> Times:
-    """Time all cases at all batch sizes on a device: what `predict` says of each, to rounding.
-
-    Parameters
-    ----------
-    laid : Laid
-        Counted for this precision, by the ``flops`` convention.
-    device : Device
-    precision : str
-    model : TimeModel
-    interval : bool
-        Whether to say between what the times lie, which takes the calibrated model twice as long.
-    pieces : bool
-        Whether to give the seconds of each piece too.
-
-    Raises
-    ------
-    UnknownPrecision
-        If the device has no peak for the precision.
-    """
-    features = laid.features
-    if model.name == "calibrated":
-        return _calibrated(laid, rates_of(device, precision), cast("CalibratedModel", model), interval, pieces)
-    rates = np.where(features.matrix, device.find_peak(precision).per_s, vector_peak(device, precision).per_s)
-    seconds = model.time_s(features.flops / rates, features.bytes / device.bandwidth_bytes_per_s)
-    return Times(
-        sums_by(laid.run, seconds, laid.cases),
-        None,
-        None,
-        sums_by(laid.pieces[0], seconds, laid.pieces[1]) if pieces else None,
-    )
-
-
-def _calibrated(laid: Laid, rates: Rates, model: CalibratedModel, interval: bool, pieces: bool) -> Times:
-    """As `CalibratedModel.step`, for every case and batch size."""
-    features, run, cases = laid.features, laid.run, laid.cases
-    values = np.exp(model.theta)
-    low = high = pieces_s = None
-    if interval:
-        total, gradient = sensitivities(features, rates, values, run, cases, laid.launched)
-        relative = gradient / total[:, None]
-        variance = (relative * (model.covariance @ relative)).sum(axis=1)
-        reach = np.exp(QUANTILES[LEVEL] * np.sqrt(variance + model.own_variance))
-        low, high = total / reach, total * reach
-    else:
-        total = step_times(features, rates, values, run, cases, laid.launched)
-    if pieces:
-        device_s = evaluate(features, rates, values).device_s
-        waiting = (total - values[NAMES.index("step_s")]) / sums_by(run, device_s, cases)
-        pieces_s = sums_by(laid.pieces[0], device_s * waiting[run[:, 0]], laid.pieces[1])
-    return Times(total, low, high, pieces_s)
 
 
 def keep_memory() -> None:

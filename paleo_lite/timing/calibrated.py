@@ -72,7 +72,7 @@ class Rates(msgspec.Struct, frozen=True):
     multiprocessors: float
 
 
-class Terms(msgspec.Struct, frozen=True, eq=False):
+class EntryTerms(msgspec.Struct, frozen=True, eq=False):
     """Seconds of each entry on the device: its three terms and what they make together; `filled` is the saturation."""
 
     compute_s: Floats
@@ -82,7 +82,7 @@ class Terms(msgspec.Struct, frozen=True, eq=False):
     filled: Floats
 
 
-def evaluate(features: Features, rates: Rates, values: Floats) -> Terms:
+def evaluate(features: Features, rates: Rates, values: Floats) -> EntryTerms:
     """The terms of every entry.
 
     Parameters
@@ -102,7 +102,7 @@ def evaluate(features: Features, rates: Rates, values: Floats) -> Terms:
     memory = features.bytes / (rates.bandwidth_bytes_per_s * values[share_index(features)])
     floor = features.kernels * values[_INDEX["floor_s"]]
     together = np.asarray((_fourth(compute) + _fourth(memory) + _fourth(floor)) ** (1 / POWER))
-    return Terms(compute, memory, floor, together, filled)
+    return EntryTerms(compute, memory, floor, together, filled)
 
 
 def _fourth(seconds: Floats) -> Floats:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from ..counting import Layer, Work
 from ..errors import UnknownPrecision
 from ..hardware import Device
 from .memory import RESERVE_BYTES, Memory, largest_batch, memory_of
-from .options import TrainingOptions
+from .workload import Workload
 
 SHARDS = 8
 """Devices that the ZeRO remedies are reckoned with: a node of eight."""
@@ -85,69 +84,54 @@ class MemoryFit(msgspec.Struct, frozen=True):
         }
 
 
-def fit_memory(
-    layers: Sequence[Layer],
-    work: Work,
-    device: Device,
-    precision: str,
-    batch_size: int,
-    phase: str,
-    options: TrainingOptions | None = None,
-) -> MemoryFit:
-    """Hold a network's peak memory against a device's.
-
-    Parameters
-    ----------
-    layers : sequence of Layer
-    work : Work
-        Counted from these layers.
-    device : Device
-    precision : str
-    batch_size : int
-    phase : str
-    options : TrainingOptions, optional
-    """
-    options = options or TrainingOptions()
-    memory = memory_of(layers, work, precision, batch_size, phase, options)
+def fit_memory(workload: Workload, device: Device) -> MemoryFit:
+    """Hold a workload's peak memory against a device's."""
+    memory = memory_of(workload)
     usable = device.memory_bytes - RESERVE_BYTES
-    largest = largest_batch(layers, work, precision, phase, options, memory_bytes=usable)
-    training = phase not in ("inference", "forward")
-    found = MemoryFit(memory, device.memory_bytes, RESERVE_BYTES, largest, options.optimizer if training else None)
-    if found.fits:
-        return found
+    largest = largest_batch(workload, memory_bytes=usable)
+    training = workload.phase not in ("inference", "forward")
+    optimizer = workload.options.optimizer if training else None
+    fit = MemoryFit(memory, device.memory_bytes, RESERVE_BYTES, largest, optimizer)
+    if fit.fits:
+        return fit
     remedies = []
-    for name, changed, number, stage in _remedies(device, precision, batch_size, options, training, largest):
+    for name, changed, stage in _remedies(workload, device, training, largest):
         shards = SHARDS if stage else 1
-        total = memory_of(layers, work, number, batch_size, phase, changed, zero_stage=stage, shards=shards).total_bytes
-        most = largest_batch(layers, work, number, phase, changed, memory_bytes=usable, zero_stage=stage, shards=shards)
+        total = memory_of(changed, zero_stage=stage, shards=shards).total_bytes
+        most = largest_batch(changed, memory_bytes=usable, zero_stage=stage, shards=shards)
         if total < memory.total_bytes:
             remedies.append(Remedy(name, total, total <= usable, most))
     remedies.sort(key=lambda remedy: remedy.total_bytes)
-    return msgspec.structs.replace(found, remedies=tuple(remedies))
+    return msgspec.structs.replace(fit, remedies=tuple(remedies))
 
 
 def _remedies(
-    device: Device, precision: str, batch_size: int, options: TrainingOptions, training: bool, largest: int | None
-) -> Iterator[tuple[str, TrainingOptions, str, int]]:
-    """What could be tried: its name, and options, precision and ZeRO stage with it."""
-    replace = msgspec.structs.replace
-    narrow = _narrower(device, precision)
+    workload: Workload, device: Device, training: bool, largest: int | None
+) -> Iterator[tuple[str, Workload, int]]:
+    """What could be tried: its name, the workload with it, and its stage of ZeRO."""
+    options, batch_size = workload.options, workload.batch_size
+    narrow = _narrower(device, workload.precision)
+
+    def trained(**changes: Any) -> Workload:
+        return workload.but(phase="training", training=msgspec.structs.replace(options, **changes))
+
     if not training:
         if narrow:
-            yield f"{narrow} numbers", options, narrow, 0
+            yield f"{narrow} numbers", workload.but(precision=narrow), 0
         return
     if options.checkpointing == "none":
-        yield "checkpointing, about sqrt(n) segments", replace(options, checkpointing="sqrt"), precision, 0
+        yield "checkpointing, about sqrt(n) segments", trained(checkpointing="sqrt"), 0
     if options.checkpointing != "all":
-        yield "checkpointing, every block", replace(options, checkpointing="all"), precision, 0
+        yield "checkpointing, every block", trained(checkpointing="all"), 0
     if narrow:
-        yield f"mixed precision in {narrow}", replace(options, mixed_precision=True), narrow, 0
+        mixed = msgspec.structs.replace(options, mixed_precision=True)
+        yield f"mixed precision in {narrow}", workload.but(phase="training", precision=narrow, training=mixed), 0
     micro = next((size for size in range(largest or 0, 0, -1) if batch_size % size == 0), None)
     if micro and batch_size // micro > options.accumulation:
         parts = batch_size // micro
-        yield f"accumulation, {parts} micro-batches of {micro}", replace(options, accumulation=parts), precision, 0
+        yield f"accumulation, {parts} micro-batches of {micro}", trained(accumulation=parts), 0
     for stage in (1, 2, 3):
-        yield f"ZeRO stage {stage} on {SHARDS} devices", options, precision, stage
+        yield f"ZeRO stage {stage} on {SHARDS} devices", workload, stage
 
 
 def _narrower(device: Device, precision: str) -> str | None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from ..counting import PHASES, Layer, Work
+from ..counting import Layer
 from ..counting.gemm import gemm_of
 from .classes import CLASSES, MATRIX_CLASSES, class_of
 from .transforms import may_transform, transformed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from .workload import Workload
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
@@ -73,25 +74,18 @@ class Features(msgspec.Struct, frozen=True, eq=False):
 PARTS = {"inference": 0, "forward": 0, "backward_data": 1, "backward_weight": 2, "update": 3}
 
 
-def features_of(layers: Sequence[Layer], work: Work, phase: str, batch_size: int) -> Features:
-    """Features of a network's layers in the passes of a phase.
-
-    Parameters
-    ----------
-    layers : sequence of Layer
-    work : Work
-        Counted from these layers.
-    phase : str
-    batch_size : int
-    """
-    passes = PHASES[phase]
+def features_of(workload: Workload) -> Features:
+    """Features of a workload: an entry for every layer in every pass that launches something."""
+    layers, work, phase, batch_size = workload.layers, workload.work, workload.phase, workload.batch_size
     kernels = work.column("kernels", phase, batch_size)
     place = np.argwhere(kernels > 0)
     classes = np.array([CLASSES.index(class_of(layer)) for layer in layers], dtype=np.int64)
-    sizes = np.array([sizes_of(layers[layer], passes[part], batch_size) for part, layer in place], dtype=np.float64)
+    sizes = np.array(
+        [sizes_of(layers[layer], workload.passes[part], batch_size) for part, layer in place], dtype=np.float64
+    )
     sizes = sizes.reshape(len(place), 2)
     at = tuple(place.T)
-    part = np.array([PARTS[name] for name in passes], dtype=np.int64)[place[:, 0]]
+    part = np.array([PARTS[name] for name in workload.passes], dtype=np.int64)[place[:, 0]]
     tensors = np.array([len(layer.weights) for layer in layers], dtype=np.float64)[place[:, 1]]
     return Features(
         flops=work.column("flops", phase, batch_size)[at].astype(np.float64),

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 import numpy as np
 
-from ..counting import PHASES, Layer, Work
-from ..hardware import Device
-from .calibrated import NAMES, Rates, Terms, evaluate, sensitivities
+from ..hardware import Machine
+from .calibrated import NAMES, EntryTerms, Rates, evaluate, sensitivities, step_times
 from .features import Features, features_of
+from .models import Times, Want
+from .terms import LEVEL, QUANTILES, Terms
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from .broadcast import Laid
+    from .workload import Workload
+
     Floats = NDArray[np.float64]
-
-QUANTILES = {0.8: 1.476, 0.9: 2.015}
-"""Two-sided quantiles of Student's t with 5 degrees of freedom: residuals have longer tails than a normal's."""
-
-LEVEL = 0.9
 
 UNFAMILIAR = 0.07
 """Relative error that the networks of a family share beyond what a fit without the family knows of itself, and those of
@@ -53,13 +51,15 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         What every prediction with it should say.
     """
 
+    name: ClassVar[str] = "calibrated"
+    ppp: ClassVar[float | None] = None
+    is_forecast: ClassVar[bool] = True
+    needs_bytes: ClassVar[bool] = True
+    uses_memory: ClassVar[bool] = True
     label: str
     theta: Floats
     covariance: Floats
     scatter: float
-    name: str = "calibrated"
-    ppp: float | None = None
-    uses_memory: bool = True
     notes: tuple[str, ...] = ()
 
     @property
@@ -71,9 +71,41 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         """The formula in one line."""
         return f"({compute} at its class's efficiency ^4 + {memory} at its share ^4 + shortest kernel ^4)^(1/4)"
 
-    def time_s(self, compute_s: Floats, memory_s: Floats) -> Floats:
-        """The calibrated model needs more than the two terms: see `step`."""
-        raise TypeError("the calibrated model takes features of the layers: use CalibratedModel.step")
+    def evaluate(self, workload: Workload, machine: Machine) -> Terms:
+        """See `TimeModel.evaluate`; layers that wait for the host are stretched by one factor."""
+        features = features_of(workload)
+        step = self.step(features, rates_of(machine, workload.precision))
+        shape = len(workload.passes), len(workload.layers)
+
+        def laid_out(seconds: Floats) -> Floats:
+            laid = np.zeros(shape)
+            laid[tuple(features.place.T)] = seconds
+            return laid
+
+        return Terms(
+            workload.passes, laid_out(step.terms.compute_s), laid_out(step.terms.memory_s),
+            laid_out(step.terms.device_s * step.waiting), step.constant_s, step.deviation, step.waiting,
+            laid_out(step.terms.floor_s),
+        )  # fmt: skip
+
+    def evaluate_many(self, laid: Laid, machine: Machine, precision: str, want: Want) -> Times:
+        """See `TimeModel.evaluate_many`: as `step`, for every case and batch size."""
+        features, run, cases = laid.features, laid.run, laid.cases
+        rates, values = rates_of(machine, precision), np.exp(self.theta)
+        low = high = pieces_s = None
+        if want.interval:
+            total, gradient = sensitivities(features, rates, values, run, cases, laid.launched)
+            relative = gradient / total[:, None]
+            variance = (relative * (self.covariance @ relative)).sum(axis=1)
+            reach = np.exp(QUANTILES[LEVEL] * np.sqrt(variance + self.own_variance))
+            low, high = total / reach, total * reach
+        else:
+            total = step_times(features, rates, values, run, cases, laid.launched)
+        if want.pieces:
+            device_s = evaluate(features, rates, values).device_s
+            waiting = (total - values[NAMES.index("step_s")]) / laid.by_case(device_s)
+            pieces_s = laid.by_piece(device_s * waiting[run[:, 0]])
+        return Times(total, low, high, pieces_s)
 
     def step(self, features: Features, rates: Rates) -> Step:
         """Time a step: of every entry, of the host, and the interval of the whole."""
@@ -92,7 +124,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
 
     Attributes
     ----------
-    terms : Terms
+    terms : EntryTerms
         Of each entry, on the device.
     total_s : float
     constant_s : float
@@ -101,7 +133,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
         Standard deviation of the logarithm of the total.
     """
 
-    terms: Terms
+    terms: EntryTerms
     total_s: float
     constant_s: float
     deviation: float
@@ -117,7 +149,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
         return self.total_s * math.exp(-reach), self.total_s * math.exp(reach)
 
 
-def rates_of(device: Device, precision: str, clock: str | None = None, unit: str | None = None) -> Rates:
+def rates_of(machine: Machine, precision: str) -> Rates:
     """The rates that a calibration of this device and precision refers to.
 
     Cards without fast fp16 arithmetic (vector units slower in fp16 than in fp32) compute fp16 networks in fp32: cuDNN's
@@ -128,41 +160,8 @@ def rates_of(device: Device, precision: str, clock: str | None = None, unit: str
     UnknownPrecision
         If the device has no such peak.
     """
-    vector = device.find_peak("fp64" if precision == "fp64" else "fp32", "vector", clock).per_s
-    matrix = device.find_peak(precision, unit, clock).per_s
+    vector, matrix = machine.vector_peak(precision).per_s, machine.peak(precision).per_s
     if precision == "fp16":
         matrix = max(matrix, vector)
-    return Rates(matrix, vector, device.bandwidth_bytes_per_s, float(device.cores.multiprocessors.value))
-
-
-def step_of(
-    model: CalibratedModel,
-    layers: Sequence[Layer],
-    work: Work,
-    device: Device,
-    precision: str,
-    phase: str,
-    batch_size: int,
-    clock: str | None = None,
-    unit: str | None = None,
-) -> tuple[Step, dict[str, Floats]]:
-    """Time a network with a calibration.
-
-    Returns
-    -------
-    Step
-    dict of str to ndarray, shape (passes, layers)
-        ``compute``, ``memory`` and ``time``: seconds, those of the layers together the step without its constant.
-    """
-    features = features_of(layers, work, phase, batch_size)
-    step = model.step(features, rates_of(device, precision, clock, unit))
-    arrays = {}
-    for name, seconds in (
-        ("compute", step.terms.compute_s),
-        ("memory", step.terms.memory_s),
-        ("time", step.terms.device_s * step.waiting),
-    ):
-        array = np.zeros((len(PHASES[phase]), len(layers)))
-        array[tuple(features.place.T)] = seconds
-        arrays[name] = array
-    return step, arrays
+    multiprocessors = float(machine.device.cores.multiprocessors.value)
+    return Rates(matrix, vector, machine.bandwidth_bytes_per_s, multiprocessors)

@@ -7,19 +7,17 @@ of a product as of the layer that contains it.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, cast
 
-import numpy as np
+import msgspec
 
-from ..counting import INPUT, Layer, Work, count
+from ..counting import INPUT, Layer
 from ..errors import BadValue
-from ..hardware import Device
-from .features import WORK_COLUMNS, WORK_ROWS, Features, features_of
+from ..hardware import Device, Machine
+from ..networks import Network
+from .features import WORK_COLUMNS, WORK_ROWS
 from .gemm_times import GemmTimes, Tiling, Way
 from .models import TimeModel
-
-if TYPE_CHECKING:
-    from .fitted import CalibratedModel
+from .workload import Workload
 
 LAUNCHES_AT_MOST = 1_000_000
 _FLOPS_AT_MOST = 2**62
@@ -51,13 +49,11 @@ def time_gemms(
     precision: str,
     model: TimeModel,
     *,
-    device: Device | None = None,
+    machine: Machine | None = None,
     peak_per_s: float | None = None,
     products: int = 1,
     into: int = 1,
     tile: tuple[int, int] = (WORK_ROWS, WORK_COLUMNS),
-    clock: str | None = None,
-    unit: str | None = None,
 ) -> GemmTimes:
     """Time `products` products of ``m x k`` by ``k x n``: one by one, stacked, and batched.
 
@@ -68,16 +64,15 @@ def time_gemms(
     model : TimeModel
         A calibrated one is used by its own formula (`timing.calibrated`); its constant per step is left out, since no
         framework's step goes around a single product.
-    device : Device, optional
+    machine : Machine, optional
         Without it a peak is needed, and the answer is the bound alone.
     peak_per_s : float, optional
-        A peak in FLOP/s in place of a device.
+        A peak in FLOP/s in place of a machine.
     products : int
     into : int
         How many products the stacked way makes of them: as many as there are right operands.
     tile : tuple of int
         Rows and columns of the tile that waves are counted by. The calibrated model goes by 64 x 64 in any case.
-    clock, unit : str, optional
 
     Raises
     ------
@@ -94,11 +89,12 @@ def time_gemms(
         raise BadValue(f"{products} products of {m} x {n} x {k} are more than can be counted here")
     if products % into:
         raise BadValue(f"{products} products cannot be stacked into {into}: {into} does not divide {products}")
-    if (device is None) == (peak_per_s is None):
+    if (machine is None) == (peak_per_s is None):
         raise BadValue("a device or a bare peak such as '6000 GFLOP/s': one of the two")
     if peak_per_s is not None and not (0 < peak_per_s < math.inf):
         raise BadValue(f"a peak is above 0, not {peak_per_s:g} FLOP/s")
-    peak = None if device is None else device.find_peak(precision, unit, clock)
+    peak = None if machine is None else machine.peak(precision)
+    device = None if machine is None else machine.device
     per_s, words = (peak.per_s, peak.describe()) if peak is not None else (peak_per_s or 0.0, "given")
     shapes = [("separate", products, 1, m)]
     if products > 1:
@@ -107,14 +103,14 @@ def time_gemms(
         shapes.append(("batched", 1, products, m))
     ways = []
     for name, launches, groups, rows in shapes:
-        layer = _layer(rows, n, k, groups)
-        work = count([layer], precision)
+        workload = Workload(Network("gemm", (), (_layer(rows, n, k, groups),), 0), precision)
+        work = workload.work
         flops, moved = (int(work.column(column, "inference", 1).sum()) for column in ("flops", "bytes"))
-        if device is None:
+        if machine is None:
             seconds, interval, tiling = launches * flops / per_s, None, None
         else:
-            tiling = tiling_of(rows, n, int(device.cores.multiprocessors.value), tile, groups)
-            seconds, interval = _time(layer, work, launches, model, device, precision, clock, unit)
+            tiling = tiling_of(rows, n, int(machine.device.cores.multiprocessors.value), tile, groups)
+            seconds, interval = _time(workload, launches, model, machine)
         ways.append(
             Way(name, launches, groups, rows, n, k, launches * flops, launches * moved, tiling, seconds, interval)
         )
@@ -131,36 +127,22 @@ def _layer(m: int, n: int, k: int, groups: int) -> Layer:
 
 
 def _time(
-    layer: Layer,
-    work: Work,
-    launches: int,
-    model: TimeModel,
-    device: Device,
-    precision: str,
-    clock: str | None,
-    unit: str | None,
+    workload: Workload, launches: int, model: TimeModel, machine: Machine
 ) -> tuple[float, tuple[float, float] | None]:
-    if model.name != "calibrated":
-        peak = device.find_peak(precision, unit, clock)
-        compute = work.column("flops", "inference", 1) / peak.per_s
-        memory = work.column("bytes", "inference", 1) / device.bandwidth_bytes_per_s
-        return launches * float(model.time_s(compute, memory).sum()), None
-    from .fitted import rates_of
-
-    one = features_of([layer], work, "inference", 1)
-    every = Features(**{name: np.repeat(getattr(one, name), launches, axis=0) for name in Features.__struct_fields__})
-    step = cast("CalibratedModel", model).step(every, rates_of(device, precision, clock, unit))
-    seconds = step.total_s - step.constant_s
-    low, high = (seconds * bound / step.total_s for bound in step.interval())
-    return seconds, (low, high)
+    """Seconds of so many launches, and their interval; a step's overhead goes around networks, not around products."""
+    work = workload.work
+    all_of_them = msgspec.structs.replace(work, fixed=launches * work.fixed, per_sample=launches * work.per_sample)
+    terms = model.evaluate(workload.doing(all_of_them), machine)
+    seconds, interval = float(terms.layers_s.sum()), terms.interval()
+    return seconds, interval and tuple(seconds * bound / terms.time_s for bound in interval)  # type: ignore[return-value]
 
 
 def _notes(device: Device | None, model: TimeModel, products: int) -> tuple[str, ...]:
-    notes = list(getattr(model, "notes", ()))
+    notes = list(model.notes)
     if device is None:
         notes.append("a bare peak says nothing of memory, tiles or launches: every way takes the time at peak")
-    elif model.name != "calibrated" and products > 1:
+    elif not model.label and products > 1:
         notes.append(f"the {model.name} model knows no cost of a launch: what is gained here is memory traffic alone")
-    elif model.name == "calibrated":
+    elif model.label:
         notes.append("calibrated on whole networks: single products scatter more than the interval says (docs/gemm.md)")
     return tuple(notes)

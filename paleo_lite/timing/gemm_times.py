@@ -163,7 +163,7 @@ class GemmTimes(msgspec.Struct, frozen=True):
             "gpu": self.device and self.device.id,
             "precision": self.precision,
             "time_model": self.model.name,
-            "calibration": getattr(self.model, "label", None),
+            "calibration": self.model.label or None,
             "flops": self.flops,
             "bytes": self.bytes,
             "intensity": self.intensity,

@@ -6,20 +6,18 @@ and how far they are from what frameworks allocate.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import msgspec
 
-from ..counting import PHASES, Layer, Work
-from ..counting.work import check_batch_size
-from ..errors import BadValue, UnknownName
+from ..errors import BadValue
 from ..units import element_bytes
 from .buffers import find_buffers
 from .checkpointing import find_segments
 from .liveness import NONE, Bytes, make_plan, peak_forward, peak_training, saved_bytes, total
-from .options import OPTIMIZERS, TrainingOptions
+from .options import OPTIMIZERS
+from .workload import Workload
 
 ZERO_FROM_STAGE = (3, 2, 1)
 """The stage from which ZeRO shares out parameters, gradients and the optimizer's state."""
@@ -72,31 +70,14 @@ class Memory(msgspec.Struct, frozen=True):
         return {"total_bytes": self.total_bytes, **{f"{name}_bytes": amount for name, amount in self.rows()}}
 
 
-def memory_of(
-    layers: Sequence[Layer],
-    work: Work,
-    precision: str,
-    batch_size: int,
-    phase: str,
-    options: TrainingOptions | None = None,
-    *,
-    zero_stage: int = 0,
-    shards: int = 1,
-) -> Memory:
+def memory_of(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Memory:
     """Peak memory on one device.
 
     Parameters
     ----------
-    layers : sequence of Layer
-    work : Work
-        Counted from these layers.
-    precision : str
-        Of the numbers; in mixed precision that of weights, gradients and activations.
-    batch_size : int
-        Samples per step on this device, all micro-batches together.
-    phase : str
-        ``inference`` and ``forward`` keep nothing; every other phase is a training step.
-    options : TrainingOptions, optional
+    workload : Workload
+        Its batch is that of the step on this device, all micro-batches together. ``inference`` and ``forward`` save
+        nothing; every other phase is a training step.
     zero_stage : {0, 1, 2, 3}
         What is divided among `shards` devices: nothing, the optimizer's state, the gradients too, the parameters too
         (Rajbhandari et al. 2020, ZeRO).
@@ -107,80 +88,49 @@ def memory_of(
     ------
     BadValue
         If the batch cannot be divided into the micro-batches, or a value is impossible.
-    UnknownName
-        If there is no such phase.
     """
-    options = options or TrainingOptions()
-    check_batch_size(batch_size)
-    training = _is_training(phase)
-    micro = options.micro_batch(batch_size) if training else batch_size
-    parts = _parts(layers, work, precision, phase, options, zero_stage, shards)
+    batch_size = workload.batch_size
+    micro = workload.options.micro_batch(batch_size) if _is_training(workload) else batch_size
+    parts = _parts(workload, zero_stage, shards)
     return Memory(*(part.fixed + micro * part.per_sample for part in parts))
 
 
-def memory_coefficients(
-    layers: Sequence[Layer],
-    work: Work,
-    precision: str,
-    phase: str,
-    options: TrainingOptions | None = None,
-    *,
-    zero_stage: int = 0,
-    shards: int = 1,
-) -> tuple[int, int]:
+def memory_coefficients(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> tuple[int, int]:
     """Bytes that do not depend on the batch, and bytes for each sample of a micro-batch: their sum is `memory_of`'s.
 
     Returns
     -------
     fixed_bytes, per_sample_bytes : int
     """
-    parts = _parts(layers, work, precision, phase, options or TrainingOptions(), zero_stage, shards)
+    parts = _parts(workload, zero_stage, shards)
     return sum(part.fixed for part in parts), sum(part.per_sample for part in parts)
 
 
-def largest_batch(
-    layers: Sequence[Layer],
-    work: Work,
-    precision: str,
-    phase: str,
-    options: TrainingOptions | None = None,
-    *,
-    memory_bytes: float,
-    zero_stage: int = 0,
-    shards: int = 1,
-) -> int | None:
+def largest_batch(workload: Workload, *, memory_bytes: float, zero_stage: int = 0, shards: int = 1) -> int | None:
     """The largest batch whose peak memory is no more than `memory_bytes`; None where not even one sample fits.
 
     With accumulation it is the largest micro-batch times their number.
     """
-    options = options or TrainingOptions()
-    fixed, per_sample = memory_coefficients(
-        layers, work, precision, phase, options, zero_stage=zero_stage, shards=shards
-    )
+    fixed, per_sample = memory_coefficients(workload, zero_stage=zero_stage, shards=shards)
     if not per_sample:
         raise BadValue("the network's memory does not depend on the batch: any batch fits, or none")
     micro = int((memory_bytes - fixed) // per_sample)
-    return micro * (options.accumulation if _is_training(phase) else 1) if micro >= 1 else None
+    return micro * (workload.options.accumulation if _is_training(workload) else 1) if micro >= 1 else None
 
 
-def _is_training(phase: str) -> bool:
-    if phase not in PHASES:
-        raise UnknownName("phase", phase, PHASES)
-    return phase not in ("inference", "forward")
+def _is_training(workload: Workload) -> bool:
+    return workload.phase not in ("inference", "forward")
 
 
-def _parts(
-    layers: Sequence[Layer], work: Work, precision: str, phase: str, options: TrainingOptions, stage: int, shards: int
-) -> list[Bytes]:
+def _parts(workload: Workload, stage: int, shards: int) -> list[Bytes]:
     """The parts in the order of `Memory`, for one sample and without any."""
-    training = _is_training(phase)
-    number_bytes = element_bytes(precision)
+    layers, options, training = workload.layers, workload.options, _is_training(workload)
+    number_bytes = element_bytes(workload.precision)
     graph = find_buffers(layers)
     plan = make_plan(layers, graph, number_bytes)
-    parameters, trainable, statistics = _parameters(layers, work)
-    model = [
-        Bytes(0, part) for part in _model_bytes(parameters, trainable, precision, training, options, stage, shards)
-    ]
+    model = [Bytes(0, part) for part in _model_bytes(workload, stage, shards)]
+    # running mean and variance of batch norms
+    statistics = sum(2 * layer.inputs[0][1] for layer in layers if layer.kind == "batch_norm")
     statistics_bytes = statistics * (max(number_bytes, 4) if options.mixed_precision else number_bytes)
     model[0] = Bytes(0, model[0].fixed + statistics_bytes)
     inputs = Bytes(sum(graph.buffers[which].bytes_(number_bytes) for which in graph.inputs), 0)
@@ -199,23 +149,7 @@ def _parts(
     return [*model, kept, inputs, workspace]
 
 
-def _parameters(layers: Sequence[Layer], work: Work) -> tuple[int, int, int]:
-    """All parameters, those that are trained, and the running mean and variance of batch norms."""
-    frozen = sum(layer.parameters for layer in layers if layer.attributes.get("frozen", False))
-    statistics = sum(2 * layer.inputs[0][1] for layer in layers if layer.kind == "batch_norm")
-    everything = int(work.parameters.sum())
-    return everything, everything - frozen, statistics
-
-
-def _model_bytes(
-    parameters: int,
-    trainable: int,
-    precision: str,
-    training: bool,
-    options: TrainingOptions,
-    stage: int,
-    shards: int,
-) -> tuple[int, int, int]:
+def _model_bytes(workload: Workload, stage: int, shards: int) -> tuple[int, int, int]:
     """Bytes of parameters, gradients and optimizer state, with what ZeRO shares out.
 
     Rajbhandari et al. 2020, section 3 and figure 1: in mixed precision 2 + 2 + K bytes per parameter with K = 12 for
@@ -225,13 +159,15 @@ def _model_bytes(
         raise BadValue(f"ZeRO has stages 0 (nothing is shared out), 1, 2 and 3, not {stage!r}")
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
         raise BadValue(f"the shards must be a whole number of 1 or more, not {shards!r}")
-    number_bytes = element_bytes(precision)
-    if not training:
+    number_bytes, options = element_bytes(workload.precision), workload.options
+    parameters = int(workload.work.parameters.sum())
+    if not _is_training(workload):
         return parameters * number_bytes, 0, 0
-    options.check(precision)
+    frozen = sum(layer.parameters for layer in workload.layers if layer.attributes.get("frozen", False))
     state = OPTIMIZERS[options.optimizer].state
     per_state = _MASTER_BYTES * (1 + state) if options.mixed_precision else number_bytes * state
-    amounts = (parameters * number_bytes, trainable * number_bytes, trainable * per_state)
+    trained = parameters - frozen
+    amounts = (parameters * number_bytes, trained * number_bytes, trained * per_state)
     divisors = [shards if stage >= first else 1 for first in ZERO_FROM_STAGE]
     parameters_bytes, gradients_bytes, state_bytes = (-(-part // by) for part, by in zip(amounts, divisors))
     return parameters_bytes, gradients_bytes, state_bytes

@@ -1,48 +1,81 @@
-"""The time models without fitted parameters: from compute and memory time of each layer to its time.
-
-All of them work on arrays of any shape (passes, layers, configurations), so that a sweep is one broadcast.
-"""
+"""Time models: the protocol, the ones without fitted parameters, and the one list of all of them."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
 from ..errors import BadValue, UnknownName
+from ..hardware import Machine
+from .terms import Terms
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from .broadcast import Laid
+    from .workload import Workload
 
     Seconds = NDArray[np.float64]
 
 
 class TimeModel(Protocol):
-    """What `predict` needs of a model; a calibrated one has the same two methods.
+    """From a workload and a machine to seconds. Each model is one class; `TIME_MODELS` is the one list of them.
 
     Attributes
     ----------
     name : str
         How it is asked for.
+    label : str
+        Which parameters it has: a calibration's name, or empty.
     ppp : float or None
         The platform percent of peak that it scales by, as a share.
-    uses_memory : bool
-        Whether bytes play a part.
+    is_forecast : bool
+        Whether it says how long something will take; else it says what cannot be beaten: a bound.
+    needs_bytes, uses_memory : bool
+        Whether it refuses a bare FLOP count; whether bytes play a part.
+    notes : tuple of str
+        What every answer by it should say.
     """
 
     @property
     def name(self) -> str: ...
 
     @property
+    def label(self) -> str: ...
+
+    @property
     def ppp(self) -> float | None: ...
+
+    @property
+    def is_forecast(self) -> bool: ...
+
+    @property
+    def needs_bytes(self) -> bool: ...
 
     @property
     def uses_memory(self) -> bool: ...
 
-    def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
-        """Seconds of each layer from the seconds of its arithmetic and of its memory traffic at peak."""
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    def evaluate(self, workload: Workload, machine: Machine) -> Terms:
+        """Time a workload, pass by pass and layer by layer.
+
+        Raises
+        ------
+        UnknownPrecision
+            If the machine has no peak for the precision, unit or clock.
+        UnsupportedPhase
+            If the workload's convention does not count the phase.
+        """
+        ...
+
+    def evaluate_many(self, laid: Laid, machine: Machine, precision: str, want: Want) -> Times:
+        """The same of many cases and batch sizes at once."""
         ...
 
     def formula(self, compute: str = "FLOPs / peak", memory: str = "bytes / bandwidth") -> str:
@@ -50,12 +83,63 @@ class TimeModel(Protocol):
         ...
 
 
-class PeakModel(msgspec.Struct, frozen=True):
+class Want(NamedTuple):
+    """What `TimeModel.evaluate_many` is to say beside the times: intervals, and the seconds of each piece."""
+
+    interval: bool = True
+    pieces: bool = False
+
+
+class Times(NamedTuple):
+    """Seconds of a batch, shape (cases, batch sizes), and between which they lie; None for models that do not say.
+
+    `pieces_s` are the seconds of each piece, shape (pieces, batch sizes): a case's forward pass and update, then the
+    pieces of its backward pass (`Stack.first_piece`); together the time without a model's overhead.
+    """
+
+    time_s: Seconds
+    low_s: Seconds | None
+    high_s: Seconds | None
+    pieces_s: Seconds | None = None
+
+
+class TwoTerms:
+    """What models have in common that need nothing but the seconds of arithmetic and of memory traffic at peak."""
+
+    label: ClassVar[str] = ""
+    ppp: float | None = None
+    is_forecast: ClassVar[bool] = False
+    needs_bytes: ClassVar[bool] = False
+    uses_memory: ClassVar[bool] = True
+    notes: tuple[str, ...] = ()
+
+    def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
+        """Seconds of each layer from the seconds of its arithmetic and of its memory traffic at peak, any shape."""
+        raise TypeError(f"{type(self).__name__} does not say how its two terms make a time")
+
+    def evaluate(self, workload: Workload, machine: Machine) -> Terms:
+        """See `TimeModel.evaluate`: products against the peak, all other arithmetic against the vector units."""
+        work, phase, batch = workload.work, workload.phase, workload.batch_size
+        per_s = machine.peak(workload.precision).per_s
+        multiplies = np.array([[name != "update" for name in workload.passes]]).T & work.matrix
+        other_per_s = machine.vector_peak(workload.precision).per_s if workload.has_layers else per_s
+        compute_s = work.counts_by_pass(phase, batch) / np.where(multiplies, per_s, other_per_s)
+        memory_s = work.column("bytes", phase, batch) / machine.bandwidth_bytes_per_s
+        return Terms(workload.passes, compute_s, memory_s, self.time_s(compute_s, memory_s))
+
+    def evaluate_many(self, laid: Laid, machine: Machine, precision: str, want: Want) -> Times:
+        """See `TimeModel.evaluate_many`."""
+        features = laid.features
+        rates = np.where(features.matrix, machine.peak(precision).per_s, machine.vector_peak(precision).per_s)
+        seconds = self.time_s(features.flops / rates, features.bytes / machine.bandwidth_bytes_per_s)
+        return Times(laid.by_case(seconds), None, None, laid.by_piece(seconds) if want.pieces else None)
+
+
+class PeakModel(TwoTerms, msgspec.Struct, frozen=True):
     """FLOPs / peak: what direct convolution cannot beat. Memory is free."""
 
-    name: str = "peak"
-    ppp: float | None = None
-    uses_memory: bool = False
+    name: ClassVar[str] = "peak"
+    uses_memory: ClassVar[bool] = False
 
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
         """Compute time alone, in the shape that both terms make together."""
@@ -66,16 +150,16 @@ class PeakModel(msgspec.Struct, frozen=True):
         return compute
 
 
-class PppModel(msgspec.Struct, frozen=True):
+class PppModel(TwoTerms, msgspec.Struct, frozen=True):
     """PALEO (Qi et al. 2017, eq. 2 and section 4.3): (FLOPs / peak + bytes / bandwidth) / PPP.
 
     With `overlap` the layer's memory traffic hides behind its arithmetic, or the other way round.
     """
 
+    name: ClassVar[str] = "ppp"
+    is_forecast: ClassVar[bool] = True
     ppp: float
     overlap: bool = False
-    name: str = "ppp"
-    uses_memory: bool = True
 
     def __post_init__(self) -> None:
         if not (isinstance(self.ppp, (int, float)) and math.isfinite(self.ppp) and self.ppp > 0):
@@ -92,15 +176,14 @@ class PppModel(msgspec.Struct, frozen=True):
         return f"{joined} / {self.ppp:g}"
 
 
-class RooflineModel(msgspec.Struct, frozen=True):
+class RooflineModel(TwoTerms, msgspec.Struct, frozen=True):
     """Williams et al. 2009, per layer: max(FLOPs / peak, bytes / bandwidth). No free parameter.
 
     `notes` say why it stands in for a calibrated model where nobody asked for it.
     """
 
-    name: str = "roofline"
-    ppp: float | None = None
-    uses_memory: bool = True
+    name: ClassVar[str] = "roofline"
+    needs_bytes: ClassVar[bool] = True
     notes: tuple[str, ...] = ()
 
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
@@ -112,8 +195,31 @@ class RooflineModel(msgspec.Struct, frozen=True):
         return f"max({compute}, {memory})"
 
 
-TIME_MODELS = ("peak", "ppp", "roofline", "calibrated")
-"""Models that can be asked for by name."""
+class Entry(NamedTuple):
+    """A model of the list.
+
+    Attributes
+    ----------
+    make : callable or None
+        Makes it from what was given; None where parameters were learnt for one device, and a calibration is needed.
+    takes : tuple of str
+        What must or may be given to make it: ``ppp``, ``overlap``.
+    """
+
+    make: Callable[..., TimeModel] | None
+    takes: tuple[str, ...] = ()
+
+
+TIME_MODELS: dict[str, Entry] = {
+    "peak": Entry(PeakModel),
+    "ppp": Entry(PppModel, ("ppp", "overlap")),
+    "roofline": Entry(RooflineModel),
+    "calibrated": Entry(None),
+}
+"""Every model that can be asked for by name: help, completion, checks and sweeps read this list."""
+
+LEARNT = next(name for name, entry in TIME_MODELS.items() if entry.make is None)
+"""The model whose parameters are learnt: asked for by name, the best of what is known of a device answers."""
 
 
 def find_model(name: str | None, ppp: float | None = None, overlap: bool = False) -> TimeModel:
@@ -126,15 +232,21 @@ def find_model(name: str | None, ppp: float | None = None, overlap: bool = False
     BadValue
         If options and model do not go together.
     """
-    name = name or ("ppp" if ppp is not None or overlap else "roofline")
+    given = {option: value for option, value in (("ppp", ppp), ("overlap", overlap)) if value not in (None, False)}
+    name = name or ("ppp" if given else "roofline")
     if name not in TIME_MODELS:
         raise UnknownName("time model", name, TIME_MODELS)
-    if name == "ppp":
-        if ppp is None:
-            raise BadValue("the ppp model needs a PPP, the share of peak that the platform reaches: --ppp 0.62, say")
-        return PppModel(ppp, overlap)
-    if ppp is not None or overlap:
-        raise BadValue(f"{'a PPP' if ppp is not None else 'overlap'} belongs to the ppp model, not to {name}")
-    if name == "calibrated":
-        raise BadValue("the calibrated model needs a calibration: --calibration FILE or the name of a shipped one")
-    return PeakModel() if name == "peak" else RooflineModel()
+    make, takes = TIME_MODELS[name]
+    for option in given:
+        if option not in takes:
+            raise BadValue(f"{'a PPP' if option == 'ppp' else option} belongs to the ppp model, not to {name}")
+    if "ppp" in takes and ppp is None:
+        raise BadValue("the ppp model needs a PPP, the share of peak that the platform reaches: --ppp 0.62, say")
+    if make is None:
+        raise BadValue(f"the {name} model needs a calibration: --calibration FILE or the name of a shipped one")
+    return make(**given)
+
+
+def describe(model: TimeModel) -> str:
+    """A model's name, and which parameters it has."""
+    return f"{model.name} ({model.label})" if model.label else model.name

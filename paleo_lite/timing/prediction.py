@@ -11,16 +11,16 @@ import numpy as np
 from ..counting import Layer
 from ..errors import UnknownName
 from ..extras import need
-from ..hardware import Device, PeakRate
+from ..hardware import Device, Machine, PeakRate
 from ..units import format_si
 from .models import TimeModel
+from .terms import QUANTILES, Terms
+from .workload import Workload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .capacity import MemoryFit
-
-    Array = NDArray[np.float64]
 
 
 class Prediction(msgspec.Struct, frozen=True, eq=False):
@@ -28,91 +28,121 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
 
     Attributes
     ----------
-    network : str
-        Name of the network, or the FLOP count that stood in for one.
-    device : Device
-    precision, phase : str
-    batch_size : int
+    workload : Workload
+        What is computed; its batch is that of the whole step.
+    machine : Machine
     model : TimeModel
-    convention : str
-        How FLOPs were counted.
-    peak : PeakRate
-        The peak that multiply-accumulates are held against.
-    vector_peak : PeakRate
-        The peak that all other arithmetic is held against.
-    bandwidth_bytes_per_s : float
-    names, kinds : tuple of str
-        One per layer; empty where only a FLOP count was given.
-    passes : tuple of str
-        The passes that the phase consists of: the first dimension of the arrays below.
-    counts_by_pass, macs_by_pass, bytes_by_pass : ndarray, shape (passes, layers)
-        Counts in the convention, MACs and bytes.
-    compute_s, memory_s, times_s : ndarray, shape (passes, layers)
-        Seconds of arithmetic at peak, of memory traffic at peak bandwidth, and the model's.
+    terms : Terms
+        Seconds by pass and layer.
+    counts_by_pass, macs_by_pass, bytes_by_pass : ndarray of int, shape (passes, layers)
+        Counts in the workload's convention, MACs and bytes, of the passes in `terms`.
     matrix : ndarray of bool, shape (layers,)
         Layers that are held against `peak` rather than `vector_peak`.
-    counted : ndarray of bool, shape (layers,)
-        False where no rule counts the layer.
-    parameters : int or None
-    has_bytes : bool
-        False where only a FLOP count was given.
-    constant_s : float
-        Seconds that a step takes besides its layers; 0 for models that know of none.
-    interval : tuple of float or None
-        Seconds between which the time lies at 90 %; None for models that do not say.
-    intervals : dict of str to tuple of float
-        The same for each level in percent, ``"80"`` and ``"90"``; empty for models that do not say.
-    memory : MemoryFit or None
-        Peak memory held against the device's; None where nobody asked.
-    notes : tuple of str
-        What somebody who uses the number should know.
-    execution : str
-        ``eager``, or what was fused.
     kernels : int or None
         Launched in all; None where only a FLOP count was given.
-    carrier : ndarray of int or None
-        For each layer the one in whose row its fused kernel stands.
-    layers : tuple of Layer
-        Empty where only a FLOP count was given.
+    notes : tuple of str
+        What somebody who uses the number should know.
+    memory : MemoryFit or None
+        Peak memory held against the device's; None where nobody asked.
     """
 
-    network: str
-    device: Device
-    precision: str
-    phase: str
-    batch_size: int
+    workload: Workload
+    machine: Machine
     model: TimeModel
-    convention: str
-    peak: PeakRate
-    vector_peak: PeakRate
-    bandwidth_bytes_per_s: float
-    names: tuple[str, ...]
-    kinds: tuple[str, ...]
-    passes: tuple[str, ...]
+    terms: Terms
     counts_by_pass: NDArray[np.int64]
     macs_by_pass: NDArray[np.int64]
     bytes_by_pass: NDArray[np.int64]
-    compute_s: Array
-    memory_s: Array
-    times_s: Array
     matrix: NDArray[np.bool_]
-    counted: NDArray[np.bool_]
-    parameters: int | None
-    has_bytes: bool = True
-    constant_s: float = 0.0
-    interval: tuple[float, float] | None = None
-    intervals: dict[str, tuple[float, float]] = {}
-    memory: MemoryFit | None = None
+    kernels: int | None
     notes: tuple[str, ...] = ()
-    execution: str = "eager"
-    kernels: int | None = None
-    carrier: NDArray[np.int64] | None = None
-    layers: tuple[Layer, ...] = ()
+    memory: MemoryFit | None = None
+
+    @property
+    def network(self) -> str:
+        """Name of the network, or the FLOP count that stood in for one."""
+        return self.workload.network.name
+
+    @property
+    def device(self) -> Device:
+        """Of the machine."""
+        return self.machine.device
+
+    @property
+    def precision(self) -> str:
+        """Of the numbers."""
+        return self.workload.precision
+
+    @property
+    def phase(self) -> str:
+        """What of the network is computed."""
+        return self.workload.phase
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of the step."""
+        return self.workload.batch_size
+
+    @property
+    def convention(self) -> str:
+        """How FLOPs were counted."""
+        return self.workload.convention
+
+    @property
+    def execution(self) -> str:
+        """``eager``, or what was fused."""
+        return self.workload.execution
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Of the network; empty where only a FLOP count was given."""
+        return self.workload.layers
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the layers."""
+        return self.workload.work.names
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of the layers."""
+        return self.workload.work.kinds
+
+    @property
+    def parameters(self) -> int | None:
+        """Of the network; None where only a FLOP count was given."""
+        return self.workload.network.parameters if self.workload.has_layers else None
+
+    @property
+    def peak(self) -> PeakRate:
+        """The peak that multiply-accumulates are held against."""
+        return self.machine.peak(self.precision)
+
+    @property
+    def vector_peak(self) -> PeakRate:
+        """The peak that all other arithmetic is held against."""
+        return self.machine.vector_peak(self.precision) if self.workload.has_layers else self.peak
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        """Peak bandwidth of the device's memory."""
+        return self.machine.bandwidth_bytes_per_s
 
     @property
     def time_s(self) -> float:
         """Seconds for one batch."""
-        return float(self.times_s.sum()) + self.constant_s
+        return self.terms.time_s
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Seconds between which the time lies at 90 %; None for models that do not say."""
+        return self.terms.interval()
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """The same for each level in percent, ``"80"`` and ``"90"``; empty for models that do not say."""
+        said = {f"{level:.0%}".rstrip("%"): self.terms.interval(level) for level in QUANTILES}
+        return {level: interval for level, interval in said.items() if interval is not None}
 
     @property
     def throughput_per_s(self) -> float | None:
@@ -127,12 +157,12 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
     @property
     def macs(self) -> int | None:
         """Multiply-accumulates; None where only a FLOP count was given."""
-        return int(self.macs_by_pass.sum()) if self.has_bytes else None
+        return int(self.macs_by_pass.sum()) if self.workload.has_layers else None
 
     @property
     def bytes(self) -> int | None:
         """Bytes read and written; None where only a FLOP count was given."""
-        return int(self.bytes_by_pass.sum()) if self.has_bytes else None
+        return int(self.bytes_by_pass.sum()) if self.workload.has_layers else None
 
     @property
     def intensity(self) -> float | None:
@@ -146,17 +176,17 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
 
     def bound(self, layer: int) -> str:
         """``compute``, ``memory``, ``nothing`` (it takes no time), ``fused`` (into another), ``unknown`` (no rule)."""
-        if not self.counted[layer]:
+        work, seconds = self.workload.work, self.terms.layers_s[:, layer]
+        if not work.counted[layer]:
             return "unknown"
-        if self.carrier is not None and self.carrier[layer] != layer:
+        if work.carrier is not None and work.carrier[layer] != layer:
             return "fused"
-        compute, memory = self.compute_s[:, layer], self.memory_s[:, layer]
-        if not self.times_s[:, layer].sum():
+        if not seconds.sum():
             return "nothing"
         if not self.model.uses_memory:
             return "compute"
         # Over several passes: the term that rules the larger part of the time.
-        ruled = np.where(compute >= memory, self.times_s[:, layer], -self.times_s[:, layer])
+        ruled = np.where(self.terms.compute_s[:, layer] >= self.terms.memory_s[:, layer], seconds, -seconds)
         return "compute" if ruled.sum() >= 0 else "memory"
 
     def peak_of(self, part: str, layer: int) -> PeakRate:
@@ -165,12 +195,13 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One dict per layer: name, kind, flops, bytes, time_s, bound; flops is None where no rule counts it."""
-        flops, moved, seconds = self.counts_by_pass.sum(0), self.bytes_by_pass.sum(0), self.times_s.sum(0)
+        flops, moved, seconds = self.counts_by_pass.sum(0), self.bytes_by_pass.sum(0), self.terms.layers_s.sum(0)
+        counted = self.workload.work.counted
         for index, name in enumerate(self.names):
             yield {
                 "name": name,
                 "kind": self.kinds[index],
-                "flops": int(flops[index]) if self.counted[index] else None,
+                "flops": int(flops[index]) if counted[index] else None,
                 "bytes": int(moved[index]),
                 "time_s": float(seconds[index]),
                 "bound": self.bound(index),
@@ -223,7 +254,7 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
             "ridge_point": self.ridge_point,
             "time_s": self.time_s,
             "throughput_per_s": self.throughput_per_s,
-            "constant_s": self.constant_s,
+            "constant_s": self.terms.overhead_s,
             "interval": None if self.interval is None else list(self.interval),
             "execution": self.execution,
             "kernels": self.kernels,

@@ -11,7 +11,7 @@ from ..report.memory import memory_fact, memory_sheets
 from ..report.predictions import headline, layer_sheet, prediction_page
 from ..report.sheet import Page
 from ..report.side_by_side import bound_sentence, side_by_side
-from ..timing import Prediction
+from ..timing import Prediction, describe
 from ..units import format_si, say_interval
 from .answers import Failed, attempt, devices, predict
 from .controls import draw_shown
@@ -65,8 +65,7 @@ def _card(gpu: str, answer: Prediction | Failed) -> None:
         lines.append(f"{answer.throughput_per_s:,.4g} samples per second")
     lines.append(bound_sentence(answer))
     st.markdown("  \n".join(map(plain, lines)))
-    label = getattr(answer.model, "label", "")  # of a calibration
-    say_notes([f"{answer.model.name} ({label})" if label else f"{answer.model.name} model", *answer.notes])
+    say_notes([describe(answer.model) if answer.model.label else f"{answer.model.name} model", *answer.notes])
     fit = answer.memory
     if fit is not None and not fit.fits:
         st.warning(plain(memory_fact(fit)[1]))
@@ -81,7 +80,7 @@ def _explain(view: View, answer: Prediction) -> None:
     show_chart(lambda: layer_chart(answer), title=False)
     show_chart(lambda: kind_chart(answer), columns=3, title=False)
     show_table(page.sheets[0])
-    if len(answer.passes) > 1:
+    if len(answer.terms.passes) > 1:
         st.markdown("**By pass**")
         show_chart(lambda: pass_chart(answer), title=False)
     show_long_table(layer_sheet(answer, list(answer.rows())))

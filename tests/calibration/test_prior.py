@@ -8,22 +8,20 @@ import numpy as np
 import pytest
 
 from paleo_lite.calibration.prior import BASE, base_prior
-from paleo_lite.counting import count
+from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
 from paleo_lite.timing.calibrated import NAMES, PARAMETERS, step_times
 from paleo_lite.timing.features import features_of, merge_alike
 from paleo_lite.timing.fitted import rates_of
+from paleo_lite.timing.workload import Workload
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])
 def test_entries_that_are_alike_can_be_merged(phase: str) -> None:
-    from paleo_lite.hardware import find_device
-
-    layers = find_network("resnet152").layers
-    whole = features_of(layers, count(layers, "fp32"), phase, 8)
+    whole = features_of(Workload(find_network("resnet152"), batch_size=8, phase=phase))
     merged = merge_alike(whole)
     assert len(merged.flops) < len(whole.flops) / 3
-    rates, values = rates_of(find_device("v100-sxm2"), "fp32"), np.exp(base_prior(False).mean)
+    rates, values = rates_of(Machine(find_device("v100-sxm2")), "fp32"), np.exp(base_prior(False).mean)
     times = [
         step_times(features, rates, values, np.zeros(len(features.flops), dtype=np.int64), 1)[0]
         for features in (whole, merged)
@@ -33,10 +31,9 @@ def test_entries_that_are_alike_can_be_merged(phase: str) -> None:
 
 def test_gradients_are_handed_over_once_per_parameter_tensor() -> None:
     """ResNet-50 has 161 parameter tensors (torchvision: len(list(model.parameters())))."""
-    layers = find_network("resnet50").layers
-    work = count(layers, "fp32")
-    assert features_of(layers, work, "training", 1).gradients.sum() == 161
-    assert features_of(layers, work, "inference", 1).gradients.sum() == 0
+    asked = Workload(find_network("resnet50"))
+    assert features_of(asked.but(phase="training")).gradients.sum() == 161
+    assert features_of(asked).gradients.sum() == 0
 
 
 def test_kepler_starts_at_the_lanes_that_its_schedulers_fill() -> None:

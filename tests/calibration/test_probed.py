@@ -7,10 +7,11 @@ import pytest
 
 from paleo_lite.calibration.prior import base_prior
 from paleo_lite.calibration.probed import DEVIATION, TimedLayer, probed_prior
-from paleo_lite.counting import count
 from paleo_lite.measure.probes import Probe, convolution, elementwise, gemm
+from paleo_lite.networks import Network
 from paleo_lite.timing.calibrated import NAMES, Rates, evaluate
 from paleo_lite.timing.features import features_of
+from paleo_lite.timing.workload import Workload
 
 RATES = Rates(1e12, 1e12, 50e9, 4.0)
 BASE = base_prior(tensor_cores=False)
@@ -22,8 +23,7 @@ def simulated(probe: Probe, **true: float) -> TimedLayer:
     values = np.exp(BASE.mean)
     for name, value in {"floor_s": LAUNCH_S, **true}.items():
         values[NAMES.index(name)] = value
-    layers = [probe.layer]
-    features = features_of(layers, count(layers, "fp32"), "inference", probe.batch_size)
+    features = features_of(Workload(Network("probe", (), (probe.layer,), 0), batch_size=probe.batch_size))
     return TimedLayer(probe.layer, probe.batch_size, float(evaluate(features, RATES, values).device_s[0]))
 
 

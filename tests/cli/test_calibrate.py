@@ -75,7 +75,9 @@ def test_a_shipped_calibration_is_the_default_and_is_named() -> None:
     prediction = pl.predict("resnet50", gpu=device, precision=precision)
     assert prediction.model.name == "calibrated"
     assert prediction.interval is not None
-    assert prediction.time_s == pytest.approx(sum(row["time_s"] for row in prediction.rows()) + prediction.constant_s)
+    assert prediction.time_s == pytest.approx(
+        sum(row["time_s"] for row in prediction.rows()) + prediction.terms.overhead_s
+    )
     text = run("predict", "resnet50", "--gpu", device, "--precision", precision).stdout
     assert f"calibrated ({device} {precision}" in text and "at 90 %" in text
     bare = pl.predict("resnet50", gpu=device, precision=precision, time_model="roofline")

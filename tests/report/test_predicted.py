@@ -27,7 +27,7 @@ def test_layers_are_matched_in_order_and_backwards_in_reverse(alexnet):
     assert {row.name for row in beside.layers} == set(convolutions)  # one linear operation cannot be three layers
     assert rows[convolutions[0], "forward"].measured_s == 1 and rows[convolutions[-1], "backward"].measured_s == 1
     first = alexnet.names.index(convolutions[0])
-    assert rows[convolutions[0], "forward"].predicted_s == pytest.approx(alexnet.times_s[0, first])
+    assert rows[convolutions[0], "forward"].predicted_s == pytest.approx(alexnet.terms.layers_s[0, first])
 
 
 def test_kinds_meet_and_totals_hold(alexnet):

@@ -7,41 +7,44 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.networks import find_network
 from paleo_lite.report.side_by_side import bound_sentence, shares_by_bound, side_by_side
 
 
 @pytest.fixture(scope="module")
 def prediction():
     """Three layers of 6, 3 and 1 s, the second bound by memory, the last of a kind that no rule counts."""
-    whole = pl.predict("alexnet", gpu="titan-rtx", time_model="roofline")
-    three = {name: getattr(whole, name)[:3] for name in ("names", "kinds", "matrix")}
-    counts = {name: getattr(whole, name)[:, :3] for name in ("counts_by_pass", "macs_by_pass", "bytes_by_pass")}
-    return msgspec.structs.replace(
-        whole, **three, **counts, counted=np.array([True, True, False]), times_s=np.array([[6.0, 3.0, 1.0]]),
+    alexnet = find_network("alexnet")
+    first, second, third = alexnet.layers[:3]
+    three = alexnet._replace(layers=(first, second, third._replace(kind="aten.sort")))
+    return with_terms(
+        pl.predict(three, gpu="titan-rtx", time_model="roofline"), layers_s=np.array([[6.0, 3.0, 1.0]]),
         compute_s=np.array([[6.0, 1.0, 0.0]]), memory_s=np.array([[2.0, 3.0, 1.0]]),
     )  # fmt: skip
+
+
+def with_terms(prediction, **changes):
+    return msgspec.structs.replace(prediction, terms=msgspec.structs.replace(prediction.terms, **changes))
 
 
 def test_shares_of_the_bounds(prediction):
     assert shares_by_bound(prediction) == {"compute": 0.6, "memory": 0.3, "unknown": 0.1}
     assert bound_sentence(prediction) == "compute bounds 60% of the time, memory 30%, unknown 10%"
-    with_rest = msgspec.structs.replace(prediction, constant_s=10.0)
+    with_rest = with_terms(prediction, overhead_s=10.0)
     assert shares_by_bound(with_rest)["besides layers"] == 0.5
     said = bound_sentence(with_rest)
     assert said == "compute bounds 30% of the time, memory 15%, unknown 5%; 50% is spent besides layers"
 
 
 def test_a_share_that_rounds_to_nothing_is_not_0(prediction):
-    assert bound_sentence(msgspec.structs.replace(prediction, constant_s=0.01)).endswith(
-        "; under 1% is spent besides layers"
-    )
+    assert bound_sentence(with_terms(prediction, overhead_s=0.01)).endswith("; under 1% is spent besides layers")
 
 
 def test_what_takes_no_time_is_bound_by_nothing(prediction):
-    nothing = msgspec.structs.replace(prediction, times_s=np.zeros((1, 3)))
+    nothing = with_terms(prediction, layers_s=np.zeros((1, 3)))
     assert bound_sentence(nothing) == "no layer takes time"
     assert side_by_side([nothing]).rows[0]["relative"] is None
-    only_rest = msgspec.structs.replace(nothing, constant_s=1.0)
+    only_rest = with_terms(nothing, overhead_s=1.0)
     assert bound_sentence(only_rest) == "100% is spent besides layers"
 
 

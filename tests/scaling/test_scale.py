@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import paleo_lite
 from paleo_lite.counting import count
 from paleo_lite.errors import BadValue, UnknownName
-from paleo_lite.hardware import find_device
+from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
 from paleo_lite.scaling.advise import advise
 from paleo_lite.scaling.collectives import LinkRate
@@ -29,7 +29,7 @@ from paleo_lite.scaling.scale import scale
 from paleo_lite.scaling.split import critical_path_s, dense_tail, tensor_pairs
 from paleo_lite.scaling.strategies import BOUNDS, STRATEGIES
 from paleo_lite.scaling.topology import Topology, flat
-from paleo_lite.timing import RooflineModel
+from paleo_lite.timing import RooflineModel, Workload
 from paleo_lite.timing.options import TrainingOptions
 from strategies import COLLECTIVE_NAMES, MORE, PLAIN_LINKS
 
@@ -39,9 +39,14 @@ VGG16_BYTES = 138_357_544 * 4
 JOBS: dict[str, Job] = {}
 
 
+def of_one(network, options):
+    workload = Workload(find_network(network), phase="training", training=options)
+    return Job(workload, Machine(DEVICE), RooflineModel())
+
+
 def job(network="alexnet"):
     if network not in JOBS:
-        JOBS[network] = Job(find_network(network), DEVICE, "fp32", RooflineModel(), TrainingOptions("momentum"))
+        JOBS[network] = of_one(network, TrainingOptions("momentum"))
     return JOBS[network]
 
 
@@ -175,7 +180,7 @@ def test_strong_scaling_divides_the_batch():
 
 def test_accumulation_hides_exchanges_behind_the_last_pass_only():
     options = TrainingOptions("momentum", accumulation=4)
-    many = Job(find_network("alexnet"), DEVICE, "fp32", RooflineModel(), options)
+    many = of_one("alexnet", options)
     (row,) = scale(many, flat(ETHERNET20, 8), [8], 128, settings=Settings("ring"))
     (one,) = rows(batch_size=32, settings=Settings("ring"))
     assert row.exposed_s == pytest.approx(one.exposed_s) and row.communication_s == one.communication_s
@@ -184,7 +189,7 @@ def test_accumulation_hides_exchanges_behind_the_last_pass_only():
 
 def test_divided_gradients_are_exchanged_for_every_micro_batch():
     """ZeRO-2 and 3 have no room to add all gradients up; data parallelism and ZeRO-1 exchange their sum once."""
-    many = Job(find_network("alexnet"), DEVICE, "fp32", RooflineModel(), TrainingOptions(accumulation=4))
+    many = of_one("alexnet", TrainingOptions(accumulation=4))
     once, every = (
         scale(many, flat(ETHERNET20, 8), [8], 128, strategy=name, settings=Settings("ring"))[0]
         for name in ("zero-1", "zero-2")

@@ -13,11 +13,12 @@ import pytest
 from paleo_lite.api import default_model
 from paleo_lite.counting import PHASES, count
 from paleo_lite.errors import BadValue, UnknownPrecision
-from paleo_lite.hardware import find_device
+from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
-from paleo_lite.timing import PeakModel, PppModel, RooflineModel, predict_work
-from paleo_lite.timing.broadcast import Case, stack, times
+from paleo_lite.timing import PeakModel, PppModel, RooflineModel, Workload, predict
+from paleo_lite.timing.broadcast import Case, stack
 from paleo_lite.timing.calibrated import sums_by
+from paleo_lite.timing.models import Want
 
 # A plain one, one of many alike layers, attention and layers that only launch something beyond batch 1, depthwise ones,
 # and one whose products are of one size but not of one form (1x7 and 7x1).
@@ -55,12 +56,13 @@ MODELS = {
 )  # fmt: skip
 def test_as_one_at_a_time(device: str, precision: str, name: str) -> None:
     model = MODELS[name](device, precision)
-    found = times(laid(precision), find_device(device), precision, model)
-    without = times(laid(precision), find_device(device), precision, model, interval=False)
+    machine = Machine(find_device(device))
+    found = model.evaluate_many(laid(precision), machine, precision, Want())
+    without = model.evaluate_many(laid(precision), machine, precision, Want(interval=False))
     for row, (_, work, phase, _) in enumerate(cases(precision)):
         network = find_network(NETWORKS[row // len(PHASES)])
         for column, batch_size in enumerate(BATCH_SIZES.tolist()):
-            one = predict_work(network, work, find_device(device), precision, model, batch_size=batch_size, phase=phase)
+            one = predict(Workload(network, precision, batch_size, phase).doing(work), machine, model)
             where = f"{network.name} {phase} {batch_size}"
             assert found.time_s[row, column] == pytest.approx(one.time_s, rel=1e-12), where
             assert without.time_s[row, column] == pytest.approx(one.time_s, rel=1e-12), where
@@ -79,12 +81,11 @@ def test_pieces_are_the_passes_of_one_at_a_time(device: str, name: str) -> None:
     pieces = [index % 2 for index in range(len(network.layers))]
     model = MODELS[name](device, "fp32")
     stacked = stack([Case(network.layers, work, "training", pieces)])
-    found = times(stacked.at(BATCH_SIZES), find_device(device), "fp32", model, pieces=True).pieces_s
+    machine = Machine(find_device(device))
+    found = model.evaluate_many(stacked.at(BATCH_SIZES), machine, "fp32", Want(pieces=True)).pieces_s
     assert found is not None and stacked.first_piece.tolist() == [0, 4]
     for column, batch_size in enumerate(BATCH_SIZES.tolist()):
-        one = predict_work(
-            network, work, find_device(device), "fp32", model, batch_size=batch_size, phase="training"
-        ).times_s
+        one = predict(Workload(network, "fp32", batch_size, "training"), machine, model).terms.layers_s
         backward = one[1] + one[2]
         expected = [one[0].sum(), one[3].sum(), backward[::2].sum(), backward[1::2].sum()]
         assert found[:, column] == pytest.approx(expected, rel=1e-12)
@@ -111,4 +112,4 @@ def test_refusals() -> None:
     with pytest.raises(BadValue, match="overflow"):
         stack(cases("fp32")[:1]).at(np.array([1, 2**60]))
     with pytest.raises(UnknownPrecision, match="K40m has no fp16"):
-        times(laid("fp16"), find_device("k40m"), "fp16", RooflineModel())
+        RooflineModel().evaluate_many(laid("fp16"), Machine(find_device("k40m")), "fp16", Want())

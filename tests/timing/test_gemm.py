@@ -14,7 +14,7 @@ import pytest
 
 from paleo_lite.api import default_model
 from paleo_lite.errors import BadValue, UnknownPrecision
-from paleo_lite.hardware import find_device
+from paleo_lite.hardware import Machine, find_device
 from paleo_lite.timing import find_model
 from paleo_lite.timing.calibrated import NAMES
 from paleo_lite.timing.fitted import CalibratedModel
@@ -49,7 +49,7 @@ def test_what_the_seed_measured_lies_in_the_interval_of_a_maxwell_card():
     """The slide names no device, its kernel is Maxwell's; no single product went into the M40's calibration."""
     m40 = find_device("m40")
     separate, stacked, _ = time_gemms(
-        512, 64, 512, "fp32", default_model(m40, "fp32"), device=m40, products=8, into=2
+        512, 64, 512, "fp32", default_model(m40, "fp32"), machine=Machine(m40), products=8, into=2
     ).ways
     assert separate.interval[0] < 8 * 71.964e-6 < separate.interval[1]
     assert stacked.interval[0] < 2 * 99.057e-6 < stacked.interval[1]
@@ -75,7 +75,7 @@ def test_tiles_and_waves(m, n, multiprocessors, tile, tiles, waves, last, covere
 
 def test_the_roofline_gains_the_memory_traffic_that_stacking_saves():
     device = find_device("v100-sxm2")  # 15.7 TFLOP/s, 900 GB/s
-    times = time_gemms(512, 8, 512, "fp32", ROOFLINE, device=device, products=4)
+    times = time_gemms(512, 8, 512, "fp32", ROOFLINE, machine=Machine(device), products=4)
     separate, stacked, batched = times.ways
     one = 4 * (512 * 512 + 512 * 8 + 512 * 8)  # left, right, output, 4 bytes each
     assert separate.bytes == batched.bytes == 4 * one
@@ -92,7 +92,7 @@ def test_the_calibrated_model_by_hand():
     """compute = FLOPs / (peak * efficiency * tiles / (tiles + half * multiprocessors)), then the norm with p = 4."""
     device = find_device("v100-sxm2")  # 80 multiprocessors
     slow = model(efficiency_gemm=0.5, half=0.2)
-    (way,) = time_gemms(1024, 1024, 4096, "fp32", slow, device=device).ways
+    (way,) = time_gemms(1024, 1024, 4096, "fp32", slow, machine=Machine(device)).ways
     filled = 256 / (256 + 0.2 * 80)
     compute = 2 * 1024 * 1024 * 4096 / (15.7e12 * 0.5 * filled)
     memory = 4 * (2 * 1024 * 4096 + 1024 * 1024) / 900e9
@@ -103,8 +103,8 @@ def test_the_calibrated_model_by_hand():
 
 def test_no_framework_goes_around_a_product():
     device = find_device("v100-sxm2")
-    (plain,) = time_gemms(512, 512, 512, "fp32", model(), device=device).ways
-    (with_constant,) = time_gemms(512, 512, 512, "fp32", model(step_s=5e-3), device=device).ways
+    (plain,) = time_gemms(512, 512, 512, "fp32", model(), machine=Machine(device)).ways
+    (with_constant,) = time_gemms(512, 512, 512, "fp32", model(step_s=5e-3), machine=Machine(device)).ways
     assert with_constant.time_s == pytest.approx(plain.time_s, rel=1e-6)
     low, high = with_constant.interval
     assert low * high == pytest.approx(with_constant.time_s**2)
@@ -112,7 +112,7 @@ def test_no_framework_goes_around_a_product():
 
 def test_launches_that_the_host_pays_for_are_what_batching_saves():
     device = find_device("v100-sxm2")
-    times = time_gemms(64, 64, 64, "fp32", model(overhead_s=10e-6), device=device, products=10)
+    times = time_gemms(64, 64, 64, "fp32", model(overhead_s=10e-6), machine=Machine(device), products=10)
     separate, stacked, batched = times.ways
     assert (separate.time_s, stacked.time_s) == (pytest.approx(100e-6, rel=1e-3), pytest.approx(10e-6, rel=1e-3))
     assert times.rows()[2]["gain"] == pytest.approx(10, rel=0.01) and batched.launches == 1
@@ -126,7 +126,7 @@ def test_launches_that_the_host_pays_for_are_what_batching_saves():
         ((2**32, 2**32, 8), {}, "more than can be counted"),
         ((1, 1, 1), {"products": 10**7}, "more than can be counted"),
         ((1, 1, 1), {"peak_per_s": None}, "one of the two"),
-        ((1, 1, 1), {"device": find_device("k80")}, "one of the two"),
+        ((1, 1, 1), {"machine": Machine(find_device("k80"))}, "one of the two"),
         ((1, 1, 1), {"peak_per_s": math.inf}, "above 0, not inf"),
         ((1, 1, 1), {"tile": (0, 64)}, "tile is a whole number"),
     ],
@@ -138,7 +138,7 @@ def test_what_cannot_be_timed_is_said(sizes, options, message):
 
 def test_a_precision_that_the_device_lacks():
     with pytest.raises(UnknownPrecision, match="Tesla K80 has no fp16 peak"):
-        time_gemms(1, 1, 1, "fp16", ROOFLINE, device=find_device("k80"))
+        time_gemms(1, 1, 1, "fp16", ROOFLINE, machine=Machine(find_device("k80")))
 
 
 DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -167,7 +167,7 @@ def test_products_that_no_calibration_has_seen(gpu, device, precision, at_most):
 
     def error(model) -> float:
         predicted = [
-            time_gemms(int(m), int(n), int(k), precision, model, device=found).ways[0].time_s
+            time_gemms(int(m), int(n), int(k), precision, model, machine=Machine(found)).ways[0].time_s
             for m, n, k in zip(rows["M"], rows["N"], rows["K"])
         ]
         return float(np.median(np.abs(np.array(predicted) / (rows["value"] / 1e3) - 1)))

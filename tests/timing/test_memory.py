@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.counting import INPUT, Layer, count
+from paleo_lite.counting import INPUT, Layer
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.hardware import find_device
-from paleo_lite.networks import find_network
+from paleo_lite.networks import Network, find_network
 from paleo_lite.timing.memory import RESERVE_BYTES, largest_batch, memory_coefficients, memory_of
 from paleo_lite.timing.options import TrainingOptions
+from paleo_lite.timing.workload import Workload
 
 torch = pytest.importorskip("torch", reason="what torch keeps is asked of torch: pip install 'paleo-lite[torch]'")
 nn = torch.nn
@@ -54,8 +55,8 @@ def tracked_by_torch(name: str, batch_size: int, training: bool) -> int:
 @pytest.mark.parametrize("name", ["alexnet", "vgg16", "resnet50", "mobilenet_v2", "googlenet"])
 def test_a_step_needs_what_torchs_tracker_sees(name: str) -> None:
     """Two micro-batches of 8 into gradients that stay: within 1 %."""
-    layers = find_network(name).layers
-    memory = memory_of(layers, count(layers), "fp32", 16, "training", TrainingOptions(accumulation=2))
+    asked = Workload(find_network(name), batch_size=16, phase="training", training=TrainingOptions(accumulation=2))
+    memory = memory_of(asked)
     assert memory.total_bytes == pytest.approx(tracked_by_torch(name, 8, training=True), rel=0.01)
 
 
@@ -63,22 +64,22 @@ def test_a_step_needs_what_torchs_tracker_sees(name: str) -> None:
 @pytest.mark.parametrize("name", ["alexnet", "vgg16", "resnet18", "resnet50", "densenet121", "googlenet"])
 def test_inference_needs_nearly_what_torchs_tracker_sees(name: str) -> None:
     """Python holds a tensor for as long as a name does, so that up to 12 % more lives than is needed."""
-    layers = find_network(name).layers
-    ratio = memory_of(layers, count(layers), "fp32", 8, "inference").total_bytes / tracked_by_torch(name, 8, False)
+    ratio = memory_of(Workload(find_network(name), batch_size=8)).total_bytes / tracked_by_torch(name, 8, False)
     assert 0.88 < ratio < 1.01
 
 
-def _one_linear(rows: int, columns: int) -> list[Layer]:
-    return [Layer("fc", "linear", ((1, columns),), ((1, rows),), ((rows, columns),), (INPUT,), rows * columns)]
+def _one_linear(rows: int, columns: int) -> Network:
+    layer = Layer("fc", "linear", ((1, columns),), ((1, rows),), ((rows, columns),), (INPUT,), rows * columns)
+    return Network("one", ((1, columns),), (layer,), rows * columns)
 
 
 def test_zero_divides_as_its_paper_says() -> None:
     """Rajbhandari et al. 2020, figure 1: 7.5 G parameters, Adam, mixed precision, 64 devices: 120 to 1.9 GB."""
-    layers = _one_linear(75_000, 100_000)
-    work, options = count(layers), TrainingOptions("adam", mixed_precision=True)
+    options = TrainingOptions("adam", mixed_precision=True)
+    asked = Workload(_one_linear(75_000, 100_000), "fp16", phase="training", training=options)
     sizes = []
     for stage in range(4):
-        memory = memory_of(layers, work, "fp16", 1, "training", options, zero_stage=stage, shards=64)
+        memory = memory_of(asked, zero_stage=stage, shards=64)
         sizes.append((memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes) / 1e9)
     assert sizes == pytest.approx([120, 31.4, 16.6, 1.9], rel=0.02)
 
@@ -96,8 +97,7 @@ def test_zero_divides_as_its_paper_says() -> None:
     ],
 )
 def test_bytes_per_parameter(precision, options, parameters, gradients, optimizer) -> None:
-    layers = _one_linear(10, 100)
-    memory = memory_of(layers, count(layers, precision), precision, 1, "training", options)
+    memory = memory_of(Workload(_one_linear(10, 100), precision, phase="training", training=options))
     assert (memory.parameters_bytes, memory.gradients_bytes, memory.optimizer_bytes) == (
         1000 * parameters, 1000 * gradients, 1000 * optimizer,
     )  # fmt: skip
@@ -114,7 +114,7 @@ def test_vgg16_by_hand() -> None:
     pool = sum(channels * (size // 2) ** 2 for channels, size, _ in sizes)
     # avgpool's result is the flattened input of classifier.0; two ReLU results and two dropout results of 4,096.
     head = 25_088 + 4 * 4_096
-    memory = memory_of(find_network("vgg16").layers, count(find_network("vgg16").layers), "fp32", 1, "training")
+    memory = memory_of(Workload(find_network("vgg16"), phase="training", training=TrainingOptions("momentum")))
     assert memory.activations_bytes == 4 * (relu + pool + head) + 8 * pool + 2 * 4_096
     assert memory.inputs_bytes == 4 * 3 * 224 * 224
     assert memory.parameters_bytes == memory.gradients_bytes == memory.optimizer_bytes == 4 * 138_357_544
@@ -124,25 +124,24 @@ def test_vgg16_by_hand() -> None:
 @pytest.mark.parametrize("checkpointing", ["none", "sqrt", "all"])
 @pytest.mark.parametrize("name", ["alexnet", "resnet50", "densenet121", "vit_b_16"])
 def test_memory_is_affine_and_the_largest_batch_is_the_largest(name, phase, checkpointing) -> None:
-    layers = find_network(name).layers
-    work, options = count(layers), TrainingOptions(checkpointing=checkpointing)
-    fixed, per_sample = memory_coefficients(layers, work, "fp32", phase, options)
+    options = TrainingOptions(checkpointing=checkpointing) if phase == "training" else None
+    asked = Workload(find_network(name), phase=phase, training=options)
+    fixed, per_sample = memory_coefficients(asked)
     for batch_size in (1, 7, 64):
-        total = memory_of(layers, work, "fp32", batch_size, phase, options).total_bytes
+        total = memory_of(asked.but(batch_size=batch_size)).total_bytes
         assert total == fixed + batch_size * per_sample
     limit = 12e9
-    most = largest_batch(layers, work, "fp32", phase, options, memory_bytes=limit)
+    most = largest_batch(asked, memory_bytes=limit)
     assert fixed + most * per_sample <= limit < fixed + (most + 1) * per_sample
-    assert largest_batch(layers, work, "fp32", phase, options, memory_bytes=fixed) is None
+    assert largest_batch(asked, memory_bytes=fixed) is None
 
 
 @pytest.mark.parametrize("name", ["resnet50", "vit_b_16", "swin_t", "efficientnet_b0"])
 def test_checkpointing_and_accumulation_need_less(name) -> None:
-    layers = find_network(name).layers
-    work = count(layers)
+    asked = Workload(find_network(name), batch_size=64, phase="training")
 
     def total(**options) -> int:
-        return memory_of(layers, work, "fp32", 64, "training", TrainingOptions(**options)).total_bytes
+        return memory_of(asked.but(training=TrainingOptions(**options))).total_bytes
 
     assert total(checkpointing="sqrt") < 0.6 * total()
     assert total(checkpointing="all") < 0.6 * total()
@@ -163,9 +162,9 @@ def test_a_chain_of_equal_blocks_needs_the_square_root(checkpointing: str, tenso
     def blocks() -> nn.Sequential:
         return nn.Sequential(*(nn.Sequential(nn.Conv2d(16, 16, 1), nn.BatchNorm2d(16)) for _ in range(100)))
 
-    layers = pl.trace(blocks().eval(), torch.zeros(1, 16, 8, 8)).layers
     options = TrainingOptions("sgd", checkpointing=checkpointing)
-    memory = memory_of(layers, count(layers), "fp32", 1000, "training", options)
+    network = pl.trace(blocks().eval(), torch.zeros(1, 16, 8, 8))
+    memory = memory_of(Workload(network, batch_size=1000, phase="training", training=options))
     assert memory.activations_bytes == pytest.approx(tensors * 4 * 16 * 8 * 8 * 1000, rel=0.001)
     with FakeTensorMode(allow_non_fake_inputs=True):
         module, images = blocks(), torch.empty(1000, 16, 8, 8)
@@ -184,17 +183,17 @@ BAD = [
     ({"phase": "sleep"}, UnknownName, "no phase is called 'sleep'"),
     ({"zero_stage": 4}, BadValue, "stages 0"),
     ({"shards": 0}, BadValue, "shards must be"),
-    ({"options": TrainingOptions(mixed_precision=True)}, BadValue, "not in fp32"),
-    ({"batch_size": 10, "options": TrainingOptions(accumulation=4)}, BadValue, "cannot be divided into 4"),
+    ({"training": TrainingOptions(mixed_precision=True)}, BadValue, "not in fp32"),
+    ({"batch_size": 10, "training": TrainingOptions(accumulation=4)}, BadValue, "cannot be divided into 4"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "error", "says"), BAD, ids=str)
 def test_what_makes_no_sense_is_refused(change, error, says) -> None:
-    layers = _one_linear(8, 8)
-    arguments = {"batch_size": 8, "phase": "training", "options": None} | change
+    shared = {name: change[name] for name in change.keys() & {"zero_stage", "shards"}}
+    asked = {"batch_size": 8, "phase": "training"} | {name: change[name] for name in change.keys() - shared.keys()}
     with pytest.raises(error, match=says):
-        memory_of(layers, count(layers), "fp32", **arguments)
+        memory_of(Workload(_one_linear(8, 8), **asked), **shared)
 
 
 @pytest.mark.parametrize(
@@ -235,8 +234,8 @@ def test_whatever_was_measured_fits(published_runs) -> None:
         phase = "inference" if run.phase == "inference" else "training"
         key = (run.network, run.precision, phase)
         if key not in coefficients:
-            layers = find_network(run.network).layers
-            coefficients[key] = memory_coefficients(layers, count(layers), run.precision, phase, TrainingOptions("sgd"))
+            asked = Workload(find_network(run.network), run.precision, phase=phase)
+            coefficients[key] = memory_coefficients(asked)
         fixed, per_sample = coefficients[key]
         usable = find_device(run.gpu).memory_bytes - RESERVE_BYTES
         assert fixed + run.batch_size * per_sample <= usable, run
@@ -258,8 +257,8 @@ def test_the_largest_batch_is_the_one_that_was_found_by_trying(published_runs) -
         bound = run.gpu == "rtx3090" and run.phase == "training" and run.batch_size < STEPS[0]
         if not bound or run.network.startswith(("vit_", "swin_", "convnext_")):
             continue
-        layers = find_network(run.network).layers
-        most = largest_batch(layers, count(layers), "fp16", "training", options, memory_bytes=usable)
+        asked = Workload(find_network(run.network), "fp16", phase="training", training=options)
+        most = largest_batch(asked, memory_bytes=usable)
         following = STEPS[STEPS.index(run.batch_size) - 1]
         assert run.batch_size <= most < 1.02 * following, (run.network, run.batch_size, most, following)
         (inside if most < following else above).append(run.network)

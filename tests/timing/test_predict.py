@@ -164,7 +164,7 @@ def test_a_huge_batch_overflows_with_a_sentence() -> None:
 def test_a_traced_network_and_a_device_are_taken_as_they_are() -> None:
     by_name = pl.predict("resnet18", gpu="k40m")
     by_object = pl.predict(find_network("resnet18"), gpu=find_device("k40m"))
-    assert np.array_equal(by_name.times_s, by_object.times_s)
+    assert np.array_equal(by_name.terms.layers_s, by_object.terms.layers_s)
 
 
 def test_representations_are_short() -> None:

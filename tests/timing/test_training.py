@@ -21,11 +21,12 @@ from paleo_lite.cli import main
 from paleo_lite.cli import predict as predict_command
 from paleo_lite.counting import count
 from paleo_lite.errors import BadValue, DoesNotFit
-from paleo_lite.hardware import find_device
+from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
-from paleo_lite.timing import PeakModel, RooflineModel
+from paleo_lite.timing import PeakModel, Prediction, RooflineModel, Workload, predict
+from paleo_lite.timing.memory import memory_of
 from paleo_lite.timing.options import CHECKPOINTING, OPTIMIZERS, TrainingOptions
-from paleo_lite.timing.training import takes_tensor_cores, train
+from paleo_lite.timing.tensor_cores import takes_tensor_cores
 
 V100 = find_device("v100-sxm2")
 RESNET = find_network("resnet50")
@@ -33,7 +34,15 @@ PARAMETERS = 25_557_032  # torchvision's own figure
 
 
 def step(options=None, *, network=RESNET, precision="fp32", batch_size=32, model=None, device=V100):
-    return train(network, device, precision, batch_size, model or RooflineModel(), options or TrainingOptions("sgd"))
+    asked = Workload(network, precision, batch_size, "training", training=options or TrainingOptions("sgd"))
+    return predict(asked, Machine(device), model or RooflineModel())
+
+
+def seconds(prediction: Prediction, *passes: str) -> float:
+    return float(prediction.terms.of(*passes).sum())
+
+
+BACKWARD = ("backward_data", "backward_weight")
 
 
 def test_without_options_it_is_the_prediction_of_a_training_step() -> None:
@@ -45,18 +54,14 @@ def test_without_options_it_is_the_prediction_of_a_training_step() -> None:
         )  # fmt: skip
         assert made.time_s == plain.time_s
         assert made.intervals == plain.intervals
-        assert np.array_equal(made.times_s, plain.times_s)
+        assert np.array_equal(made.terms.layers_s, plain.terms.layers_s)
 
 
 def test_the_parts_are_those_of_the_step() -> None:
     made = step()
-    assert made.time_s == pytest.approx(made.forward_s + made.backward_s + made.recompute_s + made.update_s)
-    assert made.backward_s_per_layer.sum() == pytest.approx(made.backward_s)
-    assert len(made.backward_s_per_layer) == len(made.gradient_bytes_per_layer) == len(RESNET.layers)
-    # SURFBoard: 102.23 MB of gradients per iteration at fp32, 51.11 MB at fp16.
-    assert made.gradient_bytes_per_layer.sum() == 4 * PARAMETERS == 102_228_128
-    assert step(precision="fp16").gradient_bytes_per_layer.sum() == 51_114_064
-    assert made.interval is None and made.recompute_s == 0
+    assert made.time_s == pytest.approx(seconds(made, "forward", *BACKWARD, "update"))
+    assert len(made.terms.of(*BACKWARD)) == len(RESNET.layers)
+    assert made.interval is None and seconds(made, "recompute") == 0
 
 
 UPDATES = [
@@ -76,11 +81,11 @@ UPDATES = [
 def test_an_update_streams_weights_gradients_and_state(precision, options, bytes_each, flops_each) -> None:
     device = find_device("a100-sxm-40gb")
     made = step(options, precision=precision, device=device)
-    place = made.prediction.passes.index("update")
-    assert made.prediction.bytes_by_pass[place].sum() == bytes_each * PARAMETERS
-    assert made.prediction.counts_by_pass[place].sum() == flops_each * PARAMETERS
+    place = made.terms.passes.index("update")
+    assert made.bytes_by_pass[place].sum() == bytes_each * PARAMETERS
+    assert made.counts_by_pass[place].sum() == flops_each * PARAMETERS
     # Every layer's update is bound by memory on this device.
-    assert made.update_s == pytest.approx(bytes_each * PARAMETERS / 1555e9)
+    assert seconds(made, "update") == pytest.approx(bytes_each * PARAMETERS / 1555e9)
 
 
 @pytest.mark.parametrize("name", ["resnet50", "vgg16", "vit_b_16"])
@@ -90,22 +95,22 @@ def test_checkpointing_costs_less_than_one_forward_pass(name) -> None:
     plain = step(network=network)
     for how in ("sqrt", "all"):
         made = step(TrainingOptions("sgd", checkpointing=how), network=network)
-        assert 0 < made.recompute_s < plain.forward_s
-        assert made.time_s == pytest.approx(plain.time_s + made.recompute_s)
-        assert made.backward_s_per_layer.sum() == pytest.approx(made.backward_s + made.recompute_s)
-        assert made.prediction.passes[-1] == "recompute"
-        assert made.memory.total_bytes < plain.memory.total_bytes
+        again = seconds(made, "recompute")
+        assert 0 < again < seconds(plain, "forward")
+        assert made.time_s == pytest.approx(plain.time_s + again)
+        assert made.terms.passes[-1] == "recompute"
+        assert memory_of(made.workload).total_bytes < memory_of(plain.workload).total_bytes
         assert any("computed twice" in note for note in made.notes)
 
 
 def test_accumulation_is_several_small_passes_and_one_update() -> None:
     one = step(TrainingOptions("adam"), batch_size=8, model=pl.api.default_model(V100, "fp32"))
     four = step(TrainingOptions("adam", accumulation=4), batch_size=32, model=pl.api.default_model(V100, "fp32"))
-    assert four.forward_s == pytest.approx(4 * one.forward_s)
-    assert four.backward_s == pytest.approx(4 * one.backward_s)
-    assert four.update_s == pytest.approx(one.update_s)
-    assert four.prediction.constant_s == pytest.approx(4 * one.prediction.constant_s)
-    assert four.prediction.batch_size == 32
+    assert four.terms.of("forward") == pytest.approx(4 * one.terms.of("forward"))
+    assert four.terms.of(*BACKWARD) == pytest.approx(4 * one.terms.of(*BACKWARD))
+    assert four.terms.of("update") == pytest.approx(one.terms.of("update"))
+    assert four.terms.overhead_s == pytest.approx(4 * one.terms.overhead_s)
+    assert four.batch_size == 32
     low, high = four.interval
     assert low < four.time_s < high
     assert low / four.time_s == pytest.approx(one.interval[0] / one.time_s)
@@ -128,9 +133,9 @@ def test_mixed_precision_holds_the_rest_against_the_vector_units() -> None:
     made = step(TrainingOptions("sgd", mixed_precision=True), precision="fp16", model=PeakModel())
     plain = step(precision="fp16", model=PeakModel())
     flops = 2 * 147 * 64 * 112 * 112 * 32
-    place = made.prediction.layer_index("conv1")
-    assert made.prediction.times_s[0, place] == pytest.approx(flops / 15.7e12)
-    assert plain.prediction.times_s[0, place] == pytest.approx(flops / 125e12)
+    place = made.layer_index("conv1")
+    assert made.terms.of("forward")[place] == pytest.approx(flops / 15.7e12)
+    assert plain.terms.of("forward")[place] == pytest.approx(flops / 125e12)
     assert any("1 layers do not" in note and "conv1" in note for note in made.notes)
 
 

@@ -87,8 +87,8 @@ def kind_chart(prediction: Prediction) -> Any:
     alt = altair()
     title, subtitle = title_of(prediction)
     kinds = dict(prediction.by_kind())
-    if prediction.constant_s:
-        kinds["besides layers"] = {"time_s": prediction.constant_s, "flops": None, "bytes": None}
+    if prediction.terms.overhead_s:
+        kinds["besides layers"] = {"time_s": prediction.terms.overhead_s, "flops": None, "bytes": None}
     kept = {kind: entry for kind, entry in kinds.items() if any(entry[key] for key in QUANTITIES)}
     order = sorted(kept, key=lambda kind: -kept[kind]["time_s"])
     totals = {"time_s": prediction.time_s, "flops": prediction.flops, "bytes": prediction.bytes or 0}
@@ -126,10 +126,10 @@ def pass_chart(prediction: Prediction) -> Any:
     alt = altair()
     title, subtitle = title_of(prediction)
     sums: dict[tuple[str, str], float] = {}
-    for number, part in enumerate(prediction.passes):
+    for number, part in enumerate(prediction.terms.passes):
         for index, kind in enumerate(prediction.kinds):
             place = PASS_NAMES.get(part, part), group_of(kind)
-            sums[place] = sums.get(place, 0.0) + float(prediction.times_s[number, index])
+            sums[place] = sums.get(place, 0.0) + float(prediction.terms.layers_s[number, index])
     groups = list(GROUPS)
     factor, unit = time_unit(prediction.time_s)
     rows = [
@@ -138,18 +138,20 @@ def pass_chart(prediction: Prediction) -> Any:
         for (part, group), time_s in sums.items()
         if time_s
     ]  # fmt: skip
-    if prediction.constant_s:
+    overhead_s = prediction.terms.overhead_s
+    if overhead_s:
         rest = {"pass": "besides layers", "group": "other", "order": len(groups)}
-        seconds = prediction.constant_s
-        rows.append({**rest, "taken": seconds * factor, "time": format_si(seconds, "s")})
-    order = [*(PASS_NAMES.get(part, part) for part in prediction.passes), "besides layers"]
+        rows.append({**rest, "taken": overhead_s * factor, "time": format_si(overhead_s, "s")})
+    order = [*(PASS_NAMES.get(part, part) for part in prediction.terms.passes), "besides layers"]
     bars = (
         alt.Chart(values(rows))
         .mark_bar()
         .encode(
             y=alt.Y("pass:N", sort=order, title=None),
             x=alt.X("taken:Q", title=f"time ({unit})", axis=alt.Axis(format="~r")),
-            color=group_colour([*prediction.kinds, *(["other"] if prediction.constant_s else [])], "kind of layer"),
+            color=group_colour(
+                [*prediction.kinds, *(["other"] if prediction.terms.overhead_s else [])], "kind of layer"
+            ),
             order="order:Q",
             tooltip=["pass:N", "group:N", "time:N"],
         )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ...timing.fitted import QUANTILES
+from ...timing.terms import QUANTILES
 from ...units import format_si
 from .accuracy import Pair
 

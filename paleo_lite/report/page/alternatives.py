@@ -121,7 +121,7 @@ def _sheet(title: str, first: str, prediction: Prediction, some: Sequence[Altern
 
 def _model(prediction: Prediction) -> str:
     """Where a prediction's figures come from, in a few words."""
-    label = getattr(prediction.model, "label", "")
-    if prediction.model.name != "calibrated":
+    label = prediction.model.label
+    if not label:
         return f"the {prediction.model.name} model"
     return "fits of other devices" if label.startswith("pooled") else "measurements of the device"

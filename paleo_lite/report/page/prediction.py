@@ -129,17 +129,16 @@ def _spans(prediction: Prediction, unit: float | None) -> str:
 
 def _summary(prediction: Prediction, calibration: Calibration | None) -> str:
     """How sure the answer is."""
-    name = prediction.model.name
-    if name in ("roofline", "peak"):
+    model = prediction.model
+    if not model.is_forecast:
         return (
-            f"This is the {name} bound, not a forecast: no real program reaches it, and how far one stays away "
+            f"This is the {model.name} bound, not a forecast: no real program reaches it, and how far one stays away "
             "is not known here."
         )
-    if name == "ppp":
+    if model.ppp is not None:
         return "The share of peak that the platform reaches was given, so the answer is as good as that share is."
     if calibration is None or calibration.held_out_error is None:
-        text = getattr(prediction.model, "label", "")
-        return f"The time model's parameters are {text or 'of a calibration'}. The intervals say how sure it is."
+        return f"The time model's parameters are {model.label or 'its own'}. The intervals say how sure it is."
     return (
         f"The time model was fitted to {calibration.provenance.points:,} measurements of this device. Networks left "
         f"out of the fit are predicted with {calibration.held_out_error:.1%} mean absolute error."
@@ -157,19 +156,19 @@ def _time(prediction: Prediction) -> Section:
     content: list[Figure | Table | str] = [
         drawn("Shares of time, FLOPs and bytes by kind of layer.", lambda: kind_chart(prediction), known=known)
     ]
-    if len(prediction.passes) > 1:
+    if len(prediction.terms.passes) > 1:
         content.append(drawn("Time of each pass, by kind of layer.", lambda: pass_chart(prediction), known=known))
     content += [Table(sheet, sortable=True) for sheet in page.sheets if sheet.title.startswith("Time by")]
-    if len(prediction.passes) > 1:
+    if len(prediction.terms.passes) > 1:
         content.append(Table(_passes(prediction)))
     facts = [fact for fact in page.facts if fact[0] not in ("time model", "peak memory", "at 80 %")]
     return Section("time", "Where the time goes", facts=facts, content=content)
 
 
 def _passes(prediction: Prediction) -> Sheet:
-    seconds = dict(zip(prediction.passes, prediction.times_s.sum(axis=1).tolist()))
-    if prediction.constant_s:
-        seconds["besides layers"] = prediction.constant_s
+    seconds = dict(zip(prediction.terms.passes, prediction.terms.layers_s.sum(axis=1).tolist()))
+    if prediction.terms.overhead_s:
+        seconds["besides layers"] = prediction.terms.overhead_s
     rows = [
         {"pass": PASS_NAMES.get(part, part), "time_s": time, "share": time / prediction.time_s}
         for part, time in seconds.items()
@@ -196,7 +195,7 @@ def _roofline(prediction: Prediction) -> Section:
 
 
 def _bounds(prediction: Prediction, options: TrainingOptions | None, alternatives: Alternatives) -> Section:
-    seconds = bound_seconds(prediction, options)
+    seconds = bound_seconds(prediction)
     rows = [
         {"bound": bound, "time_s": time, "share": time / prediction.time_s, "meaning": BOUNDS[bound]}
         for bound, time in sorted(seconds.items(), key=lambda item: -item[1])

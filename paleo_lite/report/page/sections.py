@@ -29,9 +29,8 @@ def model_section(model: TimeModel, calibration: Calibration | None) -> Section:
     """The time model: its formula, and what its parameters were learnt from."""
     facts = [("time model", model.name), ("each layer takes", model.formula())]
     if calibration is None:
-        label = getattr(model, "label", "")
-        facts += [("parameters", label)] if label else []
-        lead = [] if label else ["No measurement went into this model: it has no parameters that were learnt."]
+        facts += [("parameters", model.label)] if model.label else []
+        lead = [] if model.label else ["No measurement went into this model: it has no parameters that were learnt."]
         return Section("model", "The time model", lead, facts)
     from ..calibrations import calibration_page
 

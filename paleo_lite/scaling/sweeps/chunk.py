@@ -180,7 +180,7 @@ def _table(
         return Words(_spread(codes, axis, shape), distinct)
 
     used = [["" if isinstance(model, str) else model.name for model in row] for row in models]
-    labels = [[getattr(model, "label", "") for model in row] for row in models]
+    labels = [["" if isinstance(model, str) else model.label for model in row] for row in models]
     batches, workers = np.array(chunk.batch_sizes, dtype=np.int64), np.array(space.workers, dtype=np.int64)
     return {
         "network": words(0, [network for network, _ in chunk.cases]),

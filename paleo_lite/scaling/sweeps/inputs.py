@@ -9,14 +9,14 @@ from pathlib import Path
 from ...counting import PHASES, Work, count
 from ...counting.work import COLUMNS, PASSES
 from ...errors import PaleoError
-from ...hardware import Device, find_device
+from ...hardware import Device, Machine, find_device
 from ...networks import Network, find_network
 from ...timing.broadcast import Case, Stack, stack
 from ...timing.memory import memory_coefficients, memory_of
-from ...timing.models import TimeModel, find_model
+from ...timing.models import LEARNT, TimeModel, find_model
 from ...timing.options import TrainingOptions
-from ...timing.predict import vector_peak
-from ...timing.training import with_update
+from ...timing.update import with_update
+from ...timing.workload import Workload
 from ...units import PRECISION_BYTES
 from ..overlap import Buckets, make_buckets
 from .space import AUTOMATIC
@@ -57,11 +57,14 @@ def work_of(name: str, precision: str, optimizer: str) -> Work:
 @lru_cache(2048)
 def memory_parts(name: str, precision_bytes: int, phase: str, optimizer: str) -> tuple[tuple[int, int, int], int, int]:
     """Bytes of parameters, gradients and optimizer state, other fixed bytes, and bytes per sample of a case."""
-    layers, work = network_of(name).layers, _counted(name, precision_bytes)
-    same = _of_size(precision_bytes)
-    options = TrainingOptions(optimizer)
-    fixed, per_sample = memory_coefficients(layers, work, same, phase, options)
-    one = memory_of(layers, work, same, 1, phase, options)
+    work = _counted(name, precision_bytes)
+    training = phase not in ("inference", "forward")  # memory is that of a step or of a forward pass, nothing between
+    workload = Workload(
+        network_of(name), _of_size(precision_bytes), phase="training" if training else phase,
+        training=TrainingOptions(optimizer) if training else None,
+    ).doing(work)  # fmt: skip
+    fixed, per_sample = memory_coefficients(workload)
+    one = memory_of(workload)
     model = (int(work.parameters.sum()) * precision_bytes, one.gradients_bytes, one.optimizer_bytes)
     return model, fixed - sum(model), per_sample
 
@@ -111,9 +114,10 @@ def stack_of(
 def model_or_reason(name: str, device: Device, precision: str, ppp: float | None, model_of: ModelOf) -> TimeModel | str:
     """A device's time model by the name that the sweep gives it, or why there is none."""
     try:
-        device.find_peak(precision)
-        vector_peak(device, precision)
-        if name in (AUTOMATIC, "calibrated"):
+        machine = Machine(device)
+        machine.peak(precision)
+        machine.vector_peak(precision)
+        if name in (AUTOMATIC, LEARNT):
             return model_of(device, precision, None if name == AUTOMATIC else name)
         return find_model(name, ppp)
     except PaleoError as error:

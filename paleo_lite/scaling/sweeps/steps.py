@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ...hardware import Device
-from ...timing.broadcast import times
+from ...hardware import Device, Machine
 from ...timing.calibrated import sums_by
-from ...timing.models import TimeModel
+from ...timing.models import TimeModel, Want
 from ...units import PRECISION_BYTES
 from ..overlap import BUCKET_BYTES
 from .inputs import network_of, passes, stack_of
@@ -73,7 +72,7 @@ def one_worker(
                 for number, model in enumerate(models[place]):
                     if isinstance(model, str):
                         continue
-                    found = times(laid, device, chunk.precision, model, pieces=several)
+                    found = model.evaluate_many(laid, Machine(device), chunk.precision, Want(pieces=several))
                     at = (slice(first, last), place, number, block)
                     time[at] = found.time_s
                     if found.low_s is not None and found.high_s is not None:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ...errors import PaleoError
-from ...hardware import Device
+from ...hardware import Device, Machine
 from ...timing.models import TimeModel
 from ...timing.options import TrainingOptions
+from ...timing.workload import Workload
 from ...units import PRECISION_BYTES
 from ..job import Job, Settings
 from ..links import link_rate
@@ -118,9 +119,8 @@ def add_workers(
                     if space.strategies[strategy] not in BROADCAST:
                         if (case, place, number) not in jobs:
                             options = TrainingOptions(space.optimizer)
-                            jobs[case, place, number] = Job(
-                                network_of(network), device, chunk.precision, model, options
-                            )
+                            asked = Workload(network_of(network), chunk.precision, phase=phase, training=options)
+                            jobs[case, place, number] = Job(asked, Machine(device), model)
                         _by_scale(space, chunk, row, jobs[case, place, number], columns, collective, reasons)
                         continue
                     exchange = exchange_of(

@@ -17,9 +17,8 @@ import msgspec
 import pytest
 
 from paleo_lite.api import default_model
-from paleo_lite.counting import count
 from paleo_lite.errors import BadFile, BadValue, MissingExtra, SweepStopped, UnknownName
-from paleo_lite.hardware import find_device
+from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
 from paleo_lite.scaling.job import Job, Settings
 from paleo_lite.scaling.links import link_rate
@@ -29,7 +28,7 @@ from paleo_lite.scaling.sweeps.best import find_best
 from paleo_lite.scaling.sweeps.run import run_sweep
 from paleo_lite.scaling.sweeps.space import Space, parse_names, parse_numbers
 from paleo_lite.scaling.topology import flat
-from paleo_lite.timing import RooflineModel, predict_work
+from paleo_lite.timing import RooflineModel, Workload, predict
 from paleo_lite.timing.memory import memory_of
 from paleo_lite.timing.options import TrainingOptions
 
@@ -56,10 +55,8 @@ def test_every_row_is_a_prediction(tmp_path) -> None:
     reasons = set()
     for row in rows:
         device, network = find_device(row["gpu"]), find_network(row["network"])
-        work = count(network.layers, row["precision"])
-        memory = memory_of(
-            network.layers, work, row["precision"], row["batch_size"], row["phase"], TrainingOptions("sgd")
-        ).total_bytes
+        asked = Workload(network, row["precision"], row["batch_size"], row["phase"])
+        memory = memory_of(asked).total_bytes
         assert row["memory_bytes"] == pytest.approx(memory, rel=1e-12)
         if row["reason"] is not None:
             reasons.add(row["reason"].partition(":")[0])
@@ -69,11 +66,9 @@ def test_every_row_is_a_prediction(tmp_path) -> None:
         model = default_model(device, row["precision"])
         if row["time_model"] == "roofline":
             model = RooflineModel()
-        one = predict_work(
-            network, work, device, row["precision"], model, batch_size=row["batch_size"], phase=row["phase"]
-        )
+        one = predict(asked, Machine(device), model)
         assert row["time_s"] == pytest.approx(one.time_s, rel=1e-12)
-        assert row["calibration"] == getattr(model, "label", None)
+        assert row["calibration"] == (model.label or None)
         if one.interval is None:
             assert row["low_s"] is None
         else:
@@ -109,7 +104,8 @@ def test_several_workers_are_those_of_scale(tmp_path, strategy) -> None:
         model = default_model(device, "fp32")
         if row["time_model"] == "roofline":
             model = RooflineModel()
-        job = Job(find_network(row["network"]), device, "fp32", model, TrainingOptions("sgd"))
+        asked = Workload(find_network(row["network"]), phase="training", training=TrainingOptions("sgd"))
+        job = Job(asked, Machine(device), model)
         (one,) = scale(
             job, flat(link_rate(row["link"]), row["workers"]), [row["workers"]], row["batch_size"],
             scaling=row["scaling"], strategy=strategy, settings=Settings(),

@@ -1,0 +1,71 @@
+"""`Terms`: what a time model makes of a workload on a machine, pass by pass and layer by layer."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+QUANTILES = {0.8: 1.476, 0.9: 2.015}
+"""Two-sided quantiles of Student's t with 5 degrees of freedom: residuals have longer tails than a normal's."""
+
+LEVEL = 0.9
+
+
+class Terms(msgspec.Struct, frozen=True, eq=False):
+    """Seconds over the axes (pass, layer), and what is known of the whole.
+
+    Attributes
+    ----------
+    passes : tuple of str
+        Names of the first axis.
+    compute_s, memory_s : ndarray, shape (passes, layers)
+        Arithmetic, and memory traffic, as if there were nothing else.
+    floor_s : ndarray, shape (passes, layers), or None
+        Shortest kernels; None for models that know of none.
+    layers_s : ndarray, shape (passes, layers)
+        What the model makes of them: together the step without its overhead.
+    overhead_s : float
+        Seconds of a step that belong to no layer; 0 for models that know of none.
+    deviation : float or None
+        Standard deviation of the logarithm of the time; None for models that do not say.
+    waiting : float
+        By what factor the host, launching more slowly than the device computes, stretches the layers; 1: not at all.
+    """
+
+    passes: tuple[str, ...]
+    compute_s: Floats
+    memory_s: Floats
+    layers_s: Floats
+    overhead_s: float = 0.0
+    deviation: float | None = None
+    waiting: float = 1.0
+    floor_s: Floats | None = None
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of the step."""
+        return float(self.layers_s.sum()) + self.overhead_s
+
+    def of(self, *passes: str) -> Floats:
+        """Seconds of some passes by layer, shape (layers,); passes that the step does not have take none."""
+        chosen = [name in passes for name in self.passes]
+        seconds: Floats = self.layers_s[chosen].sum(axis=0)
+        return seconds
+
+    def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
+        """Seconds between which the step lies with this probability; None where the model does not say."""
+        if self.deviation is None:
+            return None
+        reach = math.exp(QUANTILES[level] * self.deviation)
+        return self.time_s / reach, self.time_s * reach
+
+
+__all__ = ["LEVEL", "QUANTILES", "Terms"]

@@ -1,0 +1,144 @@
+"""`Workload`: what is computed, made once where the user's words end, and passed on whole."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ..counting import PHASES, Layer, Work, count, find_convention
+from ..counting.conventions import Convention
+from ..counting.work import COLUMNS, PASSES, check_batch_size
+from ..errors import BadValue, UnknownName, UnsupportedPhase
+from ..networks import Network
+from ..units import element_bytes
+from .options import TrainingOptions
+
+GIVEN = Convention("given", "FLOP", "a FLOP count that somebody gave", lambda op: None)
+
+
+class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """What is computed.
+
+    Attributes
+    ----------
+    network : Network
+    precision : str
+        Of the numbers.
+    batch_size : int
+        Samples of a step on one device.
+    phase : str
+        One of `paleo_lite.counting.PHASES`.
+    execution : {"eager", "compiled", "folded"}
+        What is fused, at inference: `paleo_lite.counting.fusion.EXECUTIONS`.
+    convention : str
+        How FLOPs are counted.
+    training : TrainingOptions or None
+        How a training step is done; None for plain gradient descent.
+    has_layers : bool
+        False where a bare FLOP count stands in for a network: see `of_flops`.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such precision, phase, convention or execution.
+    BadValue
+        If the batch size is no whole number above 0, or the options are for another phase or precision.
+    UnsupportedPhase
+        If something is to be fused for another phase than inference.
+    """
+
+    network: Network
+    precision: str = "fp32"
+    batch_size: int = 1
+    phase: str = "inference"
+    execution: str = "eager"
+    convention: str = "flops"
+    training: TrainingOptions | None = None
+    has_layers: bool = True
+
+    def __post_init__(self) -> None:
+        element_bytes(self.precision)
+        if self.phase not in PHASES:
+            raise UnknownName("phase", self.phase, PHASES)
+        check_batch_size(self.batch_size)
+        if self.has_layers:
+            find_convention(self.convention)
+        if self.training is not None:
+            if self.phase != "training":
+                raise BadValue(
+                    "optimizer, checkpointing, accumulation and mixed precision belong to --phase training, "
+                    f"not to {self.phase}"
+                )
+            self.training.check(self.precision)
+        if self.execution != "eager" and self.phase != "inference":
+            raise UnsupportedPhase(
+                f"what is fused is counted at inference only: leave the execution at eager for {self.phase}"
+            )
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Of the network."""
+        return self.network.layers
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """The passes that the phase consists of."""
+        return PHASES[self.phase]
+
+    @property
+    def options(self) -> TrainingOptions:
+        """How a training step is done."""
+        return self.training or TrainingOptions("sgd")
+
+    @cached_property
+    def work(self) -> Work:
+        """What each layer computes and moves, for any batch size; counted once."""
+        return self.fused(count(self.network.layers, self.precision, self.convention))
+
+    def fused(self, work: Work) -> Work:
+        """Work of the network's layers with what the execution fuses."""
+        if self.execution == "eager":
+            return work
+        from ..counting.fusion import fuse
+
+        return fuse(self.network.layers, work, self.execution)
+
+    def but(self, **changes: Any) -> Workload:
+        """The same workload otherwise asked; what was counted is kept where it still holds."""
+        changed: Workload = msgspec.structs.replace(self, **changes)
+        if changes.keys() <= {"batch_size", "phase", "training"} and "work" in self.__dict__:
+            changed.__dict__["work"] = self.work
+        return changed
+
+    def doing(self, work: Work) -> Workload:
+        """The same question with other counts: with an optimizer's update, say, or launched several times."""
+        changed: Workload = msgspec.structs.replace(self)
+        changed.__dict__["work"] = work
+        return changed
+
+    @classmethod
+    def of_flops(cls, flops: float, precision: str, batch_size: int = 1) -> Workload:
+        """A bare FLOP count of one sample in the place of a network, as one would reckon on paper.
+
+        Raises
+        ------
+        BadValue
+            If the count is not above 0, or overflows.
+        """
+        check_batch_size(batch_size)
+        if not (np.isfinite(flops) and flops >= 1 and flops * batch_size < 2.0**62):
+            raise BadValue(f"the FLOP count must be a number of 1 or more, not {flops!r}")
+        per_sample = np.zeros((len(COLUMNS), len(PASSES), 1), dtype=np.int64)
+        per_sample[COLUMNS.index("flops"), PASSES.index("inference")] = int(flops)
+        none = np.zeros(1, dtype=np.int64)
+        work = Work(
+            names=(), kinds=(), convention=GIVEN, precision=precision, per_sample=per_sample,
+            fixed=np.zeros_like(per_sample), count_per_sample=per_sample[0, 0], count_fixed=none,
+            counted=np.ones(1, dtype=bool), parameters=none, activations_per_sample=none,
+            matrix=np.ones(1, dtype=bool), unknown=(),
+        )  # fmt: skip
+        network = Network(f"{int(flops)} FLOPs", (), (), 0)
+        return cls(network, precision, batch_size, convention="given", has_layers=False).doing(work)
