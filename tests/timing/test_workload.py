@@ -1,0 +1,60 @@
+"""`Workload`: checked when it is made, counted once, and the same work however it is asked about."""
+
+from __future__ import annotations
+
+import pytest
+
+from paleo_lite.errors import BadValue, UnknownName, UnsupportedPhase
+from paleo_lite.hardware import Machine, find_device
+from paleo_lite.networks import find_network
+from paleo_lite.timing import PppModel, RooflineModel, Workload, predict
+from paleo_lite.timing.options import TrainingOptions
+
+ALEXNET = find_network("alexnet")
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "says"),
+    [
+        ({"phase": "sleep"}, UnknownName, "no phase is called 'sleep'"),
+        ({"precision": "fp12"}, BadValue, "no precision is called 'fp12'"),
+        ({"convention": "flop"}, UnknownName, "did you mean flops"),
+        ({"batch_size": 0}, BadValue, "whole number of 1 or more, not 0"),
+        ({"training": TrainingOptions("adam")}, BadValue, "belong to --phase training, not to inference"),
+        ({"execution": "compiled", "phase": "training"}, UnsupportedPhase, "counted at inference only"),
+        (
+            {"phase": "training", "training": TrainingOptions(mixed_precision=True)},
+            BadValue, "fp16 or bf16, not in fp32",
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_asked_is_refused_when_it_is_made(asked, error, says):
+    with pytest.raises(error, match=says):
+        Workload(ALEXNET, **asked)
+
+
+def test_what_was_counted_is_kept_where_it_still_holds():
+    one = Workload(ALEXNET)
+    assert one.but(batch_size=8).work is not one.work  # nothing had been counted yet
+    assert one.but(batch_size=8, phase="training").work is one.work
+    assert one.but(precision="fp16").work is not one.work
+
+
+def test_parameters_and_macs_are_torchvisions():
+    work = Workload(find_network("vgg16")).work
+    assert work.parameters.sum() == 138_357_544
+    assert work.column("macs", "inference").sum() == 15_470_264_320
+
+
+def test_a_flop_count_is_a_workload_without_layers():
+    """2 samples of 1 GFLOP on the K80's 8.73 TFLOP/s, at half of it."""
+    two = Workload.of_flops(1e9, "fp32", 2)
+    assert not two.has_layers and two.layers == ()
+    k80 = Machine(find_device("k80"))
+    assert predict(two, k80, PppModel(0.5)).time_s == pytest.approx(2 * 2e9 / 8.73e12)
+    with pytest.raises(BadValue, match="needs the bytes of a network"):
+        predict(two, k80, RooflineModel())
+    for flops in (0, -1, float("nan"), 1e30):
+        with pytest.raises(BadValue, match="number of 1 or more"):
+            Workload.of_flops(flops, "fp32")
