@@ -232,7 +232,9 @@ def find_model(name: str | None, ppp: float | None = None, overlap: bool = False
     BadValue
         If options and model do not go together.
     """
-    given = {option: value for option, value in (("ppp", ppp), ("overlap", overlap)) if value not in (None, False)}
+    given = {} if ppp is None else {"ppp": ppp}
+    if overlap:
+        given["overlap"] = overlap
     name = name or ("ppp" if given else "roofline")
     if name not in TIME_MODELS:
         raise UnknownName("time model", name, TIME_MODELS)

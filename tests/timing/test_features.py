@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paleo_lite.counting import INPUT, Layer, count
+from paleo_lite.counting import INPUT, Layer
+from paleo_lite.networks import Network
 from paleo_lite.timing.classes import CLASSES
 from paleo_lite.timing.features import features_of, merge_alike, sizes_of
+from paleo_lite.timing.workload import Workload
 
 
 def linear(rows, inputs, outputs):
@@ -50,14 +52,14 @@ def test_padding_and_tiles_by_hand(layer, part, batch_size, padding, tiles) -> N
 
 
 def test_an_entry_for_every_pass_that_launches_something() -> None:
-    layers = [
+    layers = (
         conv((3, 64), 3, 32),
         Layer("act", "relu", ((1, 64, 32, 32),), ((1, 64, 32, 32),), (), (0,)),
         Layer("view", "view", ((1, 64, 32, 32),), ((1, 65536),), (), (1,)),
         linear(1, 65536, 10)._replace(parents=(2,)),
-    ]
-    work = count(layers, "fp32")
-    found = features_of(layers, work, "training", 2)
+    )
+    asked = Workload(Network("four", (), layers, 0), batch_size=2, phase="training")
+    found = features_of(asked)
     # Forward of all but the view; data gradients of those behind the first, whose input nobody asks; weights, update.
     assert found.place.tolist() == [[0, 0], [0, 1], [0, 3], [1, 1], [1, 3], [2, 0], [2, 3], [3, 0], [3, 3]]
     assert found.part.tolist() == [part for part, _ in found.place.tolist()]
@@ -73,14 +75,14 @@ def test_an_entry_for_every_pass_that_launches_something() -> None:
     ]  # an update multiplies nothing
     assert found.gradients.tolist() == [0, 0, 0, 0, 0, 1, 1, 0, 0]  # both layers have a weight and no bias
     for name in ("flops", "bytes", "kernels"):
-        assert getattr(found, name).sum() == work.column(name, "training", 2).sum()
-    assert features_of(layers, work, "inference", 2).place.tolist() == [[0, 0], [0, 1], [0, 3]]
+        assert getattr(found, name).sum() == asked.work.column(name, "training", 2).sum()
+    assert features_of(asked.but(phase="inference")).place.tolist() == [[0, 0], [0, 1], [0, 3]]
 
 
 def test_alike_entries_become_one_with_their_sums() -> None:
     one = linear(1, 64, 64)
-    layers = [one._replace(name=str(number), parents=(number - 1,)) for number in range(5)]
-    features = features_of(layers, count(layers, "fp32"), "inference", 8)
+    layers = tuple(one._replace(name=str(number), parents=(number - 1,)) for number in range(5))
+    features = features_of(Workload(Network("five", (), layers, 0), batch_size=8))
     merged = merge_alike(features)
     assert merged.place.tolist() == [[0, 0]]
     assert merged.flops.tolist() == [features.flops.sum()]

@@ -8,16 +8,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from paleo_lite.counting import count
 from paleo_lite.errors import UnknownPrecision
-from paleo_lite.hardware import find_device
+from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
 from paleo_lite.timing.calibrated import NAMES
 from paleo_lite.timing.features import features_of
-from paleo_lite.timing.fitted import QUANTILES, CalibratedModel, rates_of, step_of
+from paleo_lite.timing.fitted import CalibratedModel, rates_of
+from paleo_lite.timing.workload import Workload
 
 NETWORK = find_network("resnet18")
-WORK = count(NETWORK.layers, "fp32")
 SIZE = len(NAMES)
 
 
@@ -30,17 +29,11 @@ def model():
     return CalibratedModel("made", theta, root @ root.T, 0.05)
 
 
-def test_quantiles_are_students() -> None:
-    stats = pytest.importorskip("scipy.stats")
-    for level, quantile in QUANTILES.items():
-        assert quantile == pytest.approx(stats.t.ppf((1 + level) / 2, df=5), abs=5e-4)
-
-
 @pytest.mark.parametrize("phase", ["inference", "training"])
 def test_an_interval_is_that_of_the_linearised_logarithm(model, phase) -> None:
     """By the delta method: the derivatives of log(time) are taken here by finite differences."""
-    features = features_of(NETWORK.layers, WORK, phase, 4)
-    rates = rates_of(find_device("p100-sxm2"), "fp32")
+    features = features_of(Workload(NETWORK, batch_size=4, phase=phase))
+    rates = rates_of(Machine(find_device("p100-sxm2")), "fp32")
     step = model.step(features, rates)
 
     def total(theta):
@@ -57,11 +50,13 @@ def test_an_interval_is_that_of_the_linearised_logarithm(model, phase) -> None:
 
 
 def test_layers_together_are_the_step_without_its_constant(model) -> None:
-    step, arrays = step_of(model, NETWORK.layers, WORK, find_device("p100-sxm2"), "fp32", "training", 4)
-    constant = math.exp(model.theta[NAMES.index("step_s")])
-    assert arrays["time"].shape == (4, len(NETWORK.layers))
-    assert arrays["time"].sum() + constant == pytest.approx(step.total_s)
-    assert (arrays["time"] >= np.maximum(arrays["compute"], arrays["memory"])).all()
+    asked, machine = Workload(NETWORK, batch_size=4, phase="training"), Machine(find_device("p100-sxm2"))
+    terms = model.evaluate(asked, machine)
+    total_s = model.step(features_of(asked), rates_of(machine, "fp32")).total_s
+    assert terms.overhead_s == pytest.approx(math.exp(model.theta[NAMES.index("step_s")]))
+    assert terms.layers_s.shape == (4, len(NETWORK.layers))
+    assert terms.time_s == pytest.approx(total_s)
+    assert (terms.layers_s >= np.maximum(terms.compute_s, terms.memory_s)).all()
 
 
 @pytest.mark.parametrize(
@@ -76,16 +71,11 @@ def test_layers_together_are_the_step_without_its_constant(model) -> None:
     ],
 )
 def test_rates_are_those_that_libraries_compute_at(device, precision, matrix_flops, vector_flops) -> None:
-    found = rates_of(find_device(device), precision)
+    found = rates_of(Machine(find_device(device)), precision)
     assert found.matrix_per_s == pytest.approx(matrix_flops, rel=0.01)
     assert found.vector_per_s == pytest.approx(vector_flops, rel=0.01)
 
 
 def test_a_precision_that_a_device_lacks_has_no_rate() -> None:
     with pytest.raises(UnknownPrecision):
-        rates_of(find_device("k40m"), "bf16")
-
-
-def test_terms_alone_are_not_enough_for_it(model) -> None:
-    with pytest.raises(TypeError, match=r"use CalibratedModel\.step"):
-        model.time_s(np.ones(1), np.ones(1))
+        rates_of(Machine(find_device("k40m")), "bf16")
