@@ -23,7 +23,7 @@ costly = settings(max_examples=max(1, settings().max_examples // 10))
 # Numbers -------------------------------------------------------------------------------------------------------------
 
 SECONDS = st.floats(0, 1e3)
-MESSAGE_BYTES = st.floats(0, 1e12)
+MESSAGE_BYTES = st.integers(0, 10**12)
 BANDWIDTHS_BYTES_PER_S = st.floats(1e6, 1e12)
 PPP = st.floats(0.01, 2)
 MORE = st.floats(1, 100)

@@ -15,15 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paleo_lite.profiles.detect import load_reader
+from paleo_lite.profiles import detect
 from strategies import ACCIDENTS, costly, damaged
 
-READERS = [
-    "nvprof_text.SummaryText", "nvprof_csv.GpuTraceCsv", "nvprof_csv.MetricsCsv", "nvprof_sqlite.NvprofSqlite",
-    "tau.TauParquet", "tau_xml.TauXml", "vtune.HotspotsCsv", "vtune.ApsSummary", "torch_table.TorchTable",
-]  # fmt: skip
-"""Those that `whole` has a small file of; the tests of the others damage one of their own."""
-
+DAMAGE_THEIR_OWN = ("pyprof", "nsys_sqlite", "chrome", "ncu", "nsys_stats")  # a small file in the tests of each
+READERS = [f"{module}.{name}" for module, name in detect.READERS if module not in DAMAGE_THEIR_OWN]
 TEXTS = [key for key in READERS if "Sqlite" not in key and "Parquet" not in key]
 
 REAL = {
@@ -49,7 +45,7 @@ class Files(dict):
 
 @pytest.fixture(scope="session")
 def whole(samples, nvprof_file, tmp_path_factory):
-    """An undamaged file of every reader's format."""
+    """An undamaged file of the format of each of `READERS`."""
     path = tmp_path_factory.mktemp("tau") / "mpi.gzip"
     rows = {"function": ["mpi_bcast", ".tau application"] * 50, "calls": [3, 1] * 50, "inc_time": [20, 3000] * 50}
     pq.write_table(
@@ -66,7 +62,7 @@ def test_damaged_small_files(tmp_path, whole, table_or_our_error, key, happened,
     raw = damaged(whole[key], happened, whole[other])
     path = tmp_path / "profile"
     path.write_bytes(gzip.compress(raw, 1) if zipped else raw)
-    table_or_our_error(path, load_reader(*key.split(".")))
+    table_or_our_error(path, detect.load_reader(*key.split(".")))
 
 
 @pytest.mark.needs_data
@@ -79,7 +75,7 @@ def test_damaged_real_files(tmp_path, data_folder, table_or_our_error, key, happ
         raw = gzip.decompress(raw)
     path = tmp_path / "profile"
     path.write_bytes(damaged(raw, happened))
-    table_or_our_error(path, load_reader(*key.split(".")))
+    table_or_our_error(path, detect.load_reader(*key.split(".")))
 
 
 @pytest.mark.parametrize("key", READERS)
@@ -87,7 +83,7 @@ def test_every_cut_of_a_small_file(tmp_path, whole, table_or_our_error, key):
     raw, path = whole[key], tmp_path / "profile"
     for length in range(1, len(raw), max(1, len(raw) // 60)):
         path.write_bytes(raw[:length])
-        table_or_our_error(path, load_reader(*key.split(".")))
+        table_or_our_error(path, detect.load_reader(*key.split(".")))
 
 
 @pytest.mark.parametrize("key", TEXTS)
@@ -96,7 +92,7 @@ def test_every_number_of_a_small_file(tmp_path, whole, table_or_our_error, key, 
     raw, path = whole[key], tmp_path / "profile"
     for match in re.finditer(rb"\d+(\.\d+)?", raw):
         path.write_bytes(raw[: match.start()] + number + raw[match.end() :])
-        table_or_our_error(path, load_reader(*key.split(".")))
+        table_or_our_error(path, detect.load_reader(*key.split(".")))
 
 
 @pytest.mark.parametrize("key", TEXTS)
@@ -106,4 +102,4 @@ def test_gzip_that_swells(tmp_path, whole, table_or_our_error, key, filler):
     middle = raw.index(b"\n", len(raw) // 2) + 1
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(raw[:middle] + filler * (2**23 // len(filler)), 1))
-    table_or_our_error(path, load_reader(*key.split(".")))
+    table_or_our_error(path, detect.load_reader(*key.split(".")))

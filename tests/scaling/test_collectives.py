@@ -169,7 +169,7 @@ def test_formulas_are_what_the_algorithms_do(collective: str, run, workers: int)
 
 
 @given(MESSAGE_BYTES, SEVERAL_WORKERS, PLAIN_LINKS)
-def test_two_trees_take_the_best_number_of_pieces(size: float, workers: int, link: LinkRate) -> None:
+def test_two_trees_take_the_best_number_of_pieces(size: int, workers: int, link: LinkRate) -> None:
     """No number of pieces beats the one that the formula takes, by the steps and bytes of Sanders et al."""
     height = (workers - 1).bit_length()
     pieces = np.geomspace(1, 1e9, 2000)
@@ -179,7 +179,7 @@ def test_two_trees_take_the_best_number_of_pieces(size: float, workers: int, lin
 
 
 @given(MESSAGE_BYTES, WORKERS, LINKS)
-def test_no_collective_beats_the_fewest_bytes(size: float, workers: int, link: LinkRate) -> None:
+def test_no_collective_beats_the_fewest_bytes(size: int, workers: int, link: LinkRate) -> None:
     bound = 2 * (workers - 1) / workers * size / (link.bandwidth_bytes_per_s * link.ppp_of(workers))
     for collective in EXACT:
         assert all_reduce_time_s(collective, size, workers, link) >= bound * (1 - 1e-9)
@@ -187,7 +187,7 @@ def test_no_collective_beats_the_fewest_bytes(size: float, workers: int, link: L
 
 
 @given(MESSAGE_BYTES, MORE, WORKERS, LINKS, COLLECTIVE_NAMES)
-def test_more_bytes_never_take_less(size: float, factor: float, workers: int, link: LinkRate, collective: str) -> None:
+def test_more_bytes_never_take_less(size: int, factor: float, workers: int, link: LinkRate, collective: str) -> None:
     less, more = all_reduce_time_s(collective, [size, size * factor], workers, link)
     assert less <= more * (1 + 1e-9)
     assert all_reduce_time_s(collective, size, 1, link) == 0
@@ -195,7 +195,7 @@ def test_more_bytes_never_take_less(size: float, factor: float, workers: int, li
 
 
 @given(MESSAGE_BYTES, SEVERAL_WORKERS, PLAIN_LINKS)
-def test_halves_of_the_ring_add_up(size: float, workers: int, link: LinkRate) -> None:
+def test_halves_of_the_ring_add_up(size: int, workers: int, link: LinkRate) -> None:
     halves = reduce_scatter_time_s(size, workers, link) + all_gather_time_s(size, workers, link)
     assert halves == pytest.approx(all_reduce_time_s("ring", size, workers, link))
 

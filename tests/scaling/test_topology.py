@@ -179,7 +179,7 @@ def test_a_measured_link_is_taken_as_it_was_measured() -> None:
 
 
 @given(MESSAGE_BYTES, st.integers(1, 64), st.integers(1, 64), st.sampled_from(EXACT))
-def test_no_exchange_beats_the_link_between_nodes(size: float, here: int, nodes: int, collective: str) -> None:
+def test_no_exchange_beats_the_link_between_nodes(size: int, here: int, nodes: int, collective: str) -> None:
     topology = Topology(None, here, INSIDE, nodes, BETWEEN)
     seconds = exchange_time_s(topology, size, collective)
     assert seconds >= least_bytes(size, nodes) / BETWEEN.bandwidth_bytes_per_s * (1 - 1e-9)
