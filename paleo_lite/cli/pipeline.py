@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from ..timing import Prediction
 
 EXPECTED = {"hdd": 150e6, "nvme": 3000e6}
-"""What the course slides say to expect, in bytes per second, by the first word of the storage's id."""
+"""What the course slides "Performance and Profiling" say to expect, in bytes per second, by the storage's id."""
 
-SEPARATE_NODES = ("seed003-ethernet10", "seed003-mellanox56")
-"""Networks of the slides: what a separate node is reached over, plainly and with RDMA."""
+SEPARATE_NODES = ("course-ethernet10", "course-mellanox56")
+"""What a separate node is reached over, plainly and with RDMA: networks of the same slides."""
 
 
 @click.command()

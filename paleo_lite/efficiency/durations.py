@@ -1,6 +1,6 @@
 """How long a batch took, from what was measured beside a kernel profile: TAU, markers, or a table of durations.
 
-Source of the three estimates: SURFBoard's notebook ``gpu_efficiency.ipynb`` (seed 000).
+Source of the three estimates: SURFBoard's notebook ``gpu_efficiency.ipynb``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The second of two steps: having seen which kernels take the time, profile those and only those.
 
-As in Argonne's "Profiling deep learning workloads": counters slow a program down many times over, so the first run
-lists kernels by time (that is the profile in hand) and the second collects counters for the few that matter.
+As the slides "Profiling DNN workloads" (Argonne Leadership Computing Facility, ATPESC) do it: counters slow a program
+down many times over, so the first run lists kernels by time (that is the profile in hand) and the second collects
+counters for the few that matter.
 """
 
 from __future__ import annotations

@@ -23,7 +23,9 @@ pytest.importorskip("tomli_w")
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner(env={"COLUMNS": "100"}).invoke(main, list(arguments), prog_name="paleo-lite")
+    return CliRunner(env={"COLUMNS": "100", "PALEO_LITE_DATA": None}).invoke(
+        main, list(arguments), prog_name="paleo-lite"
+    )
 
 
 HEAD = ",".join(COLUMNS)
@@ -128,6 +130,7 @@ def test_a_bad_measurement_is_named_with_its_line(csv_file: Path, old: str, new:
         (["calibrate", "absent.csv", "--gpu", "k80"], 1, "cannot be read"),
         (["calibrations", "show", "nothing"], 2, "no calibration is called 'nothing'"),
         (["validate", "--data", "absent"], 1, "cannot be read"),
+        (["validate"], 2, "--data or PALEO_LITE_DATA must name"),
         (["predict", "vgg16", "--gpu", "k80", "--time-model", "calibrated"], 2, "needs a calibration"),
     ],
 )

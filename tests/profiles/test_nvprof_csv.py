@@ -93,7 +93,7 @@ def test_real_metrics_agree_with_pandas(data_folder, name):
 
 
 @pytest.mark.needs_data
-def test_metrics_of_seed_002(data_folder):
+def test_metrics_of_a_product(data_folder):
     (kernel,) = read(data_folder / "profiles" / "nvprof_metrics_csv" / "matrixMul_metrics.csv", MetricsCsv()).to_dict(
         "records"
     )

@@ -1,4 +1,4 @@
-"""nvprof summaries: the real one, seed 002's, and the layouts of other versions."""
+"""nvprof summaries: a real one, the head of one on a slide, and the layouts of other versions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def rows_of(tmp_path, text, encoding="utf-8"):
 
 HEADING = "            Type  Time(%)      Time     Calls       Avg       Min       Max  Name\n"
 
-# Seed 002 shows the head of a list on a slide; what character recognition made of digits ("339.6lus") is put right.
-SEED_002 = (
+# The slides "Profiling DNN workloads" (Argonne, ATPESC) show the head of a list; what character recognition made of
+# digits ("339.6lus") is put right.
+SLIDE = (
     HEADING
     + """
  GPU activities: 36.04% 46.6474s 202752 230.07us 124.57us 339.61us void sgemm_largek_lds64<bool=0, boo
@@ -58,8 +59,8 @@ def test_real_summary_row_by_row(data_folder):
     }
 
 
-def test_head_of_a_list_as_seed_002_shows_it(tmp_path):
-    rows = rows_of(tmp_path, SEED_002)
+def test_head_of_a_list_as_a_slide_shows_it(tmp_path):
+    rows = rows_of(tmp_path, SLIDE)
     assert [(row["category"], row["duration_ns"], row["calls"]) for row in rows] == [
         ("kernel", 46.6474e9, 202752),
         ("kernel", 6.34396e9, 5642),
@@ -74,7 +75,7 @@ def test_head_of_a_list_as_seed_002_shows_it(tmp_path):
 
 def test_what_recognition_of_the_slide_left_is_refused_with_its_line(tmp_path):
     with pytest.raises(BadProfile, match=r"line 3: '339.6lus' is no number"):
-        rows_of(tmp_path, SEED_002.replace("339.61us", "339.6lus"))
+        rows_of(tmp_path, SLIDE.replace("339.61us", "339.6lus"))
 
 
 # Layouts as other versions print them (CUDA 7 to 11), with numbers made up.
@@ -157,7 +158,7 @@ def test_unified_memory_migrations_are_copies_with_bytes(tmp_path):
 
 
 def test_kernels_within_ranges_are_not_counted_again(tmp_path):
-    rows = rows_of(tmp_path, SEED_002 + NVTX)
+    rows = rows_of(tmp_path, SLIDE + NVTX)
     assert named(rows[6:], "category", "kernel", "duration_ns") == [("marker", "batch", 20e6)]
 
 

@@ -1,4 +1,4 @@
-"""Tables of PyTorch's profiler: printed live, printed by PyTorch from events of a GPU, and seed 003's old one."""
+"""Tables of PyTorch's profiler: printed live, printed by PyTorch from events of a GPU, and an old one of a course."""
 
 from __future__ import annotations
 
@@ -159,8 +159,8 @@ def test_a_number_wider_than_its_column(tmp_path):
     assert [row["duration_ns"] for row in rows] == [123456789012e3, 10e3]
 
 
-# Seed 003 as it stands there: a table of 2019, with tabs.
-SEED_003 = """Name	CPU time	CUDA time	Calls	CPU total	CUDA total
+# As the course slides "Performance and Profiling" print it: a table of 2019, with tabs.
+SLIDE = """Name	CPU time	CUDA time	Calls	CPU total	CUDA total
 conv2d	9976.544us	9972.736us	1	9976.544us	9972.736us
 convolution	9958.778us	9958.400us	1	9958.778us	9958.400us
 _convolution	9946.712us	9947.136us	1	9946.712us	9947.136us
@@ -170,8 +170,8 @@ max_pool2d_with_indices	28837.682us	28836.834us	1	28837.682us	28836.834us
 """
 
 
-def test_seed_003(tmp_path):
-    rows = rows_of(tmp_path, SEED_003)
+def test_a_table_of_2019(tmp_path):
+    rows = rows_of(tmp_path, SLIDE)
     assert [(row["kernel"], row["calls"], row["duration_ns"], row["metric.device_ns"]) for row in rows] == [
         ("conv2d", 1, 9976544.0, 9972736.0),
         ("convolution", 1, 9958778.0, 9958400.0),
