@@ -72,7 +72,7 @@ def next_command(rows: Sequence[KernelRow], tool: str, program: str = "python tr
         raise BadValue(f"the program {program!r} cannot be split into words: {error}") from None
     chosen = kernels_that_matter(rows)
     if not words or not chosen:
-        raise BadValue("a next command needs a program and at least one kernel that is no copy or collective")
+        raise BadValue("a next command needs a program and at least one kernel that is not a copy or collective")
     pattern = "|".join(dict.fromkeys(_identifier(row.name) for row in chosen))
     if tool == "nvprof":
         # The filter is context:stream:name:invocation, each a regular expression; a name holds no colon.

@@ -114,7 +114,7 @@ class Feeding(msgspec.Struct, frozen=True):
             if not (math.isfinite(value) and value > 0):
                 raise BadValue(f"{name} must be above 0, not {value:g}")
         if self.access not in ("sequential", "random"):
-            raise BadValue(f"access is sequential or random, not {self.access!r}")
+            raise BadValue(f"access must be sequential or random, not {self.access!r}")
         if self.access == "random" and self.store is not None and self.store.random_reads_per_s is None:
             raise BadValue(
                 f"nothing is known of random reads from {self.store.name}: known are hdd, ssd and nvme; "

@@ -86,7 +86,7 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
         (["predict", "vgg16", "--gpu", "k80", "--time-model", "ppp"], 2, "needs a PPP"),
         (["predict", "vgg16"], 2, "Missing option '--gpu'"),
         (["predict", "--gpu", "k80"], 2, "a network or a FLOP count"),
-        (["predict", "--flops", "many", "--gpu", "k80"], 2, "'many' is no quantity"),
+        (["predict", "--flops", "many", "--gpu", "k80"], 2, "'many' is not a quantity"),
         (["predict", "vgg16", "--gpu", "k80", "--hardware-file", "absent.toml"], 1, "cannot be read"),
         (["predict", "absent.json", "--gpu", "k80"], 1, "cannot be read"),
         (["predict", "no_such_module:make", "--gpu", "k80", "--input", "3x8x8"], 1, "No module named"),
@@ -182,7 +182,7 @@ def test_export_writes_a_descriptor_that_predicts(tmp_path: Path) -> None:
     answer = json.loads(run("predict", str(target), "--gpu", "k80", "--format", "json").stdout)
     assert answer["parameters"] == 61_100_840  # torchvision's num_params
     again = run("networks", "export", "alexnet", "-o", str(target))
-    assert again.exit_code == 2 and "is there already" in again.stderr
+    assert again.exit_code == 2 and "already exists" in again.stderr
 
 
 def test_help_of_every_command_reads() -> None:

@@ -102,7 +102,7 @@ def test_a_further_file_does_not_take_a_name(tmp_path: Path) -> None:
         ("bandwidth =", "bandwith =", r"unknown field `bandwith` - at `\$\.memory`"),
         ("288 GB/s", "288 GHz", r"memory\.bandwidth: '288 GHz' is not in B/s"),
         ("288 GB/s", "-288 GB/s", r"memory\.bandwidth: '-288 GB/s' is not above 0"),
-        ("4.29 TFLOP/s", "fast", r"peaks\.fp32\.vector: 'fast' is no quantity"),
+        ("4.29 TFLOP/s", "fast", r"peaks\.fp32\.vector: 'fast' is not a quantity"),
         ('default = "base"', 'default = "turbo"', r"Invalid enum value 'turbo' - at `\$\.clocks\.default`"),
         ('precision = "fp64"', 'precision = "fp65"', r"Invalid enum value 'fp65'"),
         ("[cores]", "[cores", "mine.toml"),
@@ -164,8 +164,8 @@ def test_an_absent_file_is_a_bad_file(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ("86 IOPS", "86 seeks", r"link\.hdd\.random_reads: '86 seeks' is not in IOPS"),
-        ("0.5 us", "soon", r"link\.infiniband-edr\.latency: 'soon' is no quantity"),
-        ("15.75 GB/s", "fast", r"link\.pcie3-x16\.per_direction: 'fast' is no quantity"),
+        ("0.5 us", "soon", r"link\.infiniband-edr\.latency: 'soon' is not a quantity"),
+        ("15.75 GB/s", "fast", r"link\.pcie3-x16\.per_direction: 'fast' is not a quantity"),
     ],
 )
 def test_a_bad_figure_of_a_link_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:

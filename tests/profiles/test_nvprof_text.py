@@ -74,7 +74,7 @@ def test_head_of_a_list_as_a_slide_shows_it(tmp_path):
 
 
 def test_what_recognition_of_the_slide_left_is_refused_with_its_line(tmp_path):
-    with pytest.raises(BadProfile, match=r"line 3: '339.6lus' is no number"):
+    with pytest.raises(BadProfile, match=r"line 3: '339.6lus' is not a number"):
         rows_of(tmp_path, SLIDE.replace("339.61us", "339.6lus"))
 
 
@@ -179,15 +179,15 @@ def test_latin_1_and_utf_8_names(tmp_path, samples):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("3.0000ms         3", "3.0000ms", r"line 4: .* is no whole row"),
-        ("3.0000ms", "nanms", r"line 4: 'nanms' is no number or has no unit"),
+        ("3.0000ms         3", "3.0000ms", r"line 4: .* is not a whole row"),
+        ("3.0000ms", "nanms", r"line 4: 'nanms' is not a number with a unit"),
         ("3.0000ms", "-3.0000ms", r"line 4: a time is negative"),
-        ("3.0000ms", "3.0000", r"line 4: '3.0000' is no number or has no unit"),
+        ("3.0000ms", "3.0000", r"line 4: '3.0000' is not a number with a unit"),
         ("75.00%", "7x5%", r"line 4: 'GPU activities:   7x5"),
-        ("API calls:", "Fan calls:", r"line 6: 'Fan calls' is no section"),
+        ("API calls:", "Fan calls:", r"line 6: 'Fan calls' is not a known section"),
         ("  Avg  ", "  Mean ", r"line 3: the heading is"),
         ("Time(%)", "Tempo(%)", r"no heading 'Time\(%\) Time Calls"),
-        ("1.0000ms         2", "1.0000ms  99999999999999999999", r"line 5: .* is no number of calls"),
+        ("1.0000ms         2", "1.0000ms  99999999999999999999", r"line 5: .* is not a number of calls"),
         ("gemm", "gemm\0", r"line 4 holds a zero byte"),
         ("gemm", "g" * 2**21, r"line 4 is longer than 1,048,576 bytes"),
     ],
@@ -206,7 +206,7 @@ def test_bad_summary_names_its_line(tmp_path, samples, old, new, message):
         (",%,ms,,us", ",%,furlong,,us", r"line 3: the units are"),
         (",%,ms,,us,us,us,\n", "", r"line 3: the units are"),
         ("0.600000,2,", "0.600000,", r"line 4: 7 columns, expected 8"),
-        ('float*, int)"', "float*, int)", r"line 4: no CSV"),
+        ('float*, int)"', "float*, int)", r"line 4: not CSV"),
     ],
 )
 def test_bad_csv_names_its_line(tmp_path, old, new, message):

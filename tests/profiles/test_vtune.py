@@ -136,12 +136,12 @@ def test_aps_as_a_slide_shows_it(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("784.33 s", "nan s", r"line 9: Elapsed Time is no time in seconds"),
+        ("784.33 s", "nan s", r"line 9: Elapsed Time is not a time in seconds"),
         ("784.33 s", "-784.33 s", r"line 9: Elapsed Time is negative"),
-        ("784.33 s", "784.33", r"line 9: Elapsed Time is no time in seconds"),
-        ("  CPU Utilization:  ", "  MPI Time: 1 s\n  CPU Utilization:  ", r"line 13: 'MPI Time' stands twice"),
-        ("58.48 s", "58.4.8 s", r"line 12: MPI_Waitall is no time"),
-        ("7.46%", "7..46%", r"line 12: '7..46' is no number"),
+        ("784.33 s", "784.33", r"line 9: Elapsed Time is not a time in seconds"),
+        ("  CPU Utilization:  ", "  MPI Time: 1 s\n  CPU Utilization:  ", r"line 13: 'MPI Time' appears twice"),
+        ("58.48 s", "58.4.8 s", r"line 12: MPI_Waitall is not a time"),
+        ("7.46%", "7..46%", r"line 12: '7..46' is not a number"),
     ],
 )
 def test_bad_summary_names_its_line(tmp_path, aps, old, new, message):

@@ -85,7 +85,7 @@ def test_the_roofline_gains_the_memory_traffic_that_stacking_saves():
     assert times.intensity == pytest.approx(2 * 512 * 512 * 8 / one) and times.ridge_point == pytest.approx(
         15.7e12 / 900e9
     )
-    assert "memory traffic alone" in times.notes[0]
+    assert "only memory traffic" in times.notes[0]
 
 
 def test_the_calibrated_model_by_hand():
@@ -121,14 +121,14 @@ def test_launches_that_the_host_pays_for_are_what_batching_saves():
 @pytest.mark.parametrize(
     ("sizes", "options", "message"),
     [
-        ((0, 1, 1), {}, "M is a whole number of 1 or more, not 0"),
+        ((0, 1, 1), {}, "M must be a whole number of 1 or more, not 0"),
         ((1, 1, 1), {"products": 8, "into": 3}, "3 does not divide 8"),
         ((2**32, 2**32, 8), {}, "more than can be counted"),
         ((1, 1, 1), {"products": 10**7}, "more than can be counted"),
         ((1, 1, 1), {"peak_per_s": None}, "one of the two"),
         ((1, 1, 1), {"machine": Machine(find_device("k80"))}, "one of the two"),
         ((1, 1, 1), {"peak_per_s": math.inf}, "above 0, not inf"),
-        ((1, 1, 1), {"tile": (0, 64)}, "tile is a whole number"),
+        ((1, 1, 1), {"tile": (0, 64)}, "tile must be a whole number"),
     ],
 )
 def test_what_cannot_be_timed_is_said(sizes, options, message):

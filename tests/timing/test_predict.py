@@ -147,7 +147,7 @@ def test_an_impossible_batch_is_refused(batch_size: object) -> None:
         ({"network": None, "flops": "0"}, BadValue, "FLOP count must be a number of 1 or more"),
         ({"network": None, "flops": "-3M"}, BadValue, "FLOP count must be"),
         ({"network": None, "flops": "15503M", "time_model": "roofline"}, BadValue, "needs the bytes of a network"),
-        ({"network": None, "flops": "15503M", "phase": "training"}, BadValue, "stands for inference"),
+        ({"network": None, "flops": "15503M", "phase": "training"}, BadValue, "a bare FLOP count is of inference"),
         ({"inputs": [(3, 224, 224)]}, BadValue, "--image-size"),
         ({"network": "torchvision.models:vgg16"}, BadValue, "--input 3x224x224"),
     ],
