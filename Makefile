@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
-.PHONY: predict test quick fuzz lint benchmark descriptors calibrations accuracy speedup images docs examples clean
+.PHONY: predict test quick fuzz lint benchmark descriptors calibrations accuracy speedup images docs examples clean data
 
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
@@ -48,15 +48,19 @@ benchmark: $(STAMPS)/test
 descriptors: $(STAMPS)/test
 	$(BIN)/python -m paleo_lite.networks.export models
 
-# Every calibration, fitted anew from the published measurements in DATA.
-DATA ?= ../shared/data
-calibrations: $(STAMPS)/test
+# The folder of published measurements; docs/accuracy.md says where they come from.
+DATA ?= $(PALEO_LITE_DATA)
+data:
+	@test -d "$(DATA)" || { echo "no folder of published measurements: say make DATA=FOLDER or set PALEO_LITE_DATA" >&2; exit 2; }
+
+# Every calibration, fitted anew from them.
+calibrations: data $(STAMPS)/test
 	$(BIN)/python -m paleo_lite.calibration.ship $(DATA) calibrations
 	$(BIN)/python -m paleo_lite.calibration.collectives $(DATA) calibrations/links
 	$(BIN)/python -m paleo_lite.calibration.ship_platforms $(DATA) calibrations/platforms
 
 # How true predictions are, on what was held out of the same measurements.
-accuracy: $(STAMPS)/test
+accuracy: data $(STAMPS)/test
 	sed -n '/^# /,/^<!-- tables -->/p' docs/accuracy.md > docs/accuracy.md.new
 	for split in network family gpu source; do \
 		printf '\n## Leave one %s out\n\n' $$split; \
@@ -69,7 +73,7 @@ accuracy: $(STAMPS)/test
 	mv docs/accuracy.md.new docs/accuracy.md
 
 # How much faster fp16 is than fp32: the tables at the end of docs/training.md.
-speedup: $(STAMPS)/test
+speedup: data $(STAMPS)/test
 	sed '/^<!-- tables -->/q' docs/training.md > docs/training.md.new
 	{ echo; $(BIN)/python benchmarks/fp16_speedup.py $(DATA); } >> docs/training.md.new
 	mv docs/training.md.new docs/training.md
@@ -86,7 +90,7 @@ examples: $(STAMPS)/test
 PLOT := $(BIN)/paleo-lite plot
 RUN := $(DATA)/surfboard/pyprof_kernels
 TRACE := $(DATA)/profiles/torch_chrome_trace_resnet50/resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz
-images: $(STAMPS)/test
+images: data $(STAMPS)/test
 	mkdir -p docs/images build
 	$(PLOT) roofline resnet50 --gpu titan-rtx --precision fp16 --batch-size 32 -o docs/images/roofline.png
 	$(PLOT) kinds resnet50 --gpu titan-rtx --precision fp16 --batch-size 32 -o docs/images/kinds.png

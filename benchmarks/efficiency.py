@@ -2,9 +2,9 @@
 
     python benchmarks/efficiency.py [FOLDER] [--repeats 3] [--jobs N]
 
-FOLDER defaults to ``surfboard/pyprof_kernels`` under ``PALEO_LITE_DATA``. Each contestant is a process of its own, from
-its start to its last line, run in turn; the best of the repeats counts. Memory is the peak of each process, added up
-over those that a contestant starts (forked pages that they share count more than once).
+FOLDER defaults to ``surfboard/pyprof_kernels`` in the folder that ``PALEO_LITE_DATA`` names. Each contestant is a
+process of its own, from its start to its last line, run in turn; the best of the repeats counts. Memory is the peak of
+each process, added up over those that a contestant starts (forked pages that they share count more than once).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ frame["bandwidth_efficiency (%)"] = frame["bandwidth(GB/s)"] / 288 * 100
 frame["FLOPS_efficiency (%)"] = frame["TFLOPs per sec"] / 4.29 * 100
 print(frame.groupby(["batch_size", "nodes"]).mean())
 """
-"""The seed's cells as they are, for pandas of today."""
+"""The notebook's cells as they are, for pandas of today."""
 
 
 def tree_peak_bytes(root: int, peaks: dict[int, int]) -> None:
@@ -96,13 +96,13 @@ def run(command: list[str]) -> tuple[float, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    data = Path(os.environ.get("PALEO_LITE_DATA", "../shared/data"))
+    data = Path(os.environ.get("PALEO_LITE_DATA", ""))
     parser.add_argument("folder", nargs="?", default=str(data / "surfboard" / "pyprof_kernels"))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--jobs", type=int)
     chosen = parser.parse_args()
     if not Path(chosen.folder).is_dir():
-        sys.exit(f"{chosen.folder}: no such folder (set PALEO_LITE_DATA)")
+        sys.exit(f"{chosen.folder}: no such folder; name a folder of profiles, or set PALEO_LITE_DATA")
     ours = [sys.executable, "-m", "paleo_lite", "efficiency", chosen.folder, "--gpu", "k40m"]
     ours += ["--group-by", "batch_size,nodes"]
     if chosen.jobs:

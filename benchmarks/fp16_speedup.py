@@ -3,7 +3,7 @@
     python benchmarks/fp16_speedup.py            what is predicted for V100, T4 and A100
     python benchmarks/fp16_speedup.py DATA       and, from the published measurements in DATA, what was measured
 
-The claim that is tested: "between 1.5x and 5x for common models".
+The claim that is tested: "between 1.5x and 5x for common models" (course slides "Performance and Profiling").
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """How far predicted matrix products are from measured ones: DeepBench and aiconfigurator, device by device.
 
-    python benchmarks/gemm_error.py [/path/to/measured]
+    python benchmarks/gemm_error.py DATA
+
+DATA is a folder of published measurements (docs/accuracy.md), or named by ``PALEO_LITE_DATA``.
 
 None of these measurements went into the calibrations, which are fitted on whole networks. Prints a Markdown table for
 docs/gemm.md: the median of predicted over measured, the median absolute error, and the share within a factor of two.
@@ -72,5 +74,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    data = Path(os.environ.get("PALEO_LITE_DATA", "../shared/data"))
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else data / "measured")
+    data = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("PALEO_LITE_DATA")
+    if not data:
+        sys.exit("usage: python benchmarks/gemm_error.py DATA, or set PALEO_LITE_DATA")
+    main(Path(data) / "measured")

@@ -17,9 +17,9 @@ _SMALL_TRACE = "profiles/torch_chrome_trace/critical_path__simple_add__benchmark
 
 
 def data_folder() -> Path | None:
-    """The folder of measured data, from PALEO_LITE_DATA; none where there is none."""
-    folder = ROOT / (os.environ.get("PALEO_LITE_DATA") or "../shared/data")
-    return folder if (folder / "surfboard").is_dir() else None
+    """The folder of published measurements that PALEO_LITE_DATA names; none where it names none."""
+    named = os.environ.get("PALEO_LITE_DATA")
+    return ROOT / named if named and (ROOT / named / "surfboard").is_dir() else None
 
 
 def bring(name: str) -> None:

@@ -41,7 +41,7 @@ _COMMAND = re.compile("|".join([r"paleo-lite ", *NOT_RUN]))
 
 
 class NeedsDataError(Exception):
-    """A command reads measured data that is not here."""
+    """A command reads published measurements that are not here."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class Session:
         made = {after for word, after in pairwise(words) if word == ">" or re.fullmatch(r"-o|--(\w+-)?out(put)?", word)}
         try:
             if words[1] == "validate" and "--data" not in words and data_folder() is None:
-                raise NeedsDataError("no measured data to hold out: set PALEO_LITE_DATA")
+                raise NeedsDataError("holds published measurements out; name their folder in PALEO_LITE_DATA")
             self._bring([word for word in words if word not in made])
         except NeedsDataError as error:
             self.unmade |= made
@@ -192,11 +192,13 @@ class Session:
     def _bring(self, words: Sequence[str]) -> None:
         for name in {part for word in words for part in re.split(r"[,=:]", word)}:
             if name in self.unmade:
-                raise NeedsDataError(f"{name} would come from measured data: set PALEO_LITE_DATA")
+                raise NeedsDataError(
+                    f"reads {name}, made from published measurements; name their folder in PALEO_LITE_DATA"
+                )
             if Path(name).exists():
                 continue
             if name in DATA_FILES and data_folder() is None:
-                raise NeedsDataError(f"no measured data for {name}: set PALEO_LITE_DATA")
+                raise NeedsDataError(f"reads {name} of published measurements; name their folder in PALEO_LITE_DATA")
             if name in FILES or name in DATA_FILES:
                 bring(name)
 

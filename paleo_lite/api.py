@@ -66,7 +66,7 @@ def predict(
     phase : {"inference", "forward", "backward", "training"}
     time_model : {"peak", "ppp", "roofline", "calibrated"}, optional
         Without it ``ppp`` where `ppp` is given, ``peak`` for a FLOP count, and for a network ``calibrated``, from a
-        shipped calibration or pooled from those of other devices; ``roofline`` where neither speaks of the device.
+        shipped calibration or pooled from those of other devices; ``roofline`` where neither covers the device.
     ppp : float, optional
         The share of peak that the platform reaches; may exceed 1.
     overlap : bool
@@ -122,12 +122,12 @@ def predict(
         if training is not None or fit_batch or memory:
             raise BadValue("memory and training options need the layers of a network, not a bare FLOP count")
         if phase != "inference" or image_size is not None or convention != "flops":
-            raise BadValue("a bare FLOP count stands for inference: it has no phase, image size or convention")
+            raise BadValue("a bare FLOP count is of inference: leave phase, image size and convention out")
         model = find_model(time_model or (None if ppp is not None or overlap else "peak"), ppp, overlap)
         return predict_workload(Workload.of_flops(parse_quantity(flops, "FLOP"), precision, batch_size), machine, model)
     assert network is not None
     if fit_batch and batch_size != 1:
-        raise BadValue("to fit the batch is to look for its size: leave the batch size out")
+        raise BadValue("fitting the batch chooses its size: leave the batch size out")
     element_bytes(precision)
     model = choose_model(device, precision, time_model, ppp, overlap, calibration)
     workload = Workload(

@@ -26,7 +26,7 @@ class BadQuantity(UsageProblem):
 
 
 class UnknownName(UsageProblem):
-    """A network, device, layer, kind, convention or time model that nobody knows.
+    """A network, device, layer, kind, convention or time model that is unknown.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class UnknownName(UsageProblem):
         elif len(known) <= 12:
             rest = f"known: {', '.join(known)}."
         else:
-            rest = f"none of the {len(known)} known ones is near."
+            rest = f"none of the {len(known)} known ones is similar."
         super().__init__(f"no {what} is called {name!r}: {rest}" + (f" {hint}" if hint else ""))
 
 
@@ -87,7 +87,7 @@ class BadProfile(BadFile):
 
 
 class UnknownFormat(BadFile):
-    """A file that is no profile that any reader knows; the sentence lists what is read."""
+    """A file that no reader knows as a profile; the sentence lists what is read."""
 
 
 class CountFailed(PaleoError):

@@ -73,7 +73,7 @@ def read_typed(path: Path, kind: type[_T], what: str, bytes_at_most: int, raised
     decode = msgspec.json.decode if path.suffix == ".json" else msgspec.toml.decode
     try:
         if path.stat().st_size > bytes_at_most:
-            raise raised(f"{path}: larger than {bytes_at_most} bytes, which no {what} is")
+            raise raised(f"{path}: larger than {bytes_at_most} bytes, too large for a {what}")
         return decode(path.read_bytes(), type=kind)
     except OSError as error:
         raise raised(f"{path}: cannot be read ({error.strerror})") from None

@@ -46,13 +46,13 @@ def parse_quantity(text: str | int | float, unit: str) -> float:
     Raises
     ------
     BadQuantity
-        If the text is no such quantity, or one of another unit.
+        If the text is not such a quantity, or one of another unit.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         return float(text)
     match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise BadQuantity(f"{text!r} is no quantity: expected a number and a unit, such as '1.5 G{unit}'")
+        raise BadQuantity(f"{text!r} is not a quantity: expected a number and a unit, such as '1.5 G{unit}'")
     number, suffix = match.groups()
     if suffix in SPELLINGS and SPELLINGS[suffix] == unit:
         return float(number)
@@ -133,11 +133,11 @@ def parse_shape(text: str) -> tuple[int, ...]:
     Raises
     ------
     BadValue
-        If a dimension is missing, zero, negative or no whole number.
+        If a dimension is missing, zero, negative or not a whole number.
     """
     parts = text.lower().replace("×", "x").split("x")
     if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
-        raise BadValue(f"{text!r} is no shape: expected whole numbers above 0 joined by x, such as 3x224x224")
+        raise BadValue(f"{text!r} is not a shape: expected whole numbers above 0 joined by x, such as 3x224x224")
     return tuple(int(part) for part in parts)
 
 

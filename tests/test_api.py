@@ -81,7 +81,7 @@ def test_devices_are_those_of_the_files_and_ones_own(tmp_path) -> None:
         ((), {"flops": "1G", "calibration": "k40m-fp32"}, "needs the layers of a network"),
         ((), {"flops": "1G", "execution": "compiled"}, "fusing needs the layers"),
         ((), {"flops": "1G", "memory": True}, "need the layers of a network"),
-        ((), {"flops": "1G", "phase": "training"}, "stands for inference"),
+        ((), {"flops": "1G", "phase": "training"}, "a bare FLOP count is of inference"),
         (("vgg16",), {"fit_batch": True, "batch_size": 2}, "leave the batch size out"),
         (("vgg16",), {"inputs": [(3, 224, 224)]}, "a shipped network takes --image-size"),
         (("torchvision.models:vgg16",), {}, "needs the shape of its inputs"),

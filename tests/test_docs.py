@@ -112,9 +112,11 @@ def test_a_command_that_needs_absent_data_says_so_and_so_does_what_follows_from_
     page = "```sh\npaleo-lite calibrate profiles/ --gpu k40m --network resnet50 -o k.toml\n"
     page += "paleo-lite calibrations show k.toml\npaleo-lite --version\n```\n"
     session = examples.Session(page, tmp_path)
-    with pytest.raises(examples.NeedsDataError, match="no measured data for profiles/: set PALEO_LITE_DATA"):
+    with pytest.raises(
+        examples.NeedsDataError, match="reads profiles/ of published measurements; name their folder in PALEO_LITE_DATA"
+    ):
         session.outcome(0)
-    with pytest.raises(examples.NeedsDataError, match=r"k\.toml would come from measured data"):
+    with pytest.raises(examples.NeedsDataError, match=r"reads k\.toml, made from published measurements"):
         session.outcome(1)
     assert session.outcome(2)[0] == 0
 

@@ -25,7 +25,7 @@ ARGUMENTS = {
         ("resnet5O", ["resnet50", "resnet101", "vgg16"], "resnet50", "did you mean resnet50 or resnet101?"),
         ("K40M", ["p100", "k40m"], "k40m", "did you mean k40m?"),
         ("transformer", ["vgg16", "alexnet"], None, "known: alexnet, vgg16."),
-        ("transformer", [f"vgg{n}" for n in range(13)], None, "none of the 13 known ones is near."),
+        ("transformer", [f"vgg{n}" for n in range(13)], None, "none of the 13 known ones is similar."),
     ],
 )
 def test_an_unknown_name_comes_with_those_that_help(name, known, near, sentence) -> None:

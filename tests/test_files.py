@@ -84,7 +84,7 @@ def test_the_ending_says_how_a_file_is_read(name, text, tmp_path) -> None:
         ('{"y": 2}', "missing required field `x`"),
         ('{"x": "1"}', r"Expected `int`, got `str` - at `\$\.x`"),
         ('{"x": 1', "Input data was truncated"),
-        ('{"x": 1}' + " " * 100, "larger than 100 bytes, which no point is"),
+        ('{"x": 1}' + " " * 100, "larger than 100 bytes, too large for a point"),
     ],
 )
 def test_a_bad_file_is_named_with_what_is_wrong_in_it(text, message, tmp_path) -> None:

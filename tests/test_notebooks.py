@@ -167,7 +167,7 @@ def test_kernels_compare(on_data):
 def test_gemm_and_profilers(on_data):
     found = on_data("gemm_and_profilers")
     assert f"{2 * 512 * 512 * 64 / 6000e9 * 1e6:.2f} us at peak" in found
-    assert f"gain {575.72 / 198.11:.2f} x" in found  # the slide's two totals
+    assert f"gain {575.72 / 198.11:.2f} x" in found  # the course's two totals
     assert "| way | launches |" in found  # a page of a command, as a table
     listed = (DATA / "profiles" / "nvprof_summary_text" / "k80_tf2_mnist.txt").read_text()
     assert "10.09%  327.18ms" in listed and "10.09% 327.18ms" in found and "327.2" in found
@@ -179,7 +179,7 @@ def test_gemm_and_profilers(on_data):
 @pytest.mark.slow
 def test_feeding_the_gpu(execute, tmp_path_factory):
     found = execute("feeding_the_gpu", tmp_path_factory.getbasetemp() / "no-data")
-    for gigabytes_per_s in (30, 40, 5, 6, 6.8, 1):  # the slides' table
+    for gigabytes_per_s in (30, 40, 5, 6, 6.8, 1):  # the course's table
         assert f"{1e6 / gigabytes_per_s / 3600:.2f}" in found
     assert f"1 PB over SATA 3: {1e15 / 0.6e9 / 604800:.1f} weeks" in found
     loops = re.findall(r"steps: loading (\S+) s, training (\S+) s, (\S+)% at work", found)
@@ -196,7 +196,7 @@ def test_paleo_and_ppp(on_data, built):
     from torch import nn
 
     found = on_data("paleo_and_ppp")
-    # Seed 004's printed figures, of VGG16.
+    # The printed figures of VGG16 in the course exercise that the notebook cites.
     assert "total 15,516,752,872" in found and "with the pooling 99.00%" in found
     for printed in ("15503M", "1606M", "3922M"):
         assert f"printed {printed}" in found

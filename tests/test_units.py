@@ -95,7 +95,7 @@ def test_elements():
     ("seconds", "text"),
     [
         (1e15 / 30e9, "9 hours"), (1e15 / 40e9, "7 hours"), (1e15 / 5e9, "2 days"), (1e15 / 6e9, "2 days"),
-        (1e15 / 6.8e9, "2 days"), (1e15 / 1e9, "2 weeks"),  # the table of seed 003, a petabyte each
+        (1e15 / 6.8e9, "2 days"), (1e15 / 1e9, "2 weeks"),  # a petabyte each: course slides "Performance and Profiling"
         (0.3, "300 ms"), (1, "1 second"), (59.4, "59 seconds"), (59.7, "1 minute"), (3580, "1 hour"),
         (6.4 * 86400, "6 days"), (6.6 * 86400, "1 week"), (28 * 86400, "4 weeks"), (8e6, "3 months"),
         (365.25 * 86400, "1 year"), (math.inf, "inf s"),

@@ -27,7 +27,7 @@ def features_for(measurement: Measurement) -> Features:
     Raises
     ------
     PaleoError
-        If the network is unknown or not to be had at that image size.
+        If the network is unknown or unavailable at that image size.
     """
     m = measurement
     key = (m.network, m.image_size, m.precision, m.phase, m.batch_size)

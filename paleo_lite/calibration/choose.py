@@ -38,7 +38,7 @@ def choose_model(
     Raises
     ------
     BadValue
-        If what was asked for excludes each other, or nothing was measured that speaks of the device.
+        If what was asked for excludes each other, or no measurement covers the device.
     CalibrationFailed
         If the calibration is of another device or precision.
     UnknownName, BadFile
@@ -54,7 +54,7 @@ def choose_model(
     found = find_calibration(calibration) if isinstance(calibration, str) else calibration
     if (found.device, found.precision) != (device.id, precision):
         raise CalibrationFailed(
-            f"the calibration is of {found.device} in {found.precision}, it says nothing of {device.id} in {precision}"
+            f"the calibration is of {found.device} in {found.precision}, not of {device.id} in {precision}"
         )
     return found.model()
 
@@ -62,13 +62,13 @@ def choose_model(
 def default_model(device: Device, precision: str, time_model: str | None = None) -> TimeModel:
     """What is best known of a device in a precision.
 
-    Its shipped calibration; without one what others' fits say of it, with an interval as wide as they differ; where no
-    fit speaks of it the roofline, with a note that says why and that it is a bound.
+    Its shipped calibration; without one what others' fits predict for it, with an interval as wide as their spread;
+    where no fit covers it the roofline, with a note that says why and that it is a bound.
 
     Raises
     ------
     BadValue
-        If `time_model` is ``calibrated`` and nothing was measured that speaks of the device.
+        If `time_model` is ``calibrated`` and no measurement covers the device.
     UnknownPrecision
         If the device has no such peak.
     """

@@ -114,7 +114,7 @@ def size_folds(exchanges: Sequence[Exchange]) -> list[Choice]:
 
 
 def worker_folds(exchanges: Sequence[Exchange]) -> list[Choice]:
-    """Which exchanges are held out at a time: all of one number of workers; none where there is only one."""
+    """Which exchanges are held out at a time: all of one number of workers; empty where there is only one number."""
     workers = np.array([each.workers for each in exchanges])
     return [workers == count for count in np.unique(workers)] if len(np.unique(workers)) > 1 else []
 

@@ -1,15 +1,15 @@
-"""Devices that measurements of others speak of at all; apart and small, since every prediction asks."""
+"""Devices that measurements of others cover at all; apart and small, since every prediction asks."""
 
 from __future__ import annotations
 
 from ..hardware import Device
 
 VENDOR = "NVIDIA"
-"""All fits are of its GPUs; they say nothing of another's libraries."""
+"""All fits are of its GPUs; they do not cover another's libraries."""
 
 
 def why_not_covered(device: Device) -> str:
-    """Why no fit of another device speaks of this one; empty where some may."""
+    """Why no fit of another device covers this one; empty where some may."""
     if device.parts is not None:
         return f"only single devices were measured, {device.id} is a {device.scope} of {device.parts.count}"
     if device.vendor != VENDOR:

@@ -1,7 +1,7 @@
 """Measurements that other people published, read from a folder of their files into `Measurement`.
 
 The files are described where they are kept, not here; the repository holds none of them, only what is learnt from them.
-Rows whose device or network nobody here knows, or that time several devices, are left out and counted.
+Rows whose device or network is unknown here, or that time several devices, are left out and counted.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def device_of(name: str) -> str:
     try:
         return find_device(_DEVICES.get(name, name)).id
     except UsageProblem as error:
-        raise BadFile(f"a published measurement names a GPU that has no file: {error}") from None
+        raise BadFile(f"a published measurement is of a GPU without a hardware file: {error}") from None
 
 
 def rows_of(path: Path) -> Iterator[dict[str, str]]:
@@ -116,7 +116,7 @@ def rows_of(path: Path) -> Iterator[dict[str, str]]:
     except OSError as error:
         raise BadFile(f"{path}: cannot be read ({error.strerror or error})") from None
     except (EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
-        raise BadFile(f"{path}: damaged, or no CSV: {error}") from None
+        raise BadFile(f"{path}: damaged, or not a CSV file: {error}") from None
 
 
 def medians(measurements: list[Measurement]) -> list[Measurement]:

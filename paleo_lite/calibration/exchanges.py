@@ -142,7 +142,7 @@ def _modern(path: Path, left_out: Counter[str]) -> list[Exchange]:
         elif "pairwise" in machine and workers > 2:
             left_out["four devices in bridged pairs: over two kinds of link at once"] += 1
         elif machine not in _MODERN:
-            left_out["a machine that nobody here knows"] += 1
+            left_out["an unknown machine"] += 1
         else:
             found.append(_possible(Exchange(_MODERN[machine], operation, workers, size, time_s, row["gpu"]), path))
     return found

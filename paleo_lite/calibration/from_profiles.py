@@ -46,7 +46,7 @@ def measure_profiles(
             raise BadProfile(finding.error)
         size = finding.configuration.get("batch_size", batch_size)
         if size is None:
-            raise BadProfile(f"{path}: its name tells no batch size: give --batch-size")
+            raise BadProfile(f"{path}: its name does not give the batch size: use --batch-size")
         own = finding.configuration.get("network", network)
         seen.add(f"{own} with batch size {size}")
         if own == network and batch_size in (None, size):

@@ -91,7 +91,7 @@ def published_layers(
     Raises
     ------
     BadFile
-        If a file is missing or damaged, or a size or time in it is no number.
+        If a file is missing or damaged, or a size or time in it is not a number.
     """
     gpus, precisions, left_out = set(gpus), set(precisions), Counter[str]()
     groups: dict[tuple[str, ...], list[tuple[int, dict[str, str]]]] = defaultdict(list)
@@ -101,9 +101,9 @@ def published_layers(
                 raise BadFile(f"{folder / file}: no column {', '.join(sorted(missing))}")
             device, precision = _device(row["gpu"]), _PRECISIONS.get(row["precision"])
             if device is None or precision is None:
-                left_out["a device or precision without a file here"] += 1
+                left_out["an unknown device or precision"] += 1
             elif row.get("check"):
-                left_out["flagged by who collected it"] += 1
+                left_out["flagged by its collector"] += 1
             elif (not gpus or device in gpus) and (not precisions or precision in precisions):
                 key = (file, device, precision, *(row[name] for name in group))
                 groups[key].append((hash_of(_text(row)), row))

@@ -96,9 +96,9 @@ def read_measurements(path: Path) -> list[Measurement]:
     except OSError as error:
         raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise BadFile(f"{path}: no CSV: {error}") from None
+        raise BadFile(f"{path}: not a CSV file: {error}") from None
     if not found:
-        raise BadFile(f"{path}: no measurement in it")
+        raise BadFile(f"{path}: holds no measurement")
     return found
 
 

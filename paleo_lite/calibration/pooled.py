@@ -1,4 +1,4 @@
-"""A device that nobody measured: parameters pooled from the shipped fits of others, and how little that leaves known.
+"""A device without measurements: parameters pooled from the shipped fits of others, and how little that leaves known.
 
 ``calibrations/pooled.json`` holds what each of them brings, fitted from its own measurements alone, so that a
 prediction reads one small file. ``make calibrations`` writes it; `prior_from_others` pools, here as in ``validate
@@ -104,7 +104,7 @@ def read_pool(path: Path | None = None) -> Pool:
     path = path or shipped("calibrations") / POOL_FILE
     pool = read_typed(path, Pool, "pool", _BYTES_AT_MOST)
     if pool.format != FORMAT or pool.parameters != list(NAMES):
-        raise BadFile(f"{path}: of another version: 'make calibrations' writes it anew")
+        raise BadFile(f"{path}: written by another version: 'make calibrations' renews it")
     for each in pool.fits:
         if not len(each.theta) == len(each.variance) == len(each.moved) == len(NAMES):
             raise BadFile(f"{path}: {each.id} in {each.precision} must have {len(NAMES)} numbers in each of its lists")
@@ -140,7 +140,7 @@ def pooled_model(device: Device, precision: str, pool: Pool | None = None) -> Ca
     names = {each.id for each in used}
     number = f"{len(names)} device{'s' if len(names) > 1 else ''} in {used[0].precision}"
     return CalibratedModel(
-        f"pooled from {number}, none of them this one",
+        f"pooled from {number}, not including this one",
         prior.mean,
         np.diag(prior.deviation**2),
         2 * SCATTER,  # what a fit of no measurement says
@@ -149,7 +149,7 @@ def pooled_model(device: Device, precision: str, pool: Pool | None = None) -> Ca
 
 
 def pool_prior(device: Device, precision: str, pool: Pool | None = None) -> Prior:
-    """The prior that a device's own measurements start from: that of the pool, or the weak one where it says nothing.
+    """The prior that a device's own measurements start from: that of the pool, or the weak one where it covers none.
 
     Raises
     ------
@@ -179,7 +179,9 @@ def _pooled_prior(device: Device, precision: str, used: list[PooledFit]) -> Prio
 
 def _note(device: Device, precision: str, used: list[PooledFit]) -> str:
     share = _share_of_fp32(device, precision)
-    told = f"nobody measured {device.name} in {precision}: the interval is as wide as other devices differ"
+    told = (
+        f"no measurements of {device.name} in {precision}: the interval is as wide as the spread between other devices"
+    )
     far = [each for each in used if not 1 / OTHER_RATE <= each.share_of_fp32 / share <= OTHER_RATE]
     if len(far) == len(used) and used[0].unit == "vector":
         rates = " or ".join(sorted({_ratio(each.share_of_fp32) for each in used}))

@@ -1,4 +1,4 @@
-"""What is believed of a device that nobody measured, and how fits of others narrow it."""
+"""What is believed of a device without measurements, and how fits of others narrow it."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def probed_prior(
 
 
 def _share(each: TimedLayer, rates: Rates, precision: str, theta: np.ndarray) -> tuple[str, float | None]:
-    """The parameter that a probe speaks of and its value; None where the other terms leave nothing of the time."""
+    """The parameter that a probe measures and its value; None where the other terms leave nothing of the time."""
     layers = [each.layer]
     features = features_of(Workload(Network("probe", (), tuple(layers), 0), precision, each.batch_size))
     values = np.exp(theta)
@@ -106,7 +106,7 @@ def _share(each: TimedLayer, rates: Rates, precision: str, theta: np.ndarray) ->
     terms = evaluate(features, rates, values)
     own, other = (terms.compute_s, terms.memory_s) if work_class in MATRIX_CLASSES else (terms.memory_s, 0.0)
     left = each.time_s**POWER - float(np.sum(other**POWER + terms.floor_s**POWER))
-    # Less than a third of the time is no measure of this term.
+    # Less than a third of the time does not measure this term.
     if left < (each.time_s / 3) ** POWER:
         return name, None
     return name, float(own[0]) / left ** (1 / POWER)

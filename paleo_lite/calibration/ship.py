@@ -1,6 +1,6 @@
 """``python -m paleo_lite.calibration.ship DATA FOLDER``: fit every device that the published measurements cover.
 
-Beside the calibrations stands ``pooled.json``, what they say together of a device that nobody measured.
+Beside the calibrations stands ``pooled.json``, what they say together of a device without measurements.
 
 The same files give the same bytes: measurements are ordered, the fit starts at the prior, numbers are rounded.
 """

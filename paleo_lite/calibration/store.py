@@ -161,7 +161,7 @@ def write_calibration(calibration: Calibration, path: Path, force: bool = False)
         If the file is there already and `force` is not given.
     """
     if path.exists() and not force:
-        raise CalibrationFailed(f"{path} is there already: give another name, or --force to replace it")
+        raise CalibrationFailed(f"{path} already exists: choose another name, or --force to replace it")
     try:
         text = msgspec.toml.encode(calibration)
     except ImportError:

@@ -127,7 +127,7 @@ def validate(
             rows.append(_row(split, (gpu, precision, phase, name), kept, baselines))
         points += found
     if not rows:
-        raise BadValue(f"nothing to hold out: a {split} is predicted from others, of three networks or more")
+        raise BadValue(f"nothing to hold out: a {split} is predicted from measurements of three or more other networks")
     return rows, points
 
 

@@ -129,7 +129,7 @@ def _entry(layer: Layer, part: str, batch_size: int, size: int) -> tuple[float, 
     op = Op(layer, batch_size if grows else 1, [grows] * len(layer.inputs), grows, [True] * len(layer.inputs))
     cost = count_layer(op)
     if cost is None:
-        raise CountFailed(f"no rule counts {layer.kind}")
+        raise CountFailed(f"there is no counting rule for {layer.kind}")
     phase = getattr(cost, part) if grows else cost.forward
     padding, tiles = sizes_of(layer, part, batch_size)
     moved = (phase.reads + phase.writes) * size + phase.index_bytes

@@ -116,7 +116,7 @@ def validate_profiles(paths: Iterable[Path], gpu: str, network: str, precision: 
             sizes[parse_name(path.name)["batch_size"]].append(times)
     if len(sizes) < 2:
         raise BadValue(
-            f"profiles of {network} at {len(sizes)} batch sizes: all but the smallest are held out, so two are needed"
+            f"profiles of {network} at {len(sizes)} batch sizes: two are needed, all but the smallest are held out"
         )
     smallest, *others = sorted(sizes)
     work = count(found.layers, precision)

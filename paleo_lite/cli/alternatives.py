@@ -47,13 +47,15 @@ def try_alternatives(asked: dict[str, Any], prediction: Prediction) -> Alternati
         if found.model.name == prediction.model.name:
             tried.append(Alternative(change, name, found, note))
         else:
-            left_out.append(f"{name}: only a {found.model.name} bound is known, which compares with no forecast")
+            left_out.append(
+                f"{name}: only the {found.model.name} bound is known, which cannot be compared with a forecast"
+            )
     if asked["ppp"] is not None:
         left_out.append("other precisions and devices: a PPP holds for the one platform that it was measured on")
         return Alternatives(tried, left_out)
     others, unknown = _on_other_devices(asked, prediction)
     if unknown:
-        left_out.append(f"{unknown} further devices: they lack the precision, or nothing measured speaks of them")
+        left_out.append(f"{unknown} further devices: they lack the precision, or no measurement covers them")
     return Alternatives([*tried, *others], left_out)
 
 
@@ -103,7 +105,7 @@ def _batches(prediction: Prediction) -> Iterator[tuple[int, str]]:
 
 
 def _on_other_devices(asked: dict[str, Any], prediction: Prediction) -> tuple[list[Alternative], int]:
-    """The same work on every other device that the same kind of model speaks of, and of how many none does.
+    """The same work on every other device that the same kind of model covers, and how many it does not.
 
     Counted once: neither work nor memory depends on the device.
     """

@@ -22,7 +22,9 @@ SAMPLE = 3000
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--minimise", "--minimize", metavar="COLUMN", help="cost, time_s, hours, energy, memory, ...")
 @click.option("--maximise", "--maximize", metavar="COLUMN", help="throughput_per_s, efficiency, speedup, ...")
-@click.option("--pareto", metavar="COLUMNS", help="Rows that none beats in all of these: time_s,cost.")
+@click.option(
+    "--pareto", metavar="COLUMNS", help="The Pareto front: rows that no other beats in all of these: time_s,cost."
+)
 @click.option("--where", metavar="CONDITION", help="Such as 'time_s < 0.1 and (gpu == k80 or workers >= 4)'.")
 @click.option("--top", type=WHOLE, default=10, show_default=True, help="How many rows at most.")
 @plot_options("pareto")

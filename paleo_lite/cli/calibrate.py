@@ -30,7 +30,9 @@ from .profile_options import need_pyarrow
 @click.option("--network", metavar="NETWORK", help="What was profiled; needed for profiles.")
 @click.option("--batch-size", type=WHOLE, metavar="N", help="Only profiles of this batch size.")
 @click.option(
-    "--name-pattern", metavar="REGEX", help="How file names tell the run: named groups, (?P<batch_size>\\d+)."
+    "--name-pattern",
+    metavar="REGEX",
+    help="How to read a run's settings from file names: named groups, (?P<batch_size>\\d+).",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The TOML to write.")
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
@@ -71,13 +73,13 @@ def calibrate(
     if not paths or gpu is None:
         raise click.UsageError("a calibration takes measurements CSVs and --gpu; --template prints a CSV to fill in")
     if output is not None and output.exists() and not force:
-        raise click.UsageError(f"{output} is there already: give another name, or --force to replace it")
+        raise click.UsageError(f"{output} already exists: choose another name, or --force to replace it")
     device = find_device(gpu, hardware_files)
     tables = [path for path in paths if is_measurements(path)]
     profiles = [path for path in paths if path not in tables]
     everything = [each for path in tables for each in read_measurements(path)]
     if profiles and network is None:
-        raise click.UsageError(f"{profiles[0]} is no measurements CSV: for profiles say --network")
+        raise click.UsageError(f"{profiles[0]} is not a measurements CSV: for profiles give --network")
     files = list(tables)
     if profiles and network is not None:
         need_pyarrow()

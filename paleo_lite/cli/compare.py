@@ -130,7 +130,7 @@ def _beside(
     profile = open_profile(paths[0], name_pattern)
     batch = batch_size or profile.configuration.get("batch_size")
     if not isinstance(batch, int):
-        raise BadProfile(f"{paths[0]}: its name tells no batch size: give --batch-size")
+        raise BadProfile(f"{paths[0]}: its name does not give the batch size: use --batch-size")
 
     def predicted(phase: str):  # type: ignore[no-untyped-def]
         return run_prediction(

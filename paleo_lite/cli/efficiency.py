@@ -29,10 +29,14 @@ from .profile_options import need_pyarrow
     "--precision", type=click.Choice(list(PRECISION_BYTES)), default="fp32", show_default=True, help="Of the peak."
 )
 @click.option("--group-by", metavar="COLUMNS", default="", help="Print means too, such as by batch_size,nodes.")
-@click.option("--name-pattern", metavar="REGEX", help="How file names tell the run: named groups, (?P<nodes>\\d+).")
+@click.option(
+    "--name-pattern",
+    metavar="REGEX",
+    help="How to read a run's settings from file names: named groups, (?P<nodes>\\d+).",
+)
 @click.option(
     "--durations", multiple=True, type=click.Path(path_type=Path, exists=True),
-    help="Measured batch durations, which kernel times then do not stand in for; see `paleo-lite scaled`.",
+    help="Measured batch durations, used instead of kernel times; see `paleo-lite scaled`.",
 )  # fmt: skip
 @click.option("--jobs", type=WHOLE, metavar="N", help="Processes; default: one per core.")
 @click.option("--scheduler", metavar="ADDRESS", help="A Dask scheduler, tcp://host:8786, whose workers do it.")

@@ -24,12 +24,18 @@ from .common import WHOLE, complete_devices, hardware_files, output_options, sho
 @click.option("--count", "products", type=WHOLE, default=1, show_default=True, help="How many such products.")
 @click.option(
     "--into", type=WHOLE, default=1, show_default=True,
-    help="Stack them into so many: products that share their right operand become one with more rows.",
+    help="Stack them into this many: products that share their right operand become one with more rows.",
 )  # fmt: skip
-@click.option("--tile", default="64x64", show_default=True, metavar="ROWSxCOLUMNS", help="Tile that waves are of.")
+@click.option(
+    "--tile",
+    default="64x64",
+    show_default=True,
+    metavar="ROWSxCOLUMNS",
+    help="Size of the tiles that waves consist of.",
+)
 @click.option(
     "--time-model", type=click.Choice([name for name, entry in TIME_MODELS.items() if not entry.takes]),
-    help="Default: calibrated where there is a calibration or a pool that speaks of the device, else roofline.",
+    help="Default: calibrated where a calibration or the pool covers the device, else roofline.",
 )  # fmt: skip
 @click.option("--calibration", metavar="FILE|NAME", help="A calibration; default: the shipped one.")
 @click.option("--clock", type=click.Choice(["base", "boost"]), help="Default: the device's own.")
@@ -69,7 +75,7 @@ def gemm(
     if (gpu is None) == (peak is None):
         raise BadValue('give a device with --gpu, or a bare peak with --peak "6000 GFLOP/s": one of the two')
     if peak is not None and (calibration or clock or unit or time_model not in (None, "peak")):
-        raise BadValue("a bare peak has no calibration, clock, unit or time model but peak")
+        raise BadValue("a bare peak takes no calibration, clock or unit, and no time model but peak")
     sizes = parse_shape(tile)
     if len(sizes) != 2:
         raise BadValue(f"a tile has rows and columns, such as 128x64: not {tile!r}")

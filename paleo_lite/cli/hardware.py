@@ -38,7 +38,9 @@ def show_device(device: str, hardware_files: tuple[Path, ...], style: str) -> No
 
 
 @hardware.command("links")
-@click.option("--move", metavar="SIZE", help="Say how long it takes to move so much over each link, such as 1PB.")
+@click.option(
+    "--move", metavar="SIZE", help="Say how long it takes to move this much data over each link, such as 1PB."
+)
 @output_options
 def list_links(move: str | None, style: str) -> None:
     """List the links between devices, hosts, nodes and storage, and what was measured of collectives over them.
@@ -67,7 +69,7 @@ def list_links(move: str | None, style: str) -> None:
 def audit(hardware_files: tuple[Path, ...], style: str) -> None:
     """Check every file: sources, units, peaks against cores x clock, bandwidth against bus x rate, names.
 
-    Exits with 1 if anything is wrong; what a file explains is listed and is no error.
+    Exits with 1 if anything is wrong; what a file explains is listed and is not an error.
     """
     from ..hardware.audit import audit_registry
 

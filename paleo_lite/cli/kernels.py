@@ -33,7 +33,7 @@ from .profile_options import (
 @click.option("--full-names", is_flag=True, help="One row per name as printed, with templates and parameters.")
 @click.option(
     "--next-command", "tool", type=click.Choice(["nvprof", "ncu", "nsys"]),
-    help="Print the run that collects counters of the kernels that matter.",
+    help="Print the command that collects counters of the kernels that matter.",
 )  # fmt: skip
 @click.option("--program", default="python train.py", show_default=True, help="What --next-command profiles.")
 @pattern_option

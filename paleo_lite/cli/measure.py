@@ -53,9 +53,7 @@ _SCALE = {"cpu": 1, "cuda": 8}
 @click.option("--phase", "phases", multiple=True, type=click.Choice(STEPS), help="Default: inference and training.")
 @click.option("--channels-last", is_flag=True, help="Images as height, width, channels in memory.")
 @click.option("--compile", "compiled", is_flag=True, help="Networks through torch.compile.")
-@click.option(
-    "--gpu", metavar="DEVICE", shell_complete=complete_devices, help="The device, where its name is not known."
-)
+@click.option("--gpu", metavar="DEVICE", shell_complete=complete_devices, help="The device, where its name is unknown.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="CSV of the measurements.")
 @click.option("--calibration-out", type=click.Path(path_type=Path, dir_okay=False), help="TOML of the calibration.")
 @click.option(
@@ -92,7 +90,7 @@ def measure(
         raise click.UsageError("--gpu takes the figures of a known device, --hardware-out measures them: give one")
     for path in (output, calibration_out, hardware_out):
         if path is not None and path.exists() and not force:
-            raise click.UsageError(f"{path} is there already: give another name, or --force to replace it")
+            raise click.UsageError(f"{path} already exists: choose another name, or --force to replace it")
     need("torch", "measuring this machine", "torch")
     for module in ("scipy", "tomli_w"):
         need(module, "fitting what was measured", "calibrate")
@@ -113,7 +111,7 @@ def measure(
             (HELD_OUT_QUICK if quick else HELD_OUT, [batches[0], 2 * batches[0], batches[1]], wanted),
         )
     if not fitted or not unseen:
-        raise CalibrationFailed("this device has no room for the networks that are measured: nothing to fit")
+        raise CalibrationFailed("the networks to measure do not fit into this device's memory: nothing to fit")
     rates = rates_of(Machine(machine), precision)
     timed = [
         TimedLayer(each.probe.layer, each.probe.batch_size, each.timing.median_s)

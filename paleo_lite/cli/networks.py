@@ -58,7 +58,7 @@ def export(network: str, output: Path, force: bool, image_size: int | None, inpu
     is imported and called), a Caffe prototxt, or a JSON network file of PALEO's.
     """
     if output.exists() and not force:
-        raise click.UsageError(f"{output} is there already: give another name, or --force to replace it")
+        raise click.UsageError(f"{output} already exists: choose another name, or --force to replace it")
     found: Network
     if network.endswith((".json", ".prototxt")):
         if inputs:

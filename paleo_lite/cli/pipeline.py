@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from ..timing import Prediction
 
 EXPECTED = {"hdd": 150e6, "nvme": 3000e6}
-"""What the course slides say to expect, in bytes per second, by the first word of the storage's id."""
+"""What the course slides "Performance and Profiling" say to expect, in bytes per second, by the storage's id."""
 
-SEPARATE_NODES = ("seed003-ethernet10", "seed003-mellanox56")
-"""Networks of the slides: what a separate node is reached over, plainly and with RDMA."""
+SEPARATE_NODES = ("course-ethernet10", "course-mellanox56")
+"""What a separate node is reached over, plainly and with RDMA: networks of the same slides."""
 
 
 @click.command()
@@ -43,8 +43,10 @@ SEPARATE_NODES = ("seed003-ethernet10", "seed003-mellanox56")
 @click.option("--random-reads", metavar="COUNT", help="Small reads per second at random places, such as 90k.")
 @click.option("--access", type=click.Choice(["sequential", "random"]), default="sequential", show_default=True,
               help="How samples are read.")  # fmt: skip
-@click.option("--sample-bytes", default="110k", show_default=True, metavar="SIZE", help="Of one sample in storage.")
-@click.option("--workers", type=WHOLE, default=8, show_default=True, help="That decode, a core each.")
+@click.option(
+    "--sample-bytes", default="110k", show_default=True, metavar="SIZE", help="Size of one sample in storage."
+)
+@click.option("--workers", type=WHOLE, default=8, show_default=True, help="Decoding workers, one core each.")
 @click.option(
     "--decode-rate",
     type=click.FloatRange(min=0, min_open=True),
@@ -52,14 +54,18 @@ SEPARATE_NODES = ("seed003-ethernet10", "seed003-mellanox56")
     help="Samples per second and worker; default: 100.",
 )
 @click.option("--decoded", is_flag=True, help="Samples are stored decoded and augmented.")
-@click.option("--decoded-bytes", metavar="SIZE", help="Of one sample as copied; default: its numbers in the precision.")
+@click.option(
+    "--decoded-bytes", metavar="SIZE", help="Size of one sample as copied; default: its numbers in the precision."
+)
 @click.option("--host-link", metavar="LINK|RATE", help="Default: the device's own.")
 @click.option("--no-pinned", is_flag=True, help="Copies from pageable memory.")
 @click.option("--no-overlap", is_flag=True, help="Load, copy and compute one after the other.")
 @click.option("--precision", type=click.Choice(list(PRECISION_BYTES)), default="fp32", show_default=True)
 @click.option("--batch-size", type=WHOLE, default=32, show_default=True, help="Samples per step.")
 @click.option("--phase", type=click.Choice(list(PHASES)), default="training", show_default=True)
-@click.option("--devices", type=WHOLE, default=1, show_default=True, help="Of this kind, sharing storage and workers.")
+@click.option(
+    "--devices", type=WHOLE, default=1, show_default=True, help="Devices of this kind that share storage and workers."
+)
 @click.option("--ppp", type=SHARE, help="Share of peak that the platform reaches, for the ppp model.")
 @click.option("--calibration", metavar="FILE|NAME", help="A calibration; default: the shipped one.")
 @network_options
@@ -149,7 +155,7 @@ def pipeline(
 
 def _rate(prediction: Prediction) -> float:
     if prediction.throughput_per_s is None:
-        raise BadValue(f"nothing in {prediction.network} is counted to take time, so that there is nothing to feed")
+        raise BadValue(f"{prediction.network} takes no time by the counts, so there is nothing to feed")
     return prediction.throughput_per_s
 
 
@@ -168,7 +174,7 @@ def _in_fp16(network: Network, precision: str, options: dict[str, Any]) -> tuple
 def _size(text: str, option: str) -> float:
     size = parse_quantity(text, "B")
     if not size >= 1:
-        raise BadValue(f"{option} is 1 byte or more, such as 110k, not {text!r}")
+        raise BadValue(f"{option} must be 1 byte or more, such as 110k, not {text!r}")
     return size
 
 
@@ -187,7 +193,7 @@ def _store(text: str, random_reads: str | None) -> Store | None:
         name, rate = _link(text)
     except UnknownName:
         kinds = [name for name, link in links.items() if link.kind == "storage"]
-        raise UnknownName("storage", text, [*kinds, "memory"], "A rate such as '500 MB/s' will do as well.") from None
+        raise UnknownName("storage", text, [*kinds, "memory"], "A rate such as '500 MB/s' works as well.") from None
     listed = links[name].random_reads_per_s if name in links else None
     return Store(name, rate, reads or listed, EXPECTED.get(name.partition("-")[0]))
 
@@ -209,7 +215,7 @@ def _host_link(device: Device, text: str | None) -> tuple[str, float]:
     for attached in device.links:
         if attached.link in links and links[attached.link].kind == "host":
             return attached.link, links[attached.link].bandwidth_bytes_per_s
-    raise BadValue(f"the file of {device.name} names no host link: give one with --host-link, such as pcie3")
+    raise BadValue(f"the hardware file of {device.name} has no host link: give one with --host-link, such as pcie3")
 
 
 def _sources(feeding: Any, decode_rate: float | None) -> list[str]:

@@ -26,7 +26,8 @@ class Kind(NamedTuple):
     @property
     def said(self) -> str:
         """What it shows, inside a sentence."""
-        return self.shows[0].lower() + self.shows[1:].rstrip(".")
+        first = self.shows[0] if self.shows[1].isupper() else self.shows[0].lower()  # FLOPs stay FLOPs
+        return first + self.shows[1:].rstrip(".")
 
 
 KINDS: dict[str, Kind] = {
@@ -36,7 +37,9 @@ KINDS: dict[str, Kind] = {
     "passes": Kind("predict", "layers", "pass_chart", "Time of each pass by kind of layer."),
     "batch": Kind("", "curves", "batch_chart", "Throughput and time over the batch size, for several devices."),
     "scaling": Kind("scale", "scaling", "scale_chart", "Speed-up, time by part and cost over the workers."),
-    "pareto": Kind("best", "pareto", "pareto_chart", "The front of a sweep: rows that none beats in both columns."),
+    "pareto": Kind(
+        "best", "pareto", "pareto_chart", "The Pareto front of a sweep: rows that no other beats in both columns."
+    ),
     "accuracy": Kind("validate", "accuracy", "accuracy_chart", "Predicted over measured time of what was held out."),
     "fit": Kind("calibrate", "accuracy", "accuracy_chart", "Fitted over measured time of a calibration."),
     "timeline": Kind("", "profiles", "timeline_chart", "What ran when in a profile."),
@@ -140,8 +143,8 @@ def _drawing(kind: str) -> Callable[[click.Context, click.Parameter, Path | None
 
 def _check_place(path: Path) -> None:
     if path.is_dir():
-        raise BadFile(f"{path}: a folder, where a chart is to be written")
+        raise BadFile(f"{path} is a folder: name a file for the chart")
     if not path.parent.is_dir():
-        raise BadFile(f"{path}: cannot be written: there is no folder {path.parent}")
+        raise BadFile(f"{path}: cannot be written: the folder {path.parent} does not exist")
     if not os.access(path.parent, os.W_OK):
         raise BadFile(f"{path}: cannot be written: the folder {path.parent} is read-only")

@@ -50,7 +50,7 @@ CHECKPOINTING = ("none", "sqrt", "all")
 @click.option(
     "--time-model",
     type=click.Choice(list(TIME_MODELS)),
-    help="Default: ppp with --ppp; calibrated, or pooled from other devices; roofline where no fit speaks of it.",
+    help="Default: ppp with --ppp; calibrated, or pooled from other devices; roofline where no fit covers it.",
 )
 @click.option("--ppp", type=SHARE, help="Share of peak that the platform reaches, for the ppp model; may exceed 1.")
 @click.option("--overlap", is_flag=True, help="For the ppp model: arithmetic and memory traffic overlap.")

@@ -26,7 +26,9 @@ direction_option = click.option(
     "--direction", type=click.Choice(DIRECTIONS), default="all", show_default=True, help="Which kernels."
 )
 pattern_option = click.option(
-    "--name-pattern", metavar="REGEX", help="How file names tell the run: named groups, (?P<nodes>\\d+)."
+    "--name-pattern",
+    metavar="REGEX",
+    help="How to read a run's settings from file names: named groups, (?P<nodes>\\d+).",
 )
 top_option = click.option(
     "--top", default="20", show_default=True, metavar="N|all", help="How many rows of a table to list."

@@ -68,7 +68,9 @@ _OF_WORKERS = ("workers", "link", "topology", "platform", "scaling", "strategy",
 @click.option("--images", metavar="COUNT", help="Samples of an epoch, such as 1.28M: gives hours and cost.")
 @click.option("--epochs", type=float, metavar="NUMBER", help="Default: 1.")
 @click.option("--price", metavar="USD/h", help="Of one device; default: what the registry has.")
-@click.option("--name-pattern", metavar="REGEX", help="How a profile's name tells the run: (?P<nodes>\\d+).")
+@click.option(
+    "--name-pattern", metavar="REGEX", help="How to read a run's settings from a profile's name: (?P<nodes>\\d+)."
+)
 @click.option("--program", metavar="COMMAND", help="What to profile next. [default: python train.py]")
 @network_options
 @hardware_files
@@ -107,14 +109,14 @@ def _check_output(output: Path, force: bool) -> None:
     if output.is_dir():
         raise BadValue(f"{output} is a folder: name a file in it, such as {output / 'report.html'}")
     if output.exists() and not force:
-        raise BadValue(f"{output} is there already: give another name, or --force to replace it")
+        raise BadValue(f"{output} already exists: choose another name, or --force to replace it")
     if output.suffix.lower() not in (".html", ".htm"):
         raise BadValue(f"{output}: a report is an .html file")
     folder = next(path for path in output.absolute().parents if path.exists())
     if not folder.is_dir():
-        raise BadValue(f"{output} cannot be written: {folder} is no folder")
+        raise BadValue(f"{output} cannot be written: {folder} is not a folder")
     if not os.access(folder, os.W_OK):
-        raise BadFile(f"{output} cannot be written: there is no permission to write in {folder}")
+        raise BadFile(f"{output} cannot be written: no permission to write in {folder}")
 
 
 def _need_libraries() -> None:
@@ -199,7 +201,7 @@ def _of_network(ctx: click.Context, asked: dict[str, Any]) -> Report:
     phase = asked["phase"] or ("training" if several else "inference")
     options = _training(asked, several)
     if asked["fit_batch"] and asked["batch_size"] is not None:
-        raise BadValue("to fit the batch is to look for its size: leave the batch size out")
+        raise BadValue("fitting the batch chooses its size: leave the batch size out")
     inputs = parse_inputs(asked["inputs"])
     question = {
         name: asked[name]

@@ -56,7 +56,11 @@ COLLECTIVES = ("one-to-all", "tree", "butterfly", "butterfly-mixing", "ring", "d
 @click.option(
     "--precision", type=click.Choice(list(PRECISION_BYTES)), default="fp32", show_default=True, help="Of the numbers."
 )
-@click.option("--gradient-precision", type=click.Choice(["fp32", "fp16", "bf16"]), help="In which they are exchanged.")
+@click.option(
+    "--gradient-precision",
+    type=click.Choice(["fp32", "fp16", "bf16"]),
+    help="Precision in which gradients are exchanged.",
+)
 @click.option("--bucket-size", metavar="SIZE", help="Gradients exchanged at once. [default: 25 MiB, first 1 MiB]")
 @click.option("--no-overlap", is_flag=True, help="Exchange gradients after the backward pass, not beside it.")
 @click.option("--micro-batches", type=WHOLE, help="Of a pipeline; default: at least 4 per stage.")
@@ -146,7 +150,7 @@ def _paleo(revision: str, asked: dict[str, Any]) -> ScaleTable:
         name = option.name or ""
         given = context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
         if name in asked and name not in _PALEO_KNOWS and given:
-            raise BadValue(f"PALEO knows no {option.opts[0]}: leave it out, or leave out --compat paleo")
+            raise BadValue(f"PALEO has no {option.opts[0]}: leave it out, or leave out --compat paleo")
     if asked["gpu"] is None or asked["link"] is None:
         raise BadValue("PALEO needs a device and a link: --gpu TITAN_X --link ethernet20")
     budget = make_budget(None, asked["images"], asked["epochs"], asked["price"], cost_asked=asked["cost"])

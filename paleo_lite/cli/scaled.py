@@ -23,7 +23,9 @@ from .profile_options import gpu_option, need_pyarrow, pattern_option, precision
     help="TAU intervals of runs of one batch, whose median is taken for the initialisation.",
 )  # fmt: skip
 @click.option("--tau-batches", type=WHOLE, default=50, show_default=True, help="Batches of the TAU runs.")
-@click.option("--batches", type=WHOLE, default=25, show_default=True, help="Batches that the profiles' FLOPs are of.")
+@click.option(
+    "--batches", type=WHOLE, default=25, show_default=True, help="How many batches the profiles' FLOPs are of."
+)
 @click.option(
     "--group-by", "groups", multiple=True, metavar="COLUMNS", help="Means by other columns: batch_size,nodes."
 )

@@ -51,10 +51,10 @@ from .common import SHARE, WHOLE, hardware_files, output_options, show
     "--optimizer", type=click.Choice(list(OPTIMIZERS)), default="sgd", show_default=True, help="Of training steps."
 )
 @click.option(
-    "--samples", default="1M", show_default=True, metavar="COUNT", help="What hours, cost and energy are for."
+    "--samples", default="1M", show_default=True, metavar="COUNT", help="Samples that hours, cost and energy are for."
 )
-@click.option("--price", metavar="USD/H", help="Of an hour of one device, in place of what is on record.")
-@click.option("--power", metavar="WATTS", help="Of one device, in place of its limit on record.")
+@click.option("--price", metavar="USD/H", help="Price of an hour of one device, in place of the one on record.")
+@click.option("--power", metavar="WATTS", help="Power of one device, in place of its limit on record.")
 @hardware_files
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help=".parquet or .csv."

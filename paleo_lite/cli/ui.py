@@ -77,4 +77,4 @@ def free_port(asked: int | None) -> int:
             return port
     if asked is None:
         raise BadValue(f"no port from {FIRST_PORT} on is free: choose one with --port")
-    raise BadValue(f"port {asked} cannot be had (another program uses it, or it is reserved): choose another --port")
+    raise BadValue(f"port {asked} is unavailable (another program uses it, or it is reserved): choose another --port")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -141,7 +140,11 @@ SPLITS: dict[str, Callable[[Asked], Answer]] = {
 
 @click.command()
 @click.option(
-    "--data", type=click.Path(path_type=Path), help="A measurements CSV, or a folder of published measurements."
+    "--data",
+    type=click.Path(path_type=Path),
+    envvar="PALEO_LITE_DATA",
+    show_envvar=True,
+    help="A measurements CSV, or a folder of published measurements.",
 )
 @click.option(
     "--split",
@@ -168,8 +171,12 @@ def validate(
     shapes; of profiles all batch sizes but the smallest, by class of work. Beside the calibrated model stand simpler
     ones on the same folds: one PPP per device, the roofline, one PPP per class of work, launch and roofline.
     """
-    path = data or Path(os.environ.get("PALEO_LITE_DATA", "../shared/data"))
-    rows, page, pairs = SPLITS[split](Asked(split, path, gpu, precision))
+    if data is None:
+        raise BadValue(
+            "no measurements to hold out: --data or PALEO_LITE_DATA must name a CSV of yours (paleo-lite calibrate "
+            "--template) or a folder of published measurements (docs/accuracy.md says where they come from)"
+        )
+    rows, page, pairs = SPLITS[split](Asked(split, data, gpu, precision))
     show(style, lambda: {"rows": [msgspec.to_builtins(row) for row in rows]}, page)
     if plot is not None:
         held_out = f"one {split} left out at a time" if SPLITS[split] is _networks else split

@@ -74,7 +74,7 @@ def algorithms_of(
     Returns
     -------
     list of Algorithm
-        Empty for layers that are no dense or grouped 2-D convolution.
+        Empty for layers other than dense or grouped 2-D convolutions.
     """
     if layer.kind != "conv2d" or layer.attributes.get("transposed"):
         return []

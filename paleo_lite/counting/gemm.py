@@ -27,7 +27,7 @@ class Gemm(NamedTuple):
 
 
 def gemm_of(layer: Layer, part: str) -> Gemm | None:
-    """The matrix product of a layer in a pass, or None for layers that are none.
+    """The matrix product of a layer in a pass, or None for layers that are not one.
 
     Parameters
     ----------

@@ -111,7 +111,7 @@ def paleo_terms(
     one_of("convolution algorithm of PALEO", algorithm, ALGORITHMS)
     if not knows(layer):
         extra = {name: layer.attributes[name] for name in ("groups", "dilation") if name in layer.attributes}
-        raise CountFailed(f"layer {layer.name!r}: PALEO knows no {layer.kind} like it {extra or layer.inputs}")
+        raise CountFailed(f"layer {layer.name!r}: PALEO has no rule for this {layer.kind}: {extra or layer.inputs}")
     if layer.kind == "conv2d":
         return convolution_terms(layer, part, batch_size, revision, algorithm)
     if layer.kind == "linear":

@@ -61,7 +61,7 @@ Counted = TypeVar("Counted")
 def _cost(
     op: Op, forward: Phase, data: Phase = NOTHING, weight: Phase = NOTHING, inference: Phase | None = None
 ) -> Cost:
-    """Drop the gradients that nobody asks for."""
+    """Drop the gradients that are not needed."""
     return Cost(
         forward if inference is None else inference,
         forward,

@@ -111,7 +111,7 @@ def measure_efficiency(
         If no file's configuration has a column to group by.
     """
     peak = device.find_peak(precision)
-    parse_name("", name_pattern)  # a pattern that is none is told before any work
+    parse_name("", name_pattern)  # a pattern that is invalid is reported before any work
     files = find_files(paths)
     found: dict[Path, Finding] = {}
     for number, (path, finding) in enumerate(run_files(files, examiner(method, name_pattern), jobs, scheduler), 1):

@@ -82,7 +82,7 @@ def measure_passes(profile: Profile) -> PassTimes:
         raise BadProfile(f"{profile.path}: a {profile.format} profile without kernels that have a duration")
     iterations = find_iterations(runs)
     if iterations is None:
-        raise BadProfile(f"{profile.path}: nothing in it repeats as iterations do, so there is no time per iteration")
+        raise BadProfile(f"{profile.path}: no iterations were found in it, so the time per iteration is unknown")
     passes = _passes(runs, iterations)
     chosen = _steady(runs, iterations)
     kinds = np.array([_kind(runs, place) for place in range(len(runs.signatures))], dtype=object)

@@ -179,7 +179,9 @@ def spread(a: Iterable[float], b: Iterable[float]) -> float | None:
 def _seconds(profile: Profile, direction: str) -> dict[tuple[str, str], float]:
     totals, _ = total_kernels(profile, direction, with_busy=False)
     if not totals.has_durations:
-        raise BadProfile(f"{profile.path}: a {profile.format} profile without durations: there is no time to compare")
+        raise BadProfile(
+            f"{profile.path}: a {profile.format} profile without durations, so there are no times to compare"
+        )
     seconds: dict[tuple[str, str], float] = {}
     for (raw, category), sums in totals.sums.items():
         known = classify(raw, category)
@@ -203,9 +205,9 @@ def _row(key: tuple[str, str], a: Sequence[float | None], b: Sequence[float | No
 def _notes(a: Sequence[Profile], b: Sequence[Profile], has_spread: bool) -> tuple[str, ...]:
     notes = []
     if not has_spread:
-        notes.append("one run on each side: there is no spread between runs to judge the differences by")
+        notes.append("one run on each side: differences cannot be held against the spread between runs")
     else:
-        notes.append(f"spread from {len(a)} and {len(b)} runs: 1 in 20 unchanged kernels comes out beyond it by chance")
+        notes.append(f"spread from {len(a)} and {len(b)} runs: 1 in 20 unchanged kernels lies outside it by chance")
     if len({profile.format for profile in (*a, *b)}) > 1:
         notes.append("the profiles are of different formats, which may leave out different kernels")
     return tuple(notes)

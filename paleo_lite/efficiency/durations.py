@@ -1,6 +1,6 @@
 """How long a batch took, from what was measured beside a kernel profile: TAU, markers, or a table of durations.
 
-Source of the three estimates: SURFBoard's notebook ``gpu_efficiency.ipynb`` (seed 000).
+Source of the three estimates: SURFBoard's notebook ``gpu_efficiency.ipynb``.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _median_spacing(times_ns: Sequence[int], name: str) -> float:
         raise BadProfile(f"a batch duration by markers needs at least two of {name!r}, not {len(times_ns)}")
     seconds = float(np.median(np.diff(np.asarray(times_ns, np.int64)))) * 1e-9
     if seconds <= 0:
-        raise BadProfile(f"the markers {name!r} do not go forward in time")
+        raise BadProfile(f"the markers {name!r} are not in the order of time")
     return seconds
 
 
@@ -167,9 +167,7 @@ def read_durations(
             raise BadProfile(f"{path}: cannot be read ({error.strerror})") from None
         if is_parquet:
             if initialisation is None:
-                raise BadProfile(
-                    f"{path}: TAU intervals need those of runs of one batch beside them, as initialisation"
-                )
+                raise BadProfile(f"{path}: TAU intervals also need those of runs of one batch, for the initialisation")
             _add_tau(book, path, initialisation, tau_batches)
         else:
             _add_csv(book, path, name_pattern)
@@ -201,7 +199,7 @@ def _add_csv(book: DurationBook, path: Path, name_pattern: str | None) -> None:
             for number, row in enumerate(reader, 2):
                 book.add(_configuration(row), Duration(_seconds(path, number, row[column]), "table"))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise BadProfile(f"{path}: no CSV of durations that can be read ({error})") from None
+        raise BadProfile(f"{path}: cannot be read as a CSV of durations ({error})") from None
 
 
 def _configuration(row: Mapping[Any, Any]) -> dict[str, Any]:
@@ -228,7 +226,7 @@ def _add_markers(book: DurationBook, path: Path, rows: list[dict[Any, Any]], nam
             times[row["name_str"]].append(int(row["timestamp"]))
     configuration = parse_name(path.name, name_pattern)
     if not configuration:
-        raise BadProfile(f"{path}: the name of a file of markers must tell the configuration, and this one does not")
+        raise BadProfile(f"{path}: a file of markers must have the configuration in its name, and this one does not")
     try:
         book.add(configuration, Duration(nvprof_batch_duration(times[END_OF_BATCH]), "nvprof markers"))
         book.add(configuration, Duration(pyprof_batch_duration(times[FORWARD_PASS]), "pyprof markers"))
@@ -241,7 +239,7 @@ def _add_tau(book: DurationBook, path: Path, initialisation: Path, batches: int)
     for key, run_s in _applications(path).items():
         same = [s for other, seconds in starts.items() if _agree(dict(other), dict(key)) for s in seconds]
         if not same:
-            raise BadProfile(f"{initialisation}: holds no run of one batch with {dict(key)}")
+            raise BadProfile(f"{initialisation}: has no run of one batch with {dict(key)}")
         try:
             book.add(dict(key), Duration(tau_batch_duration(run_s, same, batches), "tau"))
         except BadProfile as error:
@@ -254,7 +252,7 @@ def _applications(path: Path) -> dict[_Key, list[float]]:
         file = pq.ParquetFile(path)
         missing = [name for name in _TAU_COLUMNS if name not in file.schema_arrow.names]
         if missing:
-            raise BadProfile(f"{path}: no TAU intervals: the column {missing[0]!r} is missing")
+            raise BadProfile(f"{path}: not TAU intervals: the column {missing[0]!r} is missing")
         names = [name for name in file.schema_arrow.names if name in _KNOWN]
         found: dict[_Key, list[float]] = {}
         for batch in file.iter_batches(2**16, columns=[*names, *_TAU_COLUMNS], use_threads=False):

@@ -110,7 +110,7 @@ def _in_pool(tasks: Sequence[_Task], work: Work[_Task, _T], jobs: int) -> Genera
     except BrokenProcessPool:
         # A process started while the pool broke was never told to end: the shutdown would wait for it for ever.
         _kill(set(multiprocessing.active_children()) - before)
-    except BaseException:  # interrupted, or nobody wants the rest: what runs is stopped at once
+    except BaseException:  # interrupted, or the rest is not wanted: what runs is stopped at once
         _kill(set(multiprocessing.active_children()) - before)
         raise
     finally:

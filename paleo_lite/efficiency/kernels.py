@@ -266,7 +266,7 @@ def _notes(
 ) -> tuple[str, ...]:
     notes = []
     if not totals.has_durations:
-        notes.append("this profile holds counters and no durations: take the time from a run without counters")
+        notes.append("this profile has counters but no durations: take the time from a run without counters")
     elif not totals.has_starts:
         notes.append(
             f"{profile.format} has no start times: times are sums over kernels, and kernels that overlap on several "
@@ -274,7 +274,7 @@ def _notes(
         )
     if not any(row.flops is not None for row in rows):
         notes.append(
-            "this profile counts no FLOPs, so there is no PPP: --next-command shows how to measure what bounds a kernel"
+            "this profile has no FLOP counts, so no PPP: --next-command shows how to measure what bounds a kernel"
         )
     share = totals.no_op_ns / totals.duration_ns if totals.duration_ns else 0.0
     if profile.format.startswith("pyprof") and direction == "fprop" and share > 0.01:

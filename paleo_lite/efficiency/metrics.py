@@ -1,8 +1,8 @@
 """What a profiler's counters mean in a user's words, under nvprof's names and Nsight Compute's.
 
 Sources: the metrics reference in NVIDIA's Profiler User's Guide (CUDA 11, "Metrics for Capability 5.x to 7.x"), its
-table of counterparts in the Nsight Compute CLI documentation ("nvprof metric comparison"), and Argonne's "Profiling
-deep learning workloads" for the paths through memory.
+table of counterparts in the Nsight Compute CLI documentation ("nvprof metric comparison"), and the slides
+"Profiling DNN workloads" (Argonne Leadership Computing Facility, ATPESC) for the paths through memory.
 """
 
 from __future__ import annotations

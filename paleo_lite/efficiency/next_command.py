@@ -1,7 +1,8 @@
 """The second of two steps: having seen which kernels take the time, profile those and only those.
 
-As in Argonne's "Profiling deep learning workloads": counters slow a program down many times over, so the first run
-lists kernels by time (that is the profile in hand) and the second collects counters for the few that matter.
+As the slides "Profiling DNN workloads" (Argonne Leadership Computing Facility, ATPESC) do it: counters slow a program
+down many times over, so the first run lists kernels by time (that is the profile in hand) and the second collects
+counters for the few that matter.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def next_command(rows: Sequence[KernelRow], tool: str, program: str = "python tr
         raise BadValue(f"the program {program!r} cannot be split into words: {error}") from None
     chosen = kernels_that_matter(rows)
     if not words or not chosen:
-        raise BadValue("a next command needs a program and at least one kernel that is no copy or collective")
+        raise BadValue("a next command needs a program and at least one kernel that is not a copy or collective")
     pattern = "|".join(dict.fromkeys(_identifier(row.name) for row in chosen))
     if tool == "nvprof":
         # The filter is context:stream:name:invocation, each a regular expression; a name holds no colon.

@@ -1,4 +1,4 @@
-"""The ``notebook`` method: seed 000's three efficiencies, over every row of a profile, as its authors defined them.
+"""The ``notebook`` method: three efficiencies over every row of a profile, as SURFBoard's authors defined them.
 
 Source: SURFBoard's notebook ``gpu_efficiency.ipynb`` (functions compute_efficiency, flops_per_sec and bandwidth).
 """

@@ -16,7 +16,7 @@ from ..counting.rules import NOTHING, Cost, Phase, count_layer
 from ..errors import CountFailed
 from ..units import element_bytes
 
-_LONGEST = 4096  # characters; a text beyond is no list of shapes
+_LONGEST = 4096  # characters; a longer text is not a list of shapes
 _NUMBER = re.compile(r"\b([A-Za-z]\w*)=(\d{1,9})(?![\d.])")
 _SHAPE = re.compile(r"\(((?:\d{1,9},? ?){1,8})\)")
 _PRECISION = re.compile(r"\b(?:fp|float)(16|32|64)\b|\b(bf16|bfloat16)\b")

@@ -13,7 +13,7 @@ from ..errors import BadProfile
 from ..profiles.arrow import to_numpy, words
 
 HOST = ("api", "cpu", "marker")
-"""Categories of `KernelTable` that are no work of the device."""
+"""Categories of `KernelTable` that are not work of the device."""
 
 _T = TypeVar("_T", bound="Partial")
 

@@ -107,7 +107,7 @@ def _count(signature: Signature, mix: dict[str, int], after: Any) -> Counted:
 def _filled(profiler: Counted, ruled: Counted, once: bool) -> Counted:
     """The profiler's count where it has one for every kernel; else the rules'; None where neither has.
 
-    What is counted `once` per operation however many kernels do it, is counted by the rules where they can.
+    What is counted `once` per operation, however many kernels run it, comes from the rules where they have one.
     """
     first, second = (ruled, profiler) if once else (profiler, ruled)
     return Counted(

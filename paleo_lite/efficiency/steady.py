@@ -280,7 +280,9 @@ def _lower_bounds(flops: float | None, covered: float, moved: float | None, cove
         f"{name} are known for {share:.0%} of an iteration's time: rates of them are lower bounds"
         for name, known, share in (("FLOPs", flops, covered), ("bytes", moved, covered_bytes))
         if known is not None and share < COVERED_ENOUGH
-    ] + [f"{name} of no kernel are known" for name, known in (("FLOPs", flops), ("bytes", moved)) if known is None]
+    ] + [
+        f"{name} are unknown for every kernel" for name, known in (("FLOPs", flops), ("bytes", moved)) if known is None
+    ]
 
 
 def _known(values: Iterable[float | None]) -> float | None:

@@ -216,8 +216,8 @@ def _why_nothing(profile: Profile, direction: str, seen: int, totals: KernelTota
     if not seen:
         return f"there are no rows in {which}"
     if totals.untimed_rows == seen:
-        return f"no row of {which} has a duration: nothing says how long the kernels took"
-    return f"there are no kernels, copies or collectives in {which}: it is one of the host"
+        return f"no row of {which} has a duration: the kernels' times are unknown"
+    return f"there are no kernels, copies or collectives in {which}: it is of the host only"
 
 
 def _category(batch: pa.RecordBatch) -> pa.DictionaryArray:

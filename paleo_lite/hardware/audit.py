@@ -1,6 +1,6 @@
 """The audit of the hardware files: every figure sourced, in its unit, and consistent with the others.
 
-A peak is no independent figure: it follows from lanes or multiprocessors and a clock. Checking that finds the usual
+A peak is not an independent figure: it follows from lanes or multiprocessors and a clock. Checking that finds the usual
 errors of such tables: a sparse peak stored as dense, a board's figure on a die, base mixed with boost. What does not
 follow needs an ``audit_exception``, a sentence in the file that says why; an exception that explains nothing is an
 error too.
@@ -106,7 +106,7 @@ def _unit_problems(listed: Iterable[tuple[str, str, Figure]]) -> Iterator[tuple[
     for field, unit, figure in listed:
         if unit == "":
             if not (figure.value.isdigit() and int(figure.value) > 0):
-                yield field, f"{figure.value!r} is no count"
+                yield field, f"{figure.value!r} is not a count"
             continue
         try:
             value = parse_quantity(figure.value, unit)
@@ -131,12 +131,12 @@ def _check_sources(name: str, sources: dict[str, str], listed: Iterable[tuple[st
         if figure.source not in sources:
             yield Finding(name, field, f"source {figure.source!r} is not declared")
     for source in sorted(sources.keys() - used):
-        yield Finding(name, f"sources.{source}", "declared but used by no figure")
+        yield Finding(name, f"sources.{source}", "declared but not used by any figure")
 
 
 def _check_identity(device: Device) -> Iterator[Finding]:
     if not 2006 <= device.year <= date.today().year + 1:
-        yield Finding(device.id, "year", f"{device.year} is no year of a device that networks run on")
+        yield Finding(device.id, "year", f"{device.year} is not a plausible year for a device that networks run on")
     clocks = device.clocks
     if device.clock_hz(clocks.default) is None:
         yield Finding(device.id, "clocks.default", f"the default clock, {clocks.default}, has no value")
@@ -144,7 +144,7 @@ def _check_identity(device: Device) -> Iterator[Finding]:
     if base is not None and boost is not None and base > boost:
         yield Finding(device.id, "clocks.base", f"base {format_si(base, 'Hz')} is above boost {format_si(boost, 'Hz')}")
     if (device.parts is None) != (device.scope not in ("board", "package")):
-        yield Finding(device.id, "parts", "a board or package says what its parts are, and nothing else does")
+        yield Finding(device.id, "parts", "a board or package must name its parts, and anything else must not")
 
 
 def _check_rent(device: Device) -> Iterator[Finding]:
@@ -161,7 +161,7 @@ def _check_peaks(device: Device) -> Iterator[Finding]:
         if problem:
             yield _explainable(device, _place(peak), problem, peak.audit_exception)
         elif peak.audit_exception:
-            yield Finding(device.id, _place(peak), "audit_exception explains a deviation that is not there")
+            yield Finding(device.id, _place(peak), "audit_exception explains a deviation that does not exist")
 
 
 def _peak_problem(device: Device, peak: Peak) -> str:
@@ -180,7 +180,7 @@ def _check_ratios(device: Device) -> Iterator[Finding]:
     for (slow, low), (fast, high) in pairwise(found):
         if slow.clock == fast.clock and not close(fast.per_s / slow.per_s, high / low):
             message = f"{fast.precision} is {fast.per_s / slow.per_s:.3g} x {slow.precision}, not {high // low} x"
-            # An exception about a clock is none about a ratio: it has to name the other precision.
+            # An exception about a clock does not hold for a ratio: it has to name the other precision.
             named = [
                 p.audit_exception for p, other in ((fast, slow), (slow, fast)) if other.precision in p.audit_exception
             ]
@@ -199,7 +199,7 @@ def _check_memory(device: Device) -> Iterator[Finding]:
             )
             yield _explainable(device, "memory.bandwidth", message, memory.audit_exception)
     if memory.audit_exception and not deviates:
-        yield Finding(device.id, "memory", "audit_exception explains a deviation that is not there")
+        yield Finding(device.id, "memory", "audit_exception explains a deviation that does not exist")
 
 
 def _check_measured(device: Device) -> Iterator[Finding]:
@@ -217,7 +217,7 @@ def _check_parts(device: Device, resolve: Callable[[str], Device | None]) -> Ite
         return
     part, count = resolve(device.parts.device), device.parts.count
     if part is None:
-        yield Finding(device.id, "parts.device", f"there is no device {device.parts.device!r}")
+        yield Finding(device.id, "parts.device", f"the device {device.parts.device!r} does not exist")
         return
     summed = ("cores.multiprocessors", "cores.fp32_lanes", "memory.capacity", "memory.bandwidth", "memory.bus", "rent")
     ours, theirs = (

@@ -225,7 +225,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         rates = [rate for peak in listed if (rate := self._at_clock(peak, clock)) is not None]
         if not rates:
             raise UnknownPrecision(
-                f"{self.name} has no {clock} clock on record, so its {precision} peak at {clock} is not known: "
+                f"{self.name} has no {clock} clock on record, so its {precision} peak at {clock} is unknown: "
                 f"leave --clock out, or use {'base' if clock == 'boost' else 'boost'}"
             )
         # Sums in fp16 are faster on some cards but are not what frameworks ask for.

@@ -52,7 +52,7 @@ class EventClock:
     def seconds(self, run: Run, calls: int) -> float:
         """Seconds that the device takes between the first call's start and the last one's end."""
         start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
-        self._cuda.synchronize()  # what was queued before is none of ours
+        self._cuda.synchronize()  # what was queued before is not ours
         start.record()
         for _ in range(calls):
             run()

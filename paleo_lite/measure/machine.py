@@ -111,7 +111,7 @@ def _gpu(setup: Setup) -> Machine:
     lanes = LANES_OF_CAPABILITY.get(capability, LANES_OF_CAPABILITY.get(str(properties.major)))
     note = f"{lanes} per multiprocessor of compute capability {capability}"
     if lanes is None:
-        lanes, note = 128, f"128 per multiprocessor assumed: compute capability {capability} is not known"
+        lanes, note = 128, f"128 per multiprocessor assumed: compute capability {capability} is unknown"
     count_ = properties.multi_processor_count
     khz = getattr(properties, "clock_rate", None)
     return Machine(
@@ -135,7 +135,7 @@ def _clock_from_driver() -> float:
         return float(answer.strip()) * 1e6
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise CalibrationFailed(
-            f"this GPU's clock is not to be had (nvidia-smi: {type(error).__name__}): name its file with --gpu"
+            f"this GPU's clock is unavailable (nvidia-smi: {type(error).__name__}): name its hardware file with --gpu"
         ) from None
 
 

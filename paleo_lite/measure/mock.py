@@ -39,11 +39,11 @@ def mock_loader(
         If the source yields nothing, or `batches` is below 1.
     """
     if batches is not None and batches < 1:
-        raise BadValue(f"a mock loader yields 1 batch or more, not {batches}")
+        raise BadValue(f"a mock loader must yield 1 batch or more, not {batches}")
     for batch in source:
         stored = batch if place is None else place(batch)
         return iter(repeat(stored) if batches is None else repeat(stored, batches))
-    raise BadValue("the loader yields no batch that could be stored")
+    raise BadValue("the loader yields no batch to store")
 
 
 class LoadingRate(msgspec.Struct, frozen=True):
@@ -106,7 +106,7 @@ def mock_trainer(
         If no batch is left to time, or a limit is not above 0.
     """
     if (batches is not None and batches < 1) or (seconds is not None and not seconds > 0) or warm_up < 0:
-        raise BadValue("batches are 1 or more, seconds above 0 and batches to warm up 0 or more")
+        raise BadValue("batches must be 1 or more, seconds above 0 and batches to warm up 0 or more")
     samples_in = samples_in or count_samples
     arriving = iter(source)
     for _ in islice(arriving, warm_up):
@@ -119,7 +119,7 @@ def mock_trainer(
         if len(counts) == batches or (seconds is not None and now - start >= seconds):
             break
     if not counts:
-        raise BadValue(f"the loader has no batch left to time behind the {warm_up} to warm up")
+        raise BadValue(f"the loader has no batch left to time after the {warm_up} to warm up")
     if not now > start:
         raise BadValue(f"{len(counts)} batches came faster than the clock can tell: time more of them")
     known = [number for number in counts if number is not None]

@@ -78,17 +78,17 @@ def set_up(
     MissingExtra
         If torch is not installed.
     BadValue
-        If the device or precision is not to be had here.
+        If the device or precision is unavailable here.
     """
     torch = need("torch", "measuring this machine", "torch")
     if device not in DEVICES:
         raise BadValue(f"the device is {' or '.join(DEVICES)}, not {device!r}")
     if precision not in PRECISIONS:
-        raise BadValue(f"torch runs no whole network in {precision}: measure in one of {', '.join(PRECISIONS)}")
+        raise BadValue(f"torch cannot run whole networks in {precision}: measure in one of {', '.join(PRECISIONS)}")
     if device == "cuda" and not torch.cuda.is_available():
         raise BadValue("torch sees no CUDA device here: measure with --device cpu, or install a CUDA build of torch")
     if device == "cpu" and precision == "tf32":
-        raise BadValue("tf32 is a precision of tensor cores, which a CPU has none of: measure fp32")
+        raise BadValue("tf32 is a precision of tensor cores, which a CPU lacks: measure fp32")
     if threads is not None and threads < 1:
         raise BadValue(f"threads must be a whole number of 1 or more, not {threads!r}")
     before = (torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)

@@ -61,7 +61,7 @@ class StepTimer:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if window < 1 or warm_up < 0:
-            raise BadValue(f"a window of 1 step or more and a warm-up of 0 or more, not {window} and {warm_up}")
+            raise BadValue(f"the window must be 1 step or more and the warm-up 0 or more, not {window} and {warm_up}")
         self._clock = clock
         self._synchronise = synchronise
         self._left_out = {"loading": warm_up, "training": warm_up}

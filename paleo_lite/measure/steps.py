@@ -39,7 +39,7 @@ def time_step(
         If the device has no room for it.
     """
     if phase not in STEPS:
-        raise BadValue(f"a step of {phase!r} cannot be timed by itself: expected one of {', '.join(STEPS)}")
+        raise BadValue(f"a step of {phase!r} cannot be timed on its own: expected one of {', '.join(STEPS)}")
     torch = setup.torch
     try:
         module = module.to(setup.device, setup.dtype)

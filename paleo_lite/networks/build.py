@@ -17,7 +17,7 @@ _STORAGE = frozenset(("empty", "zeros", "ones", "full", "rand", "randn", "empty_
 
 
 class MetaParameters(TorchFunctionMode):
-    """Puts tensors that are made to be filled later on the meta device, as long as nobody names another.
+    """Puts tensors that are made to be filled later on the meta device, as long as no other is named.
 
     Under ``torch.device("meta")`` everything goes there, also the small tables that some constructors compute widths
     from (RegNet calls ``.tolist()`` on one). Here ``torch.arange``, ``torch.tensor`` and their kin stay real.
@@ -96,7 +96,7 @@ def load_factory(reference: str) -> nn.Module:
         If it cannot be imported, raises or returns something else; the message carries its own error.
     """
     if reference.count(":") != 1 or not all(reference.split(":")):
-        raise FactoryFailed(f"{reference!r} names no factory: expected package.module:factory")
+        raise FactoryFailed(f"{reference!r} is not a factory: expected package.module:factory")
     module_name, attribute = reference.split(":")
     if "" not in sys.path:
         sys.path.insert(0, "")  # a file beside the user, as python -m would find it

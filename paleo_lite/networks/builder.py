@@ -74,7 +74,7 @@ class Builder:
             raise self.fail(name, f"its output {output} or weights {weights} are not whole numbers")
         elements = [prod(shape) for shape in (output, *weights)]
         if min(elements) < 1 or max(elements) > _ELEMENTS_AT_MOST:
-            raise self.fail(name, f"its output {output} or weights {weights} are empty or beyond all measure")
+            raise self.fail(name, f"its output {output} or weights {weights} are empty or too large")
         count = self._names[name] = self._names.get(name, 0) + 1
         self.layers.append(
             Layer(
@@ -229,11 +229,13 @@ def check_input(where: str, shape: Any) -> Shape:
     Raises
     ------
     BadDescriptor
-        If it is no list of 1 to 4 whole numbers above 0.
+        If it is not a list of 1 to 4 whole numbers above 0.
     """
     fits = isinstance(shape, (list, tuple)) and 1 <= len(shape) <= 4
     if not fits or any(isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= 2**20 for n in shape):
-        raise BadDescriptor(f"{where}: {shape!r} is no shape of an input: expected whole numbers such as 3, 224, 224")
+        raise BadDescriptor(
+            f"{where}: {shape!r} is not the shape of an input: expected whole numbers such as 3, 224, 224"
+        )
     return (1, *shape)
 
 

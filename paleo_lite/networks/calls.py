@@ -87,7 +87,7 @@ class Calls(TorchFunctionMode):
             if len(args) == 1 and not kwargs:
                 return args[0]
         if name in SHAPES_FROM_VALUES or (name in ("getitem", "where") and _picks_by_value(name, args)):
-            raise _needs_values(f"the shape of what {name} gives depends on the values of a tensor")
+            raise _needs_values(f"the shape of {name}'s result depends on the values of a tensor")
         return self._run(function, name, in_place, args, kwargs)
 
     def _run(self, function: Any, name: str, in_place: bool, args: Arguments, kwargs: Named) -> Any:
@@ -213,7 +213,7 @@ class Operations(TorchDispatchMode):
         name = operation_name(function)
         recorder = self.recorder
         if name in SHAPES_FROM_VALUES:
-            raise _needs_values(f"the shape of what {name} gives depends on the values of a tensor")
+            raise _needs_values(f"the shape of {name}'s result depends on the values of a tensor")
         if name not in WANTS_VALUES and any(tensor.is_meta for tensor in tensors_in(args, kwargs)):
             args, kwargs = _map(args, recorder.stand_in), _map(kwargs, recorder.stand_in)
         result = function(*args, **kwargs)
@@ -247,7 +247,7 @@ def _read(name: str, args: Arguments, kwargs: Named) -> Reading | None:
 
 
 def _reading_of(name: str, args: Arguments, kwargs: Named, result: Any) -> Reading | None:
-    """What a call is whose kind depends on its result, or None where it is no operation on tensors."""
+    """What a call is whose kind depends on its result, or None where it is not an operation on tensors."""
     made = tensors_in(result)
     if not made or name in NOT_AN_OPERATION:
         return None
@@ -295,7 +295,7 @@ def _is_same_memory(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def _stay_on_meta(function: Any, name: str, args: Arguments, kwargs: Named) -> tuple[Any, str, Arguments, Named]:
-    """A move to another device is no operation here; a change of type or layout is."""
+    """A move to another device is not an operation here; a change of type or layout is."""
     wanted = [*args[1:], *kwargs.values()]
     if name == "type" and not wanted:
         return torch.Tensor.dtype.__get__, "dtype", args, kwargs

@@ -45,7 +45,7 @@ def find_network(name: str, image_size: int | None = None) -> Network:
     UnknownName
         If no network is called that; the message gives the nearest names.
     BadValue
-        If the image size is no whole number above 0.
+        If the image size is not a whole number above 0.
     BadDescriptor
         If the descriptor is malformed.
     MissingExtra

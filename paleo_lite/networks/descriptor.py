@@ -85,7 +85,7 @@ def read_descriptor(path: Path) -> Network:
     Raises
     ------
     BadDescriptor
-        If the file is no descriptor: the message names file, field and what was expected.
+        If the file is not a descriptor: the message names file, field and what was expected.
     """
     return decode_descriptor(read_bounded(path), path)
 
@@ -100,7 +100,7 @@ def read_bounded(path: Path) -> bytes:
     """
     try:
         if path.stat().st_size > _BYTES_AT_MOST:
-            raise BadDescriptor(f"{path}: larger than {_BYTES_AT_MOST} bytes, which no descriptor is")
+            raise BadDescriptor(f"{path}: larger than {_BYTES_AT_MOST} bytes, too large for a descriptor")
         return path.read_bytes()
     except OSError as error:
         raise BadDescriptor(f"{path}: cannot be read ({error.strerror})") from None

@@ -79,7 +79,7 @@ def read_paleo_json(data: bytes, where: str, image_size: int | None = None) -> N
     Raises
     ------
     BadDescriptor
-        If it is no such file, or describes no network: the message names the layer and what is wrong with it.
+        If it is not such a file, or describes no network: the message names the layer and what is wrong with it.
     """
     try:
         found = msgspec.json.decode(data, type=_File)
@@ -162,7 +162,7 @@ def _in_order(specs: dict[str, _Spec], where: str) -> list[_Spec]:
                 heappush(ready, places[child])
     if len(ordered) < len(specs):
         circle = sorted(name for name, count in waiting.items() if count > 0)[:5]
-        raise BadDescriptor(f"{where}: layers wait for each other in a circle: {', '.join(circle)}")
+        raise BadDescriptor(f"{where}: layers depend on each other in a circle: {', '.join(circle)}")
     return ordered
 
 

@@ -36,7 +36,7 @@ def read_prototxt(data: bytes, where: str, image_size: int | None = None) -> Net
     Raises
     ------
     BadDescriptor
-        If it is no such file, has a layer whose type is not read, or sizes that do not fit: the message names it.
+        If it is not such a file, has a layer whose type is not read, or sizes that do not fit: the message names it.
     """
     net = parse_text(data, where)
     reader = _Reader(where, image_size)
@@ -94,7 +94,7 @@ class _Reader:
         bottoms = []
         for bottom in (str(bottom) for bottom in message.get("bottom", [])):
             if bottom not in self.blobs:
-                raise self.builder.fail(name, f"takes the blob {bottom!r}, which nothing before it leaves")
+                raise self.builder.fail(name, f"takes the blob {bottom!r}, which no layer before it makes")
             bottoms.append(self.blobs[bottom])
         blobs = [blob for blob in bottoms if blob is not None]
         if kind in _NOTHING or not blobs or (kind.endswith("loss") and kind not in LAYERS):

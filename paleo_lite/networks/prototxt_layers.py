@@ -121,7 +121,7 @@ def _reshape(builder: Builder, name: str, message: Message, blobs: list[Blob]) -
     """0 keeps the input's size, -1 takes what is left; the batch stays in front."""
     dims = dims_of((sub(message, "reshape_param").get("shape") or [{}])[0])
     if any(type(size) is not int for size in dims):
-        raise builder.fail(name, f"{dims} are no sizes")
+        raise builder.fail(name, f"{dims} are not valid sizes")
     shape, had = [1], blobs[0].shape
     for place, size in enumerate(dims[1:], 1):
         shape.append(had[place] if size == 0 and place < len(had) else size)
@@ -169,7 +169,7 @@ def whole(builder: Builder, name: str, param: Message, field: str, default: int 
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         missing = value is None
         raise builder.fail(
-            name, f"{field} {'is missing' if missing else f'{value!r} is no whole number of {least} or more'}"
+            name, f"{field} {'is missing' if missing else f'{value!r} is not a whole number of {least} or more'}"
         )
     return value
 

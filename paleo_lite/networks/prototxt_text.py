@@ -44,12 +44,12 @@ def parse_text(data: bytes, where: str) -> Message:
     Raises
     ------
     BadDescriptor
-        If it is no such text: the message says in which line.
+        If it is not such a text: the message says in which line.
     """
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise BadDescriptor(f"{where}: is no text ({error.reason} at byte {error.start})") from None
+        raise BadDescriptor(f"{where}: is not text ({error.reason} at byte {error.start})") from None
     return _Parser(text, where).message("", 0)
 
 

@@ -112,7 +112,7 @@ class Recorder:
             return
         if isinstance(module, torch.jit.ScriptModule):
             name = paths[0] if paths and paths[0] else type(module).__name__
-            raise TraceFailed(f"{name} is TorchScript, which shows no operations: trace what it was made from")
+            raise TraceFailed(f"{name} is TorchScript, which hides its operations: trace the module it was made from")
         parent = self._calls[-1] if self._calls else None
         if parent is None or paths is None:
             path = paths[0] if paths else _join(self.path, type(module).__name__)
@@ -160,7 +160,7 @@ class Recorder:
         self._alive += tensors
 
     def is_own(self, tensor: torch.Tensor) -> bool:
-        """Whether forward itself made a real tensor, so that writing into it changes nobody else's."""
+        """Whether forward itself made a real tensor, so that writing into it changes no other."""
         return id(tensor if tensor._base is None else tensor._base) in self._born
 
     def is_known(self, tensor: torch.Tensor) -> bool:
@@ -213,7 +213,7 @@ class Recorder:
     ) -> None:
         """Append a layer; `written` is the tensor that an in-place call wrote into."""
         if len(self._layers) >= _LAYERS_AT_MOST:
-            raise TraceFailed(f"more than {_LAYERS_AT_MOST} operations: the module does not come to an end")
+            raise TraceFailed(f"more than {_LAYERS_AT_MOST} operations: the module does not seem to end")
         roots, makers = self._roots, self._makers
         inputs = [tensor for tensor in reading.tensors if tensor is not None and id(tensor) not in roots]
         weights = [tensor for tensor in reading.tensors if tensor is not None and id(tensor) in roots]

@@ -58,7 +58,7 @@ class ChromeTrace:
         Raises
         ------
         BadProfile
-            With the byte of the document, if it is no JSON, cut short, or an event has a time that is none. It is
+            With the byte of the document, if it is not JSON, cut short, or a time in it is not a number. It is
             raised before the first batch, since the trace is read whole before.
         """
         with tempfile.TemporaryFile() as spool:
@@ -95,7 +95,7 @@ def _spool(path: Path, rows: Rows, spool: IO[bytes]) -> int:
             writer.write_batch(batch)
     if writer is None:
         raise BadProfile(
-            f"{path}: a trace of {count} events, none of them of the PyTorch profiler's ({', '.join(CATEGORIES)})"
+            f"{path}: a trace of {count} events, none of them from the PyTorch profiler ({', '.join(CATEGORIES)})"
         )
     writer.close()
     around = decode_around(array, _Around)
@@ -103,7 +103,7 @@ def _spool(path: Path, rows: Rows, spool: IO[bytes]) -> int:
     try:
         base_ns = int(base)
     except ValueError:
-        raise BadProfile(f"{path}: baseTimeNanoseconds is {str(base)[:80]!r}, no whole number") from None
+        raise BadProfile(f"{path}: baseTimeNanoseconds is {str(base)[:80]!r}, not a whole number") from None
     if not 0 <= base_ns <= LATEST_US * 1000:
         raise BadProfile(f"{path}: baseTimeNanoseconds is {base_ns}, outside the years 1970 to 2096")
     return base_ns

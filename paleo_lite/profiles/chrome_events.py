@@ -158,12 +158,12 @@ def _exact_times(path: Path, piece: Piece[Decoded]) -> tuple[Integers, NDArray[n
         try:
             times = msgspec.json.decode(raw, type=_Times)
         except msgspec.ValidationError as error:
-            raise bad_event(path, piece, index, f"a time that is no number ({error})") from None
+            raise bad_event(path, piece, index, f"a time that is not a number ({error})") from None
         if times.ts is None or not times.ts.is_finite() or not -LATEST_US < times.ts < LATEST_US:
-            raise bad_event(path, piece, index, f"an event whose ts is {_short(times.ts)}, no time in microseconds")
+            raise bad_event(path, piece, index, f"an event whose ts is {_short(times.ts)}, not a time in microseconds")
         if times.dur is not None and not (times.dur.is_finite() and 0 <= times.dur < LATEST_US):
             raise bad_event(
-                path, piece, index, f"an event whose dur is {_short(times.dur)}, no duration in microseconds"
+                path, piece, index, f"an event whose dur is {_short(times.dur)}, not a duration in microseconds"
             )
         start_ns.append(int((times.ts * 1000).to_integral_value(ROUND_HALF_EVEN)))
         duration_ns.append(np.nan if times.dur is None else float(times.dur * 1000))

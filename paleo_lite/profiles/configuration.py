@@ -28,14 +28,14 @@ def parse_name(name: str, pattern: str | None = None) -> dict[str, Any]:
     Raises
     ------
     BadValue
-        If the pattern is no regular expression or names no group.
+        If the pattern is not a regular expression or has no named group.
     """
     try:
         compiled = re.compile(pattern or SURFBOARD)
     except re.error as error:
-        raise BadValue(f"the name pattern is no regular expression: {error}") from None
+        raise BadValue(f"the name pattern is not a regular expression: {error}") from None
     if not compiled.groupindex:
-        raise BadValue("the name pattern names nothing: write groups as (?P<batch_size>\\d+)")
+        raise BadValue("the name pattern has no named group: write groups as (?P<batch_size>\\d+)")
     match = compiled.search(name)
     if match is None:
         return {}

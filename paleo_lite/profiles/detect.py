@@ -55,7 +55,7 @@ def open_profile(path: Path, name_pattern: str | None = None) -> Profile:
         if reader.recognises(path, head):
             return Profile(path, reader.name, reader, parse_name(path.name, name_pattern))
     known = "; ".join(reader.what for reader in readers)
-    raise UnknownFormat(f"{path}: no profile that paleo-lite reads. It reads: {known}")
+    raise UnknownFormat(f"{path}: not a profile that paleo-lite reads. It reads: {known}")
 
 
 def load_reader(module: str, name: str) -> Reader:

@@ -1,7 +1,7 @@
 """One array of a JSON document that may be larger than memory, a bounded piece at a time.
 
 msgspec does the parsing. What is ours is where to cut: a piece that ends between two elements is a JSON array once
-it stands in brackets, and a piece that ends anywhere else is none, for it leaves a string or a bracket open that the
+it stands in brackets, and a piece that ends anywhere else is not, for it leaves a string or a bracket open that the
 one closing bracket cannot close. So a cut may be guessed from the bytes, and the decoder proves or refutes it; a
 refuted guess is replaced by counting brackets outside strings.
 """
@@ -154,7 +154,7 @@ class JsonArray(Generic[T]):
 
     def _take(self, cut: int, after: int) -> Piece[T]:
         if (self._after_comma or after > cut) and not self._buffer[:cut].strip():
-            raise self._bad(cut, "a comma beside which no element stands")
+            raise self._bad(cut, "a comma without an element")
         text = b"[" + self._buffer[:cut] + b"]"
         try:
             decoded = self.decode(text)
@@ -172,8 +172,8 @@ class JsonArray(Generic[T]):
             return self._bad(0, "a text that is not UTF-8 follows")
         place = _place_of(error)
         if place is None:
-            return self._bad(0, f"no JSON ({error})")
-        return self._bad(min(place, len(text)) - 1, f"no JSON ({_BYTE.sub('', str(error)).strip()})")
+            return self._bad(0, f"not JSON ({error})")
+        return self._bad(min(place, len(text)) - 1, f"not JSON ({_BYTE.sub('', str(error)).strip()})")
 
     def _bad(self, place: int, what: str) -> BadProfile:
         return bad_at(self.path, self._offset + place, what)
@@ -188,7 +188,7 @@ class JsonArray(Generic[T]):
             try:
                 part = file.read(min(PIECE, size - length))
             except (EOFError, OSError, zlib.error) as error:
-                raise self._bad(length, f"the file cannot be read on ({error})") from None
+                raise self._bad(length, f"the file cannot be read further ({error})") from None
             self._ended = not part
             parts.append(part)
             length += len(part)
@@ -216,7 +216,7 @@ def decode_around(array: JsonArray[Any], type_: type[T]) -> T | None:
         return msgspec.json.decode(array.around, type=type_)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise BadProfile(
-            f"{array.path}: what stands around {array.key!r}, up to byte {array._offset + len(array._buffer)}, cannot "
+            f"{array.path}: what surrounds {array.key!r}, up to byte {array._offset + len(array._buffer)}, cannot "
             f"be read ({_BYTE.sub('', str(error)).strip()})"
         ) from None
 

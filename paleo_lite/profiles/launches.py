@@ -1,7 +1,7 @@
 """Which operation launched a kernel, and in which direction: what a PyTorch trace tells only between its lines.
 
 A kernel's ``External id`` names the innermost operation that ran when it was launched. Many versions of the profiler
-wrote the correlation id there instead (in all events alike): such ids are no link, and the call that launched the
+wrote the correlation id there instead (in all events alike): such ids are not a link, and the call that launched the
 kernel, found by its correlation, is looked up among the operations that were running on its thread.
 """
 

@@ -45,7 +45,7 @@ def numbered_lines(path: Path, most: int | None = None) -> Iterator[tuple[int, s
     Raises
     ------
     BadProfile
-        If the file cannot be read or decompressed, holds more than `most`, or a line is too long or is no text.
+        If the file cannot be read or decompressed, holds more than `most`, or a line is too long or is not text.
     """
     number = blank = size = 0
     try:
@@ -103,7 +103,7 @@ def quantity_of(text: str, units: Mapping[str, float]) -> float:
     Raises
     ------
     ValueError
-        If the number is none or the unit is not among `units`.
+        If it is not a number or the unit is not among `units`.
     """
     match = _NUMBER.match(text)
     factor = units.get(text[match.end() :].strip()) if match else None
@@ -171,7 +171,7 @@ class CsvTable:
                 continue
             yield number, fields
         if not self.names:
-            raise BadProfile(f"{self.path}: no heading that this profiler prints above its table")
+            raise BadProfile(f"{self.path}: the heading that this profiler prints above its table is missing")
 
     def _names(self, number: int, line: str) -> list[str]:
         try:
@@ -183,14 +183,14 @@ class CsvTable:
                 f"{self.path}: line {number}: the heading is {shown(line)}, expected columns between {self.delimiter!r}"
             )
         if len(set(names)) < len(names):
-            raise BadProfile(f"{self.path}: line {number}: a column stands twice in the heading")
+            raise BadProfile(f"{self.path}: line {number}: a column appears twice in the heading")
         return names
 
     def _fields(self, number: int, line: str) -> list[str]:
         try:
             return next(csv.reader([line], delimiter=self.delimiter, strict=True))
         except csv.Error as error:
-            raise BadProfile(f"{self.path}: line {number}: no CSV ({error})") from None
+            raise BadProfile(f"{self.path}: line {number}: not CSV ({error})") from None
 
 
 def gpu_category(name: str) -> str:

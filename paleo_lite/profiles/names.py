@@ -1,6 +1,6 @@
 """Names of kernels: what is left of a C++ name when templates and parameters go, and the class of work that it tells.
 
-A CUDA kernel is a free function (``__global__`` is no member function), so its name is namespaces and one identifier
+A CUDA kernel is a free function (``__global__`` is not a member function), so its name is namespaces and one identifier
 before the first list of template arguments or parameters. That much of an Itanium-mangled name is read here in one
 pass. General demanglers expand substitutions, which a hostile name makes exponentially long, and they refuse the
 truncated names that profilers write.

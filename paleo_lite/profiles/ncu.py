@@ -89,7 +89,7 @@ def _metric_names(path: Path) -> list[str]:
         if len(names) > _MOST_METRICS:
             raise BadProfile(f"{path}: more than {_MOST_METRICS} metrics")
     if not count:
-        raise BadProfile(f"{path}: a heading of Nsight Compute and no kernel below it")
+        raise BadProfile(f"{path}: a heading of Nsight Compute without a kernel below it")
     return list(names)
 
 

@@ -50,7 +50,7 @@ class NsysStatsCsv:
         Raises
         ------
         BadProfile
-            With the line, if a row is cut or a number is none; and if two reports tell of the same sort of event,
+            With the line, if a row is cut or a number cannot be read; and if two reports hold the same sort of event,
             which would count twice.
         """
         rows: list[dict[str, Any]] = []
@@ -97,14 +97,14 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
             )
         yield row
     if not found:
-        raise BadProfile(f"{path}: no heading of a report that is read (of traces and summaries of nsys stats)")
+        raise BadProfile(f"{path}: no heading of a report that can be read (traces and summaries of nsys stats)")
 
 
 def _fields(path: Path, number: int, line: str) -> list[str]:
     try:
         return next(csv.reader([line], strict=True))
     except csv.Error as error:
-        raise BadProfile(f"{path}: line {number}: no CSV ({error})") from None
+        raise BadProfile(f"{path}: line {number}: not CSV ({error})") from None
 
 
 class _Report:
@@ -117,7 +117,7 @@ class _Report:
             match = _UNIT.fullmatch(text.strip())
             name, unit = (match["name"], match["unit"]) if match else (text.strip(), "")
             if name in self.columns:
-                raise BadProfile(f"{path}: line {line}: column {shown(name)} stands twice in the heading")
+                raise BadProfile(f"{path}: line {line}: column {shown(name)} appears twice in the heading")
             self.columns[name] = (index, unit)
         self.width = len(heading)
         self.called = self._one_of(*_NAMES)

@@ -51,7 +51,7 @@ class GpuTraceCsv:
         Raises
         ------
         BadProfile
-            If the heading or its units are changed, a row is cut or a number is none: with the line.
+            If the heading or its units are changed, a row is cut or a number cannot be read: with the line.
         """
         table = CsvTable(path, _TRACE_HEADING, units=True)
         names: list[str] = []
@@ -112,7 +112,7 @@ class MetricsCsv:
                     f"{path}: line {number}: no metric with an average under {shown(','.join(table.names))}"
                 )
             if not row["Invocations"].isdecimal() or len(row["Invocations"]) > 18:
-                raise BadProfile(f"{path}: line {number}: {shown(row['Invocations'])} is no number of invocations")
+                raise BadProfile(f"{path}: line {number}: {shown(row['Invocations'])} is not a number of invocations")
             key = (section, row["Device"], row["Kernel"])
             if what in kernels.get(key, {}):  # another process ran the same kernel
                 section += 1
@@ -254,5 +254,5 @@ def _metric(path: Path, number: int, text: str) -> float | None:
     except (ValueError, KeyError):
         value = math.nan
     if math.isnan(value):
-        raise BadProfile(f"{path}: line {number}: {shown(text)} is no metric's value")
+        raise BadProfile(f"{path}: line {number}: {shown(text)} is not the value of a metric")
     return value * factor

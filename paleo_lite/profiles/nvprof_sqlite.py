@@ -190,7 +190,7 @@ class _Reader:
                 self.names.clear()
             found = self.connection.execute("SELECT value FROM StringTable WHERE _id_ = ?", (number,)).fetchone()
             if found is None:
-                raise BadProfile(f"{self.path}: StringTable has no entry {number}, which an activity is called by")
+                raise BadProfile(f"{self.path}: StringTable has no entry {number}, which an activity has as its name")
             self.names[number] = str(found[0])[:_LONGEST_NAME]
         return self.names[number]
 

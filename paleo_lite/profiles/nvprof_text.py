@@ -86,7 +86,7 @@ class SummaryText:
         Raises
         ------
         BadProfile
-            If a heading is changed, a row is cut, or a time is no time: with the line.
+            If a heading is changed, a row is cut, or a time cannot be read: with the line.
         """
         rows = []
         for row in _rows(path):
@@ -158,19 +158,19 @@ def _rows(path: Path) -> Iterator[_Row]:
 def _check_no_row(path: Path, number: int, line: str) -> None:
     """The program's own output may follow a section, half a row may not."""
     if _LIKE_A_ROW.match(line):
-        raise BadProfile(f"{path}: line {number}: {shown(line.strip())} is no whole row of an nvprof summary")
+        raise BadProfile(f"{path}: line {number}: {shown(line.strip())} is not a whole row of an nvprof summary")
 
 
 def _row(path: Path, number: int, kind: str, name: str, calls: str, times: list[str], percent: str) -> _Row:
     if kind not in _TYPES:
-        raise BadProfile(f"{path}: line {number}: {shown(kind)} is no section of an nvprof summary that is known")
+        raise BadProfile(f"{path}: line {number}: {shown(kind)} is not a known section of an nvprof summary")
     if not (calls.isdecimal() and calls.isascii()) or len(calls) > 18:
-        raise BadProfile(f"{path}: line {number}: {shown(calls)} is no number of calls")
+        raise BadProfile(f"{path}: line {number}: {shown(calls)} is not a number of calls")
     try:
         total, mean, least, most = [quantity_of(text, TIME_NS) for text in times]
         share = number_of(percent)
     except ValueError as error:
-        raise BadProfile(f"{path}: line {number}: {shown(str(error))} is no number or has no unit") from None
+        raise BadProfile(f"{path}: line {number}: {shown(str(error))} is not a number with a unit") from None
     if min(total, mean, least, most) < 0:
         raise BadProfile(f"{path}: line {number}: a time is negative")
     return _Row(_TYPES[kind] or gpu_category(name), name, total, int(calls), mean, least, most, share)
@@ -180,7 +180,7 @@ def _fields(path: Path, number: int, line: str, names: list[str]) -> dict[str, s
     try:
         fields = next(csv.reader([line], strict=True))
     except csv.Error as error:
-        raise BadProfile(f"{path}: line {number}: no CSV ({error})") from None
+        raise BadProfile(f"{path}: line {number}: not CSV ({error})") from None
     if len(fields) != len(names):
         raise BadProfile(f"{path}: line {number}: {len(fields)} columns, expected {len(names)}")
     return dict(zip(names, fields))
@@ -212,7 +212,7 @@ def _migration(path: Path, number: int, line: str, device: int | None) -> _Row |
         duration = quantity_of(time, TIME_NS)
         calls = int(count) if len(count) <= 18 else -1
     except ValueError:
-        raise BadProfile(f"{path}: line {number}: {shown(line.strip())} is no whole row of unified memory") from None
+        raise BadProfile(f"{path}: line {number}: {shown(line.strip())} is not a whole row of unified memory") from None
     if min(calls, duration, moved or 0) < 0:
         raise BadProfile(f"{path}: line {number}: a count, size or time is out of range")
     return _Row("memcpy", f"[Unified Memory {name}]", duration, calls, None, None, None, None, moved, device)

@@ -45,7 +45,7 @@ ABSENT = ("", "-", "na", "na=na,")
 """What pyprof writes where it knows nothing."""
 
 _ROWS = 2**18
-_GROUP_BYTES = 4 * 2**30  # a row group is read whole: more than this is no pyprof file
+_GROUP_BYTES = 4 * 2**30  # a row group is read whole: more than this is not a pyprof file
 _BLOCK_BYTES = 2**20
 _PROBLEMS = (pa.ArrowException, OSError, ValueError, OverflowError, IndexError, MemoryError)
 
@@ -111,7 +111,7 @@ class PyprofCsv:
                     yield _tidy(path, row, piece, wanted, columns)
                     row += piece.num_rows
         except _PROBLEMS as error:
-            raise BadProfile(f"{path}: no pyprof CSV that can be read ({_first_line(error)})") from None
+            raise BadProfile(f"{path}: cannot be read as a pyprof CSV ({_first_line(error)})") from None
 
 
 def _open(path: Path, texts: Sequence[str] = ()) -> pq.ParquetFile:
@@ -221,7 +221,7 @@ def _text(values: pa.Array) -> pa.Array:
     known = np.array([name not in ABSENT for name in names], bool)
     indices = to_numpy(values.indices, -1)
     if len(indices) and not -1 <= indices.min() <= indices.max() < len(names):  # which Arrow does not look after
-        raise ValueError("text that refers to no entry of its dictionary")
+        raise ValueError("text that refers to a missing entry of its dictionary")
     if known.all():
         return values
     # Rows without a text have -1, the entry past the end, which is absent.

@@ -79,7 +79,7 @@ def _check_length(path: Path) -> None:
     if header[:2] == b"\x1f\x8b":
         raise BadProfile(f"{path}: compressed SQLite, which cannot be read as it is: decompress it first (gunzip)")
     if len(header) < 100 or not header.startswith(MAGIC):
-        raise BadProfile(f"{path}: no SQLite, or cut within its header")
+        raise BadProfile(f"{path}: not SQLite, or cut within its header")
     page = int.from_bytes(header[16:18], "big")
     page = 65536 if page == 1 else page
     pages = int.from_bytes(header[28:32], "big")

@@ -3,7 +3,7 @@
 TAU counts in microseconds. A timer has calls and two times, inclusive and exclusive of the timers called within: the
 inclusive is `duration_ns`, the exclusive ``metric.exclusive_ns``. TAU stops the timer of a thread late, which makes
 the exclusive time of its ``.TAU application`` negative, so it is given as it stands; the few inclusive times that are
-negative (down to -182 us in pthread_join) are no durations and are null. Message sizes are events without a time:
+negative (down to -182 us in pthread_join) are not durations and are null. Message sizes are events without a time:
 `calls` is the number of messages, `bytes` all of them together.
 """
 
@@ -40,7 +40,7 @@ _CONFIGURATION = {
 
 _WORDS = pa.dictionary(pa.int32(), pa.string())
 _ROWS = 2**16
-_GROUP_BYTES = 4 * 2**30  # a row group is read whole: more than this is no table of TAU's
+_GROUP_BYTES = 4 * 2**30  # a row group is read whole: more than this is not a table of TAU's
 _PROBLEMS = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 

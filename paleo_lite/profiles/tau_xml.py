@@ -183,7 +183,7 @@ class _Reader:
         try:
             values = [number_of(word) for word in words[1:]]
         except ValueError as error:
-            raise self._bad(f"{shown(str(error))} is no number") from None
+            raise self._bad(f"{shown(str(error))} is not a number") from None
         if len(words) != expected:
             raise self._bad(f"{len(words)} numbers, expected {expected}")
         if not 0 <= values[0] < 2**53:
@@ -205,7 +205,7 @@ class _Reader:
     def _times(self, values: list[float]) -> dict[str, float | None]:
         time = self.time.get(self.thread) or self.time.get("*")
         if time not in self.metrics:
-            raise self._bad("no metric that is time")
+            raise self._bad("no metric of time")
         exclusive, inclusive = values[2 + 2 * self.metrics.index(time) :][:2]
         if not max(abs(exclusive), abs(inclusive)) < 2**53:
             raise self._bad("a time out of range")
@@ -220,7 +220,7 @@ class _Reader:
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
-    """The file as UTF-8 without its XML declaration; a byte that is none is read as Latin-1."""
+    """The file as UTF-8 without its XML declaration; a byte that is not UTF-8 is read as Latin-1."""
     decoder = codecs.getincrementaldecoder("utf-8")("paleo-latin-1")
     first = True
     try:

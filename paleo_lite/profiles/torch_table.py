@@ -62,8 +62,8 @@ class TorchTable:
         Raises
         ------
         BadProfile
-            If the heading is changed, the table or a row is cut, a time is none, or there are several tables: with the
-            line.
+            If the heading is changed, the table or a row is cut, a time is not a number, or there are several tables:
+            with the line.
         """
         rows = [_row(path, number, cells) for number, cells in _cells(path)]
         names = {row["kernel"] for row in rows if row["category"] == "cpu"}
@@ -103,7 +103,7 @@ def _cells(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         elif not ended:
             cells = _slices(line, spans) if spans else [cell.strip() for cell in line.split("\t")]
             if cells is None or len(cells) != len(names):
-                raise BadProfile(f"{path}: line {number}: {shown(line.strip())} is no row of {len(names)} columns")
+                raise BadProfile(f"{path}: line {number}: {shown(line.strip())} is not a row of {len(names)} columns")
             row = _in_order(dict(zip(names, cells)))
             filled = {name for name in names if row[name]}
             if all(name == "Source Location" or _FLOPS.fullmatch(name) for name in filled):
@@ -124,10 +124,10 @@ def _heading(path: Path, number: int, line: str, rule: str) -> tuple[list[str], 
     cells = _slices(line, spans) if spans else [cell.strip() for cell in line.split("\t")]
     if cells is None or len(cells) < 2:
         raise BadProfile(f"{path}: line {number}: a heading that is not under a rule of dashes")
-    if cells[-1] == "" and spans:  # a rule too many: PyTorch draws one for a column of shapes that nobody has
+    if cells[-1] == "" and spans:  # a rule too many: PyTorch draws one for an empty column of shapes
         cells, spans = cells[:-1], spans[:-1]
     if len(set(cells)) < len(cells):
-        raise BadProfile(f"{path}: line {number}: a column stands twice in the heading")
+        raise BadProfile(f"{path}: line {number}: a column appears twice in the heading")
     return cells, spans
 
 
@@ -178,7 +178,7 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
     counted = next((name for name in ("# of Calls", "Number of Calls", "Calls") if name in cells), "")
     calls = read(counted, number_of)
     if calls is not None and (calls != int(calls) or not 0 <= calls < 2**53):
-        raise BadProfile(f"{path}: line {number}: {calls:g} is no number of calls")
+        raise BadProfile(f"{path}: line {number}: {calls:g} is not a number of calls")
     total, own = time("CPU total"), time("Self CPU", "Self CPU total")
     on_device, own_on_device = time(f"{device} total"), time(f"Self {device}", f"Self {device} total")
     if total is None and on_device is None:

@@ -70,7 +70,7 @@ class HotspotsCsv:
         Raises
         ------
         BadProfile
-            If there is no CPU time, a row is cut or split by its function's commas, or a time is none: with the line.
+            If there is no CPU time, a row is cut or split by its function's commas, or a time is wrong: with the line.
         """
         table = CsvTable(path, _HEADING, units=False, delimiter=_delimiter(path), most=SUMMARY_BYTES)
         numbers: list[int] = []
@@ -127,7 +127,7 @@ class ApsSummary:
         Raises
         ------
         BadProfile
-            If there is no summary, no value in it, or the elapsed time is no time: with the line.
+            If there is no summary, no value in it, or the elapsed time cannot be read: with the line.
         """
         application: dict[str, Any] = {"category": "cpu", "kernel": "application"}
         calls: list[dict[str, Any]] = []
@@ -150,7 +150,7 @@ class ApsSummary:
                 name = "_".join(filter(None, [*map(_slug, names), _UNITS.get(unit, "")]))
                 value = _finite(path, number, match["number"])
                 if application.setdefault(f"metric.{name}", value) != value:
-                    raise BadProfile(f"{path}: line {number}: {shown(label)} stands twice with different values")
+                    raise BadProfile(f"{path}: line {number}: {shown(label)} appears twice with different values")
             if len(application) + len(calls) > _MOST_COLUMNS:
                 raise BadProfile(f"{path}: line {number}: more than {_MOST_COLUMNS:,} values, expected a summary")
         rows = [application, *calls]
@@ -213,7 +213,7 @@ def _facts(path: Path) -> Iterator[tuple[int, list[str], str]]:
 
 def _seconds(path: Path, number: int, label: str, match: re.Match[str] | None) -> float:
     if match is None or match["unit"] not in ("s", "ms"):
-        raise BadProfile(f"{path}: line {number}: {label} is no time in seconds")
+        raise BadProfile(f"{path}: line {number}: {label} is not a time in seconds")
     value = _finite(path, number, match["number"])
     if value < 0:
         raise BadProfile(f"{path}: line {number}: {label} is negative")
@@ -224,7 +224,7 @@ def _finite(path: Path, number: int, text: str) -> float:
     try:
         return number_of(text)
     except ValueError:
-        raise BadProfile(f"{path}: line {number}: {shown(text)} is no number") from None
+        raise BadProfile(f"{path}: line {number}: {shown(text)} is not a number") from None
 
 
 def _slug(text: str) -> str:

@@ -124,7 +124,7 @@ def links_page(links: dict[str, Link]) -> Page:
 
 
 def moving_page(links: dict[str, Link], move_bytes: float) -> Page:
-    """How long an amount of data takes over each link; where the course slides' own figures are off, notes say so."""
+    """How long an amount of data takes over each link; notes say where sources disagree about its bandwidth."""
     rows = []
     for identity, link in links.items():
         seconds = move_bytes / link.bandwidth_bytes_per_s
@@ -135,8 +135,7 @@ def moving_page(links: dict[str, Link], move_bytes: float) -> Page:
         Column("move_s", "exactly, s", lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.3g}"),
     ]
     headline = f"{format_si(move_bytes, 'B')} over {len(rows)} links, each at its full bandwidth of one direction"
-    slides = {identity: link.conflicts for identity, link in links.items() if identity.startswith("seed003-")}
-    notes = [f"{identity}: {text}" for identity, texts in slides.items() for text in texts]
+    notes = [f"{identity}: {text}" for identity, link in links.items() for text in link.conflicts]
     return Page(headline, (), [Sheet("", columns, rows)], notes)
 
 

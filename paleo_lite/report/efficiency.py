@@ -110,7 +110,7 @@ def _figures(method: str) -> list[Column]:
 
 
 def _one(row: dict[str, Any]) -> list[Sheet]:
-    """Where an iteration's time goes, and what of it nobody counts."""
+    """Where an iteration's time goes, and what of it is not counted."""
     parts = []
     for part in ("forward", "backward", "update", "other"):
         if (time_s := row[f"{part}_s"]) is not None:

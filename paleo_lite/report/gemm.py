@@ -41,12 +41,12 @@ def gemm_page(times: GemmTimes) -> Page:
 
 def _facts(times: GemmTimes) -> list[tuple[str, str]]:
     bound = f"{format_si(times.flops, 'FLOP')} (2 M N K) / {format_si(times.peak_per_s, 'FLOP/s')} = "
-    bound += f"{format_si(times.peak_time_s, 's', 3)} for each product: nobody is faster"
+    bound += f"{format_si(times.peak_time_s, 's', 3)} for each product at best"
     facts = [("at peak", bound), ("peak", times.peak_words)]
     moved = f"{format_si(times.bytes, 'B')} for each product, {_plain(times.intensity)} FLOP per byte"
     if times.ridge_point is not None:
         bounded = "arithmetic" if times.intensity >= times.ridge_point else "memory"
-        moved += f"; the ridge point is {_plain(times.ridge_point)}, so that {bounded} bounds it"
+        moved += f"; the ridge point is {_plain(times.ridge_point)}, so {bounded} bounds it"
     facts.append(("memory", moved))
     tiling = times.ways[0].tiling
     if tiling is not None:

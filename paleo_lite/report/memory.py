@@ -10,9 +10,9 @@ _MEANINGS = {
     "parameters": "weights, and running statistics of batch norms",
     "gradients": "of the weights",
     "optimizer": "state that stays from step to step",
-    "activations": "kept for the backward pass",
+    "activations": "saved for the backward pass",
     "inputs": "what the network is given",
-    "workspace": "results not kept and gradients of activations, at the peak",
+    "workspace": "results not saved and gradients of activations, at the peak",
 }
 
 

@@ -86,7 +86,9 @@ class PredictedBeside(msgspec.Struct, frozen=True, eq=False):
             "(autotuning) and those unlike the others are left out"
         ]
         if not measured.has_ops:
-            notes.append("the profile names no operations: matrix products of convolutions and linear layers are one")
+            notes.append(
+                "the profile does not name operations: matrix products of convolutions and linear layers are one kind"
+            )
         return (*notes, *self.prediction.notes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -189,13 +191,13 @@ def predicted_page(beside: PredictedBeside, top: int | None = 10) -> Page:
     sheets = [Sheet("Per iteration, by kind of layer", _columns("kind"), [row.to_dict() for row in kinds], [total])]
     layers = beside.layers if top is None else beside.layers[:top]
     if layers:
-        title = f"Layers where they part most, {len(layers)} of {len(beside.layers)} that match up"
+        title = f"Layers that differ most, {len(layers)} of {len(beside.layers)} that match"
         sheets.append(Sheet(title, _columns("layer"), [row.to_dict("layer") for row in layers]))
     worst = beside.kinds[0]
     headline = (
         f"{prediction.network} on {prediction.device.name}, batch {prediction.batch_size}, {prediction.phase}: "
-        f"measured {format_si(beside.measured_s, 's')}, predicted {format_si(prediction.time_s, 's')}; they part most "
-        f"in {worst.name}, {worst.part}"
+        f"measured {format_si(beside.measured_s, 's')}, predicted {format_si(prediction.time_s, 's')}; they differ "
+        f"most in {worst.name}, {worst.part}"
     )
     return Page(
         headline,

@@ -32,7 +32,7 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
         kinds = [{"kind": kind, **entry} for kind, entry in prediction.by_kind().items()]
         if prediction.terms.overhead_s:
             share = prediction.terms.overhead_s / prediction.time_s
-            kinds.append({"kind": "besides layers", "time_s": prediction.terms.overhead_s, "share": share})
+            kinds.append({"kind": "overhead", "time_s": prediction.terms.overhead_s, "share": share})
         sheets.append(Sheet("Time by kind of layer", _kind_columns(prediction), kinds, [total | {"kind": "total"}]))
         sheet = layer_sheet(prediction, layers if top is None else _slowest(layers, top))
         if sheet.rows:
@@ -85,7 +85,12 @@ def _facts(prediction: Prediction) -> list[tuple[str, str]]:
             )
         )
     if prediction.execution != "eager":
-        facts.append(("execution", f"{prediction.execution}: {prediction.kernels} kernels, bytes of fused layers gone"))
+        facts.append(
+            (
+                "execution",
+                f"{prediction.execution}: {prediction.kernels} kernels, without the bytes between fused layers",
+            )
+        )
     if "80" in prediction.intervals:
         facts.append(("at 80 %", say_interval(prediction.intervals["80"])))
     if prediction.parameters is not None:

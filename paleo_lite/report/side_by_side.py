@@ -11,11 +11,11 @@ from .sheet import Column, Sheet
 
 
 def shares_by_bound(prediction: Prediction) -> dict[str, float]:
-    """Share of the time of all layers that each bound takes, largest first; ``besides layers`` is a step's own."""
+    """Share of the time of all layers that each bound takes, largest first; ``overhead`` is a step's own."""
     seconds: dict[str, float] = {}
     for row in prediction.rows():
         seconds[row["bound"]] = seconds.get(row["bound"], 0.0) + row["time_s"]
-    seconds["besides layers"] = prediction.terms.overhead_s
+    seconds["overhead"] = prediction.terms.overhead_s
     whole = prediction.time_s
     shares = {bound: time_s / whole for bound, time_s in seconds.items() if time_s}
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
@@ -24,13 +24,13 @@ def shares_by_bound(prediction: Prediction) -> dict[str, float]:
 def bound_sentence(prediction: Prediction) -> str:
     """What bounds a prediction, in words: ``compute bounds 77% of the time, memory 22%; 1% is spent ...``."""
     shares = {bound: _percent(share) for bound, share in shares_by_bound(prediction).items()}
-    besides = shares.pop("besides layers", None)
+    overhead = shares.pop("overhead", None)
     bounds = [f"{bound} {share}" for bound, share in shares.items()]
     if bounds:
         bounds[0] = f"{bounds[0].replace(' ', ' bounds ', 1)} of the time"
     said = [", ".join(bounds)] if bounds else []
-    if besides:
-        said.append(f"{besides} is spent besides layers")
+    if overhead:
+        said.append(f"{overhead} is overhead")
     return "; ".join(said) or "no layer takes time"
 
 

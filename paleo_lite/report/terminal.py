@@ -123,7 +123,7 @@ def bar_of(share: Any) -> str:
 
 
 def _widths(sheet: Sheet, columns: list[Column], width: int) -> list[int]:
-    """What each column takes: all it wants where there is room, else the folding ones share what the others leave."""
+    """The width of each column: what it needs where there is room, else folding ones share what the others leave."""
     wanted = []
     for column in columns:
         foot = [_clean(column.text(row)) for row in sheet.foot if column.key in row]

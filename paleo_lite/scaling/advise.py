@@ -32,7 +32,7 @@ class Advice(msgspec.Struct, frozen=True):
     why : str
         A sentence on the first.
     refused : dict of str to str
-        Strategies that cannot be had here, and why.
+        Strategies that are impossible here, and why.
     """
 
     rows: list[ScaleRow]
@@ -63,7 +63,7 @@ def advise(
 ) -> Advice:
     """Try all strategies and collectives on a number of devices.
 
-    Bounds are no plans and butterfly mixing no exchange of everything: both are left out. Where two strategies are
+    Bounds are not plans, and butterfly mixing does not exchange everything: both are left out. Where two strategies are
     within 2 % of each other the one listed earlier, which is the simpler one, comes first.
 
     Parameters
@@ -79,7 +79,7 @@ def advise(
     Raises
     ------
     BadValue
-        If no strategy can be had.
+        If no strategy is possible.
     """
     settings = settings or Settings()
     asked = [settings.collective] if settings.collective else list(collectives)
@@ -91,7 +91,7 @@ def advise(
         known: Sequence[str] = _WITH_COLLECTIVE.get(name, ())
         tried = [each for each in (asked or known) if each in known or each not in COLLECTIVES] if known else [None]
         if not tried:
-            refused[name] = f"exchanges by {', '.join(asked)} are none of it"
+            refused[name] = f"does not exchange by {', '.join(asked)}"
         rows: list[ScaleRow] = []
         for collective in tried if workers > 1 else [None]:
             one = msgspec.structs.replace(settings, collective=collective)
@@ -105,7 +105,7 @@ def advise(
         if rows:
             found.append(min(rows, key=lambda row: row.time_s))
     if not found:
-        raise BadValue("no strategy can be had: " + "; ".join(dict.fromkeys(refused.values())))
+        raise BadValue("no strategy is possible: " + "; ".join(dict.fromkeys(refused.values())))
     found = _ranked(found)
     return Advice(found, _why(found, job), refused)
 
@@ -124,8 +124,8 @@ def _why(rows: list[ScaleRow], job: Job) -> str:
     best = rows[0]
     if not best.fits:
         return (
-            f"none fits into the memory of {job.machine.device.name}: "
-            "smaller batches, checkpointing or more devices would"
+            f"no strategy fits into the memory of {job.machine.device.name}: "
+            "use smaller batches, checkpointing or more devices"
         )
     named = best.strategy + (f" with {best.collective}" if best.collective else "")
     because = f"{best.exposed_s / best.time_s:.0%} of the step waits for exchanges"
@@ -137,5 +137,5 @@ def _why(rows: list[ScaleRow], job: Job) -> str:
     second = rows[1]
     gap = second.time_s / best.time_s - 1
     if gap <= 0:
-        return f"{named}: {because}; {second.strategy} is no more than {-gap:.1%} faster, and less simple"
+        return f"{named}: {because}; {second.strategy} is at most {-gap:.1%} faster, and less simple"
     return f"{named}: {because}; {second.strategy} takes {gap:.1%} longer, limited by {second.limited_by}"

@@ -6,7 +6,7 @@ D bytes, n workers; every formula stands with its source.
 
 Sources: PALEO (Qi, Sparks, Talwalkar, ICLR 2017) for one-to-all, tree, butterfly and butterfly mixing (Zhao, Canny, SDM
 2013), which have no latency there; Thakur, Rabenseifner, Gropp, IJHPCA 2005, for the latencies and for numbers of
-workers that are no power of two; Patarasuk, Yuan, JPDC 2009, for the ring and the fewest bytes, 2 (n - 1) / n D;
+workers that are not a power of two; Patarasuk, Yuan, JPDC 2009, for the ring and the fewest bytes, 2 (n - 1) / n D;
 Sanders, Speck, Traeff, Parallel Computing 2009, for the two trees, which NCCL has had since 2.4.
 """
 
@@ -122,7 +122,7 @@ def check_workers(workers: Any) -> Floats:
     """
     n = np.asarray(workers)
     if n.dtype.kind not in "iuf" or not np.all((n >= 1) & (n == np.floor(n)) & np.isfinite(n)):
-        raise BadValue(f"workers are whole numbers of 1 or more, not {workers!r}")
+        raise BadValue(f"workers must be whole numbers of 1 or more, not {workers!r}")
     return n.astype(np.float64)
 
 
@@ -136,7 +136,7 @@ def check_bytes(message_bytes: Any) -> Floats:
     """
     size = np.asarray(message_bytes)
     if size.dtype.kind not in "iuf" or not np.all((size >= 0) & np.isfinite(size)):
-        raise BadValue(f"a message has 0 or more bytes, not {message_bytes!r}")
+        raise BadValue(f"a message must have 0 or more bytes, not {message_bytes!r}")
     return size.astype(np.float64)
 
 
@@ -147,7 +147,7 @@ def _log2(n: Any) -> Any:
 
 
 def butterfly_steps(n: Any) -> Any:
-    """Exchanges of recursive doubling: log2 n, or floor(log2 n) + 2 where n is no power of two.
+    """Exchanges of recursive doubling: log2 n, or floor(log2 n) + 2 where n is not a power of two.
 
     The workers beyond the power of two hand their message to a partner first and get the sum last (Thakur et al. 2005).
     """

@@ -74,7 +74,7 @@ def make_budget(
     price : float or str, optional
         USD per hour of one device: ``"0.90 USD/h"``.
     cost_asked : bool
-        Whether an answer without a cost is none.
+        Whether an answer without a cost is an error.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def make_budget(
         If images, epochs or price are not above 0, epochs come without images, or a cost is asked for and images or
         price are missing.
     BadQuantity
-        If images or price are no quantity.
+        If images or price are not quantities.
     """
     count = None if images is None else parse_quantity(images, "")
     if count is not None and not 0 < count < math.inf:
@@ -90,7 +90,7 @@ def make_budget(
     if epochs is not None and not 0 < epochs < math.inf:
         raise BadValue(f"the number of epochs must be above 0, not {epochs!r}")
     if count is None and (epochs is not None or price is not None or cost_asked):
-        raise BadValue("hours and cost are those of a number of images: give --images, such as --images 1.28M")
+        raise BadValue("hours and cost need a number of images: give --images, such as --images 1.28M")
     usd = None if device is None else device.rent_usd_per_h
     if price is not None:
         usd = parse_quantity(price, "USD/h")
@@ -98,6 +98,7 @@ def make_budget(
             raise BadValue(f"the price must be above 0 USD/h, not {price!r}")
     if usd is None and cost_asked:
         raise BadValue(
-            f"nothing says what an hour of {device.name if device else 'the device'} costs: --price '0.90 USD/h', say"
+            f"the price of an hour of {device.name if device else 'the device'} is unknown: "
+            "give --price, such as '0.90 USD/h'"
         )
     return Budget(count, 1.0 if epochs is None else epochs, usd)

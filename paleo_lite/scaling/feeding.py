@@ -41,7 +41,7 @@ class Store(msgspec.Struct, frozen=True):
     random_reads_per_s : float or None
         Small reads at random places; None where no source gives it.
     expected_bytes_per_s : float or None
-        What the slides say to expect of this kind: 150 MB/s of a disk, 3,000 MB/s of NVMe.
+        What to expect of this kind by rule of thumb: 150 MB/s of a disk, 3,000 MB/s of NVMe (see `remedies`).
     """
 
     name: str
@@ -114,7 +114,7 @@ class Feeding(msgspec.Struct, frozen=True):
             if not (math.isfinite(value) and value > 0):
                 raise BadValue(f"{name} must be above 0, not {value:g}")
         if self.access not in ("sequential", "random"):
-            raise BadValue(f"access is sequential or random, not {self.access!r}")
+            raise BadValue(f"access must be sequential or random, not {self.access!r}")
         if self.access == "random" and self.store is not None and self.store.random_reads_per_s is None:
             raise BadValue(
                 f"nothing is known of random reads from {self.store.name}: known are hdd, ssd and nvme; "
@@ -211,12 +211,12 @@ class Fed(msgspec.Struct, frozen=True):
 
     @property
     def compute_s(self) -> float:
-        """Seconds that the device works on a batch: t3 - t2 of the slides."""
+        """Seconds that the device works on a batch: t3 - t2 in `paleo_lite.measure.StepTimer`."""
         return self.feeding.batch_size / self.feeding.device_per_s
 
     @property
     def waiting_s(self) -> float:
-        """Seconds that it waits for a batch: t2 - t1 of the slides."""
+        """Seconds that it waits for a batch: t2 - t1 in `paleo_lite.measure.StepTimer`."""
         return self.feeding.devices * self.feeding.batch_size / self.throughput_per_s - self.compute_s
 
     @property

@@ -29,7 +29,7 @@ class LayerTimes(msgspec.Struct, frozen=True, eq=False):
     ----------
     batch_size : int
     forward_s, backward_s : ndarray, shape (layers,)
-        What is computed again counts as backward; what a step takes besides its layers lies with the forward pass.
+        What is computed again counts as backward; the overhead of a step lies with the forward pass.
     update_s : float
     time_s : float
     interval : tuple of float or None
@@ -89,11 +89,11 @@ class Settings(msgspec.Struct, frozen=True):
         if self.gradient_precision is not None:
             element_bytes(self.gradient_precision)
         if not self.bucket_bytes > 0:
-            raise BadValue(f"a bucket holds more than 0 bytes, not {self.bucket_bytes:g}")
+            raise BadValue(f"a bucket must hold more than 0 bytes, not {self.bucket_bytes:g}")
         if self.micro_batches is not None and self.micro_batches < 1:
-            raise BadValue(f"micro-batches are 1 or more, not {self.micro_batches}")
+            raise BadValue(f"micro-batches must be 1 or more, not {self.micro_batches}")
         if not (0 <= self.slowdown < math.inf and 0 <= self.interference < math.inf):
-            raise BadValue("slowdown and interference are shares of 0 or more")
+            raise BadValue("slowdown and interference must be shares of 0 or more")
 
 
 class Job:

@@ -131,11 +131,13 @@ def read_link_calibration(path: Path) -> LinkCalibration:
         raise BadFile(f"{path}: format is {found.format}, this version of paleo-lite reads {FORMAT}")
     for name, fit in found.operations.items():
         if name not in OPERATIONS:
-            raise BadFile(f"{path}: operations: {name!r} is none of {', '.join(OPERATIONS)}")
+            raise BadFile(f"{path}: operations: {name!r} is not one of {', '.join(OPERATIONS)}")
         if not fit.workers or len(fit.workers) != len(fit.ppp) or sorted(set(fit.workers)) != fit.workers:
-            raise BadFile(f"{path}: operations.{name}: workers must rise, and have a PPP each")
+            raise BadFile(f"{path}: operations.{name}: workers must rise, each with a PPP")
         if fit.workers[0] < 2 or not all(0 < share < math.inf for share in (*fit.ppp, fit.small_share)):
-            raise BadFile(f"{path}: operations.{name}: workers are 2 or more, shares above 0")
+            raise BadFile(f"{path}: operations.{name}: workers must be 2 or more, shares above 0")
         if not all(0 <= cost < math.inf for cost in (fit.start_s, fit.latency_s, fit.ramp_s, fit.switch_s)):
-            raise BadFile(f"{path}: operations.{name}: start_s, latency_s, ramp_s and switch_s are 0 or more seconds")
+            raise BadFile(
+                f"{path}: operations.{name}: start_s, latency_s, ramp_s and switch_s must be 0 or more seconds"
+            )
     return found

@@ -63,10 +63,10 @@ class LinkRate(msgspec.Struct, frozen=True):
             raise BadValue(f"link {self.name}: a bandwidth above 0 is needed, not {self.bandwidth_bytes_per_s:g} B/s")
         for cost in (self.latency_s, self.start_s, self.ramp_s, self.switch_s):
             if not 0 <= cost < math.inf:
-                raise BadValue(f"link {self.name}: a latency is 0 or more seconds, not {cost:g}")
+                raise BadValue(f"link {self.name}: a latency must be 0 or more seconds, not {cost:g}")
         for share in (self.ppp, self.small_share, *(share for _, share in self.ppp_at)):
             if not 0 < share < math.inf:
-                raise BadValue(f"link {self.name}: the PPP is a share above 0, not {share:g}")
+                raise BadValue(f"link {self.name}: the PPP must be a share above 0, not {share:g}")
 
     @property
     def measured(self) -> bool:

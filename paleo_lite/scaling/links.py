@@ -36,7 +36,7 @@ def link_rate(name_or_link: str | Link | LinkRate, ppp: float | None = None, ope
     UnknownName, AmbiguousName
         If no link, or more than one, is called that.
     BadQuantity
-        If it looks like a rate and is none.
+        If it looks like a rate and is not one.
     BadValue
         If rate or PPP are not above 0.
     """
@@ -56,7 +56,7 @@ def _named(text: str, operation: str, calibrated: bool) -> LinkRate:
     if several:
         count, one = int(several[1]), _named(several[2], operation, calibrated)
         if count < 1:
-            raise BadValue(f"{text!r}: links side by side are 1 or more")
+            raise BadValue(f"{text!r}: links side by side must be 1 or more")
         return msgspec.structs.replace(
             one, name=f"{count}x {one.name}", bandwidth_bytes_per_s=count * one.bandwidth_bytes_per_s
         )
@@ -87,7 +87,7 @@ def parse_rate(text: str) -> float:
     """
     form = "expected one with its unit, such as '25 GB/s' or '20 Gbit/s'"
     if not text.endswith(("/s", "bps")):
-        raise BadQuantity(f"{text!r} is no rate of a link: {form}")
+        raise BadQuantity(f"{text!r} is not the rate of a link: {form}")
     for unit, per_byte in (("B/s", 1), ("bit/s", 8)):
         try:
             rate = parse_quantity(text, unit) / per_byte
@@ -96,7 +96,7 @@ def parse_rate(text: str) -> float:
         if not rate > 0:
             raise BadValue(f"a link needs a rate above 0, not {text!r}")
         return rate
-    raise BadQuantity(f"{text!r} is no rate of a link: {form}")
+    raise BadQuantity(f"{text!r} is not the rate of a link: {form}")
 
 
 def find_link(name: str) -> tuple[str, Link]:

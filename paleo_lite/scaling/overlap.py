@@ -77,7 +77,7 @@ def make_buckets(
         raise BadValue("gradients and backward times are one number per layer each")
     first_bytes = min(FIRST_BUCKET_BYTES, bucket_bytes) if first_bytes is None else first_bytes
     if not (bucket_bytes > 0 and first_bytes > 0):
-        raise BadValue(f"a bucket holds more than 0 bytes, not {min(bucket_bytes, first_bytes):g}")
+        raise BadValue(f"a bucket must hold more than 0 bytes, not {min(bucket_bytes, first_bytes):g}")
     done = np.cumsum(seconds[::-1])
     messages: list[float] = []
     ready: list[float] = []

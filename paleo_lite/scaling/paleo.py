@@ -96,7 +96,7 @@ def paleo_scale(
     Raises
     ------
     UnknownName, BadValue
-        If a name or number is none, or options do not go together.
+        If a name or number is invalid, or options do not go together.
     CountFailed
         If PALEO does not know a layer of the network, or fails on it.
     """
@@ -115,7 +115,7 @@ def paleo_scale(
         return [_model_row(job, batch_size, strategy)]
     if strategy == "hybrid":
         if scaling != "weak" or collective != "tree" or overlap:
-            raise BadValue("PALEO's hybrid scheme scales weakly, exchanges by a tree and overlaps nothing")
+            raise BadValue("PALEO's hybrid scheme has weak scaling, exchanges by a tree and no overlap")
         alone = _hybrid_row(job, 1, batch_size)
         return [_relative(_hybrid_row(job, n, batch_size), alone) for n in workers]
     return _data_rows(job, workers, batch_size, scaling, collective)
@@ -173,7 +173,7 @@ def _model_row(job: _Job, batch_size: int, strategy: str) -> ScaleRow:
         bounds["model-upper"] += float(per_layer.sum())
     row = _row(width(tree), batch_size, bounds[strategy], 0.0, 0.0, strategy, "")
     alone = _row(1, batch_size, bounds["model-upper"], 0.0, 0.0, strategy, "")
-    note = "PALEO's bound of forward and backward pass: it has no number of workers, no communication and no update"
+    note = "PALEO's bound of forward and backward pass, for any number of workers, without communication or update"
     return _relative(msgspec.structs.replace(row, notes=(note,)), alone)
 
 

@@ -170,7 +170,7 @@ def split_range(network: Network) -> tuple[int, int]:
     if not marked or not _is_dense(layers[marked[0]]):
         raise BadValue(f"{network.name} has no fully connected layers before its last one: there is nothing to split")
     if any(layers[index].parents != (index - 1,) for index in range(marked[0] + 1, marked[-1] + 1)):
-        raise BadValue(f"{network.name}: the fully connected layers are no chain, so that PALEO cannot split them")
+        raise BadValue(f"{network.name}: the fully connected layers are not a chain, so PALEO cannot split them")
     return marked[0], marked[-1] + 1
 
 

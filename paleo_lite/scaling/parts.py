@@ -102,6 +102,6 @@ def samples_each(batch_size: int, workers: int, what: str) -> int:
     if batch_size % workers:
         below, above = batch_size // workers * workers, (batch_size // workers + 1) * workers
         raise BadValue(
-            f"{workers} workers do not divide a batch of {batch_size}: take a batch of {below} or {above}, say"
+            f"{workers} workers do not divide a batch of {batch_size}: use a batch of {below} or {above}, for example"
         )
     return batch_size // workers

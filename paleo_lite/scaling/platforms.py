@@ -118,5 +118,5 @@ def read_platform(path: Path) -> Platform:
     except UsageProblem as error:
         raise BadFile(f"{path}: {error}") from None
     if not 0 < platform.computing < math.inf:
-        raise BadFile(f"{path}: computing is a ratio above 0, not {platform.computing:g}")
+        raise BadFile(f"{path}: computing must be a ratio above 0, not {platform.computing:g}")
     return platform

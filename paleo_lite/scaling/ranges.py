@@ -47,7 +47,7 @@ def parse_range(text: str, what: str = "numbers") -> list[int]:
 
 def _whole(part: str, text: str, what: str) -> int:
     if not (part.isascii() and part.isdecimal() and len(part) <= 15 and int(part) >= 1):
-        raise BadValue(f"{what} {text!r}: {part!r} is no whole number of 1 or more; expected {FORM}")
+        raise BadValue(f"{what} {text!r}: {part!r} is not a whole number of 1 or more; expected {FORM}")
     return int(part)
 
 
@@ -58,7 +58,7 @@ def _series(given: list[int], last: int, text: str, what: str) -> list[int]:
         return _until(given[0], last, step, 0, text, what)
     if all(b == a * ratio for a, b in pairs) and ratio > 1:
         return _until(given[0], last, 0, ratio, text, what)
-    raise BadValue(f"{what} {text!r}: the numbers before '...' go on neither in equal steps nor in equal ratios")
+    raise BadValue(f"{what} {text!r}: the numbers before '...' have neither equal steps nor equal ratios")
 
 
 def _colons(part: str, what: str) -> list[int]:
@@ -70,7 +70,7 @@ def _colons(part: str, what: str) -> list[int]:
     factor = step.lower().startswith(("x", "*"))
     by = _whole(step[1:] if factor else step.removeprefix("+"), part, what)
     if factor and by < 2:
-        raise BadValue(f"{what} {part!r}: a factor is 2 or more")
+        raise BadValue(f"{what} {part!r}: a factor must be 2 or more")
     if last < first:
         raise BadValue(f"{what} {part!r}: the range ends before it begins")
     return _until(first, last, 0 if factor else by, by if factor else 0, part, what, exact=False)

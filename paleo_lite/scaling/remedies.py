@@ -17,7 +17,7 @@ WAITING_AT_MOST = 0.1
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A rule of thumb of the slides, held against this pipeline."""
+    """A rule of thumb of the course, held against this pipeline."""
 
     rule: str
     found: str
@@ -25,7 +25,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 def rules(fed: Fed) -> tuple[Rule, ...]:
-    """The rules of thumb of the course slides."""
+    """The rules of thumb of the course."""
     feeding = fed.feeding
     found = [Rule("GPU utilisation of 90 % or more", f"{fed.utilisation:.1%}", fed.utilisation >= UTILISATION_WANTED)]
     store = next((stage for stage in fed.stages if stage.name == "storage"), None)
@@ -57,7 +57,7 @@ def rules(fed: Fed) -> tuple[Rule, ...]:
 
 
 class Remedy(msgspec.Struct, frozen=True):
-    """A remedy of the slides, applied alone.
+    """A remedy of the course, applied alone.
 
     Attributes
     ----------

@@ -56,7 +56,7 @@ class Request(msgspec.Struct, frozen=True):
             return parse_range(self.workers, "workers")
         found = [self.workers] if isinstance(self.workers, int) else list(self.workers)
         if not found or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in found):
-            raise BadValue(f"workers are whole numbers of 1 or more, not {self.workers!r}")
+            raise BadValue(f"workers must be whole numbers of 1 or more, not {self.workers!r}")
         return found
 
     def samples(self, most: int) -> int:
@@ -79,7 +79,7 @@ class Request(msgspec.Struct, frozen=True):
         if sum(each is not None for each in (self.link, self.topology, self.platform)) > 1:
             raise BadValue("give a link for all workers, a topology or a platform: one of them")
         if self.platform is not None and self.ppp_comm is not None:
-            raise BadValue("what a platform's links reach was measured: leave --ppp-comm or --platform out")
+            raise BadValue("a platform has measured links: leave --ppp-comm or --platform out")
         if self.topology is not None or self.platform is not None:
             machine = (
                 find_platform(self.platform).topology()
@@ -130,7 +130,9 @@ def run(
     rows, why, refused = [], "", {}
     if advise:
         if len(counts) != 1:
-            raise BadValue(f"advice is for one number of workers, not for {len(counts)}: --workers {counts[-1]}, say")
+            raise BadValue(
+                f"advice is for one number of workers, not for {len(counts)}: use --workers {counts[-1]}, for example"
+            )
         advice = give_advice(
             job, topology, counts[0], samples, scaling=request.scaling, settings=settings, budget=budget
         )
@@ -161,7 +163,9 @@ def _table(
     ]
     device, notes = job.machine.device, list(job.workload.network.notes)
     if budget.images is not None and budget.price_usd_per_h is None:
-        notes.append(f"no price of {device.name} is on record, so there is no cost: --price '0.90 USD/h', say")
+        notes.append(
+            f"no price of {device.name} is on record, so the cost is unknown: give --price, such as '0.90 USD/h'"
+        )
     if request.platform is not None:
         notes.append(f"fitted: {find_platform(request.platform).describe()}")
     notes += _too_large(job, rows)

@@ -57,18 +57,18 @@ def scale(
     Raises
     ------
     UnknownName
-        If scaling, strategy or collective are none that is known.
+        If scaling, strategy or collective are unknown.
     BadValue
         If workers are below 1, do not divide the batch or the nodes, or are more than the batch has samples.
     """
     settings, budget = settings or Settings(), budget or Budget()
     if scaling not in SCALINGS:
-        raise BadValue(f"scaling is weak or strong, not {scaling!r}")
+        raise BadValue(f"scaling must be weak or strong, not {scaling!r}")
     if not workers:
         raise BadValue("at least one number of workers is needed")
     for number in workers:
         if number < 1:
-            raise BadValue(f"workers are whole numbers of 1 or more, not {number}")
+            raise BadValue(f"workers must be whole numbers of 1 or more, not {number}")
     run = find_strategy(strategy)
     alone = run(job, topology.with_workers(1), batch_size, settings)
     rows = []

@@ -35,7 +35,7 @@ class ScaleTable(msgspec.Struct, frozen=True):
     why : str
         For advice: a sentence on the best.
     refused : dict of str to str
-        For advice: strategies that cannot be had, and why.
+        For advice: strategies that are impossible, and why.
     notes : tuple of str
     """
 

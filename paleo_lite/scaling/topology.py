@@ -56,9 +56,9 @@ class Topology(msgspec.Struct, frozen=True):
             if not 1 <= count <= _MOST:
                 raise BadValue(f"{what}: a topology has 1 to {_MOST}, not {count}")
         if self.devices_per_node > 1 and self.inside is None:
-            raise BadValue(f"what links the {self.devices_per_node} devices of a node? Write {FORM}, say")
+            raise BadValue(f"what links the {self.devices_per_node} devices of a node? Write, for example, {FORM}")
         if self.nodes > 1 and self.between is None:
-            raise BadValue(f"what links the {self.nodes} nodes? Write {FORM}, say")
+            raise BadValue(f"what links the {self.nodes} nodes? Write, for example, {FORM}")
 
     @property
     def workers(self) -> int:
@@ -85,7 +85,7 @@ class Topology(msgspec.Struct, frozen=True):
             If they fill no whole number of nodes, or need several nodes and nothing links them.
         """
         if workers < 1:
-            raise BadValue(f"workers are whole numbers of 1 or more, not {workers}")
+            raise BadValue(f"workers must be whole numbers of 1 or more, not {workers}")
         full = self.devices_per_node
         if workers <= full:
             return msgspec.structs.replace(self, devices_per_node=workers, nodes=1)
@@ -142,7 +142,7 @@ def parse_topology(text: str, *, ppp: float | None = None, hardware_files: Itera
     BadValue
         If the text has another form, a count is 0, or several of something have no link.
     UnknownName, AmbiguousName, BadQuantity
-        If a device or a link is none that is known.
+        If a device or a link is unknown.
     BadFile
         If the TOML cannot be used; the message names it.
     """

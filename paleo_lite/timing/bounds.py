@@ -11,7 +11,7 @@ BOUNDS = {
     "memory traffic": "layers whose memory traffic takes longer than their arithmetic",
     "short kernels": "layers so small that starting and ending a kernel takes longer than either",
     "waiting for the host": "the device is idle until the host has launched the next kernel",
-    "besides layers": "what a step takes whatever its layers",
+    "overhead": "what a step takes whatever its layers are",
 }
 """What time is spent on, and what that means."""
 

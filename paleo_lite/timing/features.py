@@ -43,7 +43,7 @@ class Features(msgspec.Struct, frozen=True, eq=False):
         Multiply-accumulates of the padded matrix product over those of the product itself; 1 for other layers. Below 1
         where a convolution by Fourier transforms takes less (`transforms`).
     tiles : ndarray
-        Tiles of output that can be computed side by side; 0 for layers that are no matrix product.
+        Tiles of output that can be computed side by side; 0 for layers that are not matrix products.
     work_class : ndarray of int
         Index into `CLASSES`.
     part : ndarray of int

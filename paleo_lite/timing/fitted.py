@@ -128,7 +128,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
         Of each entry, on the device.
     total_s : float
     constant_s : float
-        What a step takes besides its layers.
+        Overhead: what a step takes beyond its layers.
     deviation : float
         Standard deviation of the logarithm of the total.
     """

@@ -84,7 +84,7 @@ def time_gemms(
     """
     for name, size in (("M", m), ("N", n), ("K", k), ("count", products), ("into", into), ("tile", min(tile))):
         if size < 1:
-            raise BadValue(f"{name} is a whole number of 1 or more, not {size}")
+            raise BadValue(f"{name} must be a whole number of 1 or more, not {size}")
     if 2 * m * n * k * products >= _FLOPS_AT_MOST or products > LAUNCHES_AT_MOST:
         raise BadValue(f"{products} products of {m} x {n} x {k} are more than can be counted here")
     if products % into:
@@ -92,7 +92,7 @@ def time_gemms(
     if (machine is None) == (peak_per_s is None):
         raise BadValue("a device or a bare peak such as '6000 GFLOP/s': one of the two")
     if peak_per_s is not None and not (0 < peak_per_s < math.inf):
-        raise BadValue(f"a peak is above 0, not {peak_per_s:g} FLOP/s")
+        raise BadValue(f"a peak must be above 0, not {peak_per_s:g} FLOP/s")
     peak = None if machine is None else machine.peak(precision)
     device = None if machine is None else machine.device
     per_s, words = (peak.per_s, peak.describe()) if peak is not None else (peak_per_s or 0.0, "given")
@@ -140,9 +140,9 @@ def _time(
 def _notes(device: Device | None, model: TimeModel, products: int) -> tuple[str, ...]:
     notes = list(model.notes)
     if device is None:
-        notes.append("a bare peak says nothing of memory, tiles or launches: every way takes the time at peak")
+        notes.append("a bare peak leaves memory, tiles and launches unknown: every way takes the time at peak")
     elif not model.label and products > 1:
-        notes.append(f"the {model.name} model knows no cost of a launch: what is gained here is memory traffic alone")
+        notes.append(f"the {model.name} model has no launch cost: only memory traffic is saved here")
     elif model.label:
         notes.append("calibrated on whole networks: single products scatter more than the interval says (docs/gemm.md)")
     return tuple(notes)

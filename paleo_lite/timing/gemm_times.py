@@ -119,7 +119,7 @@ class GemmTimes(msgspec.Struct, frozen=True):
 
     @property
     def peak_time_s(self) -> float:
-        """Seconds of one product at peak: nobody is faster."""
+        """Seconds of one product at peak: the least possible."""
         return self.flops / self.peak_per_s
 
     @property

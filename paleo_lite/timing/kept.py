@@ -25,7 +25,7 @@ class Kept(NamedTuple):
     output : bool
         Whether its output.
     numbers : int
-        Further numbers of the network's precision that nobody else holds.
+        Further numbers of the network's precision that nothing else holds.
     statistics : int
         Means, deviations, logarithms of sums: kept in fp32 or wider.
     bytes : int
@@ -42,7 +42,7 @@ class Kept(NamedTuple):
     scales: bool = True
 
     def own_bytes(self, number_bytes: int) -> int:
-        """Bytes that nobody else holds, for numbers of that many bytes."""
+        """Bytes that nothing else holds, for numbers of that many bytes."""
         return self.numbers * number_bytes + self.statistics * max(number_bytes, 4) + self.bytes
 
 

@@ -45,7 +45,7 @@ class Memory(msgspec.Struct, frozen=True):
     inputs_bytes : int
         What the network is given.
     workspace_bytes : int
-        What is alive besides at the peak: results not kept, gradients of activations. The scratch memory that
+        What else is alive at the peak: results not saved, gradients of activations. The scratch memory that
         libraries ask for, of convolutions above all, is not known and not in it.
     """
 
@@ -113,7 +113,7 @@ def largest_batch(workload: Workload, *, memory_bytes: float, zero_stage: int = 
     """
     fixed, per_sample = memory_coefficients(workload, zero_stage=zero_stage, shards=shards)
     if not per_sample:
-        raise BadValue("the network's memory does not depend on the batch: any batch fits, or none")
+        raise BadValue("the network's memory does not depend on the batch, so no batch is the largest")
     micro = int((memory_bytes - fixed) // per_sample)
     return micro * (workload.options.accumulation if _is_training(workload) else 1) if micro >= 1 else None
 
@@ -156,7 +156,7 @@ def _model_bytes(workload: Workload, stage: int, shards: int) -> tuple[int, int,
     Adam (fp32 master weight, momentum, variance); a stage divides its share by the number of devices.
     """
     if stage not in (0, 1, 2, 3):
-        raise BadValue(f"ZeRO has stages 0 (nothing is shared out), 1, 2 and 3, not {stage!r}")
+        raise BadValue(f"ZeRO has the stages 0 (nothing is divided), 1, 2 and 3, not {stage!r}")
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
         raise BadValue(f"the shards must be a whole number of 1 or more, not {shards!r}")
     number_bytes, options = element_bytes(workload.precision), workload.options

@@ -179,7 +179,7 @@ class PppModel(TwoTerms, msgspec.Struct, frozen=True):
 class RooflineModel(TwoTerms, msgspec.Struct, frozen=True):
     """Williams et al. 2009, per layer: max(FLOPs / peak, bytes / bandwidth). No free parameter.
 
-    `notes` say why it stands in for a calibrated model where nobody asked for it.
+    `notes` say why it stands in for a calibrated model where it was not asked for.
     """
 
     name: ClassVar[str] = "roofline"
@@ -243,7 +243,7 @@ def find_model(name: str | None, ppp: float | None = None, overlap: bool = False
         if option not in takes:
             raise BadValue(f"{'a PPP' if option == 'ppp' else option} belongs to the ppp model, not to {name}")
     if "ppp" in takes and ppp is None:
-        raise BadValue("the ppp model needs a PPP, the share of peak that the platform reaches: --ppp 0.62, say")
+        raise BadValue("the ppp model needs a PPP, the share of peak that the platform reaches, such as --ppp 0.62")
     if make is None:
         raise BadValue(f"the {name} model needs a calibration: --calibration FILE or the name of a shipped one")
     return make(**given)

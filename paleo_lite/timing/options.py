@@ -54,7 +54,7 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     UnknownName
         If optimizer or checkpointing are none of these.
     BadValue
-        If the accumulation is no whole number above 0.
+        If the accumulation is not a whole number above 0.
     """
 
     optimizer: str = "momentum"
@@ -93,4 +93,6 @@ class TrainingOptions(msgspec.Struct, frozen=True):
         BadValue
         """
         if self.mixed_precision and precision not in ("fp16", "bf16"):
-            raise BadValue(f"mixed precision multiplies in fp16 or bf16, not in {precision}: --precision fp16, say")
+            raise BadValue(
+                f"mixed precision multiplies in fp16 or bf16, not in {precision}: use --precision fp16, for example"
+            )

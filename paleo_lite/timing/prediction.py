@@ -43,7 +43,7 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
     notes : tuple of str
         What somebody who uses the number should know.
     memory : MemoryFit or None
-        Peak memory held against the device's; None where nobody asked.
+        Peak memory held against the device's; None where it was not asked for.
     """
 
     workload: Workload

@@ -52,7 +52,7 @@ def tensor_notes(layers: Sequence[Layer], work: Work, taken: NDArray[np.bool_], 
         return ["mixed precision: every product takes the tensor cores"]
     named = ", ".join(left[:3]) + (", ..." if len(left) > 3 else "")
     note = f"mixed precision: {float(macs[taken].sum()) / total:.1%} of the products take the tensor cores"
-    note += f", {len(left)} layers do not (sizes that are no multiples of {TENSOR_MULTIPLE}: {named})"
+    note += f", {len(left)} layers do not (sizes that are not multiples of {TENSOR_MULTIPLE}: {named})"
     if model.label:  # learnt from what was measured, such layers included
         note += "; what that costs is part of the calibration"
     return [note]

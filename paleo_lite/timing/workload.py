@@ -16,7 +16,7 @@ from ..networks import Network
 from ..units import element_bytes
 from .options import TrainingOptions
 
-GIVEN = Convention("given", "FLOP", "a FLOP count that somebody gave", lambda op: None)
+GIVEN = Convention("given", "FLOP", "a FLOP count that was given", lambda op: None)
 
 
 class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -45,7 +45,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     UnknownName
         If there is no such precision, phase, convention or execution.
     BadValue
-        If the batch size is no whole number above 0, or the options are for another phase or precision.
+        If the batch size is not a whole number above 0, or the options are for another phase or precision.
     UnsupportedPhase
         If something is to be fused for another phase than inference.
     """
@@ -74,9 +74,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
                 )
             self.training.check(self.precision)
         if self.execution != "eager" and self.phase != "inference":
-            raise UnsupportedPhase(
-                f"what is fused is counted at inference only: leave the execution at eager for {self.phase}"
-            )
+            raise UnsupportedPhase(f"fusion is counted for inference only: use eager execution for {self.phase}")
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -114,7 +112,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         return changed
 
     def doing(self, work: Work) -> Workload:
-        """The same question with other counts: with an optimizer's update, say, or launched several times."""
+        """The same question with other counts: with an optimizer's update, for example, or launched several times."""
         changed: Workload = msgspec.structs.replace(self)
         changed.__dict__["work"] = work
         return changed

@@ -98,7 +98,7 @@ def draw_controls(view: View) -> None:
     st.text_input("Samples per epoch", key=KEY + "images", placeholder="1.28M", help="Gives hours and cost.")
     st.number_input("Epochs", *EPOCH_BOUNDS, key=KEY + "epochs")
     st.text_input(
-        "Price of a device", key=KEY + "price", placeholder="0.90 USD/h", help="Left empty: what it rents for."
+        "Price of a device", key=KEY + "price", placeholder="0.90 USD/h", help="If empty: the price on record."
     )
 
 

@@ -140,7 +140,7 @@ def _one_of(what: str, known: Callable[[], Iterable[str]], *, optional: bool = F
 
 def _batch(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 15 and 1 <= int(text) <= BATCH_AT_MOST):
-        raise BadValue(f"a batch has from 1 to {BATCH_AT_MOST:,} samples, not {text!r}")
+        raise BadValue(f"a batch must have 1 to {BATCH_AT_MOST:,} samples, not {text!r}")
     return int(text)
 
 
@@ -151,7 +151,7 @@ def _between(what: str, bounds: tuple[float, float]) -> Callable[[str], float]:
         except ValueError:
             number = math.nan
         if not bounds[0] <= number <= bounds[1]:
-            raise BadValue(f"{what} is a number from {bounds[0]:g} to {bounds[1]:,.0f}, not {text!r}")
+            raise BadValue(f"{what} must be a number from {bounds[0]:g} to {bounds[1]:,.0f}, not {text!r}")
         return number
 
     return read
@@ -163,7 +163,7 @@ def read_workers(text: str) -> str:
     Raises
     ------
     BadValue
-        If they are none, or too many.
+        If they are not numbers of workers, or too many.
     """
     counts = parse_range(text, "workers")
     if len(counts) > COUNTS_AT_MOST or max(counts) > WORKERS_AT_MOST:
@@ -218,7 +218,7 @@ Only names that are shipped pass: no address opens a file.
 
 
 def read_query(query: Mapping[str, Sequence[str]]) -> tuple[View, list[str]]:
-    """The view of an address, and a sentence for each parameter that cannot be had: that control keeps its default.
+    """The view of an address, and a sentence for each invalid parameter: that control keeps its default.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ def read_query(query: Mapping[str, Sequence[str]]) -> tuple[View, list[str]]:
         try:
             found[name] = _read(name, texts)
         except PaleoError as error:
-            problems.append(f"The address's {name[:40]!r}: {error}")
+            problems.append(f"In the address, {name[:40]!r}: {error}")
     return View(**found).settled(), problems
 
 
@@ -239,12 +239,12 @@ def _read(name: str, texts: Sequence[str]) -> Any:
     if name not in READERS:
         raise UnknownName("control", name, READERS)
     if any(len(text) > 200 for text in texts):
-        raise BadValue("that is longer than any value of it")
+        raise BadValue("that is too long")
     if name == "gpu":
         chosen = dict.fromkeys(READERS[name](text) for text in texts if text)
         if len(chosen) > DEVICES_AT_MOST:
-            raise BadValue(f"{len(chosen)} devices are more than the {DEVICES_AT_MOST} that stand side by side")
+            raise BadValue(f"{len(chosen)} devices are more than the {DEVICES_AT_MOST} that fit side by side")
         return tuple(chosen)
     if len(texts) != 1:
-        raise BadValue(f"it is given {len(texts)} times and has one value")
+        raise BadValue(f"given {len(texts)} times, but it takes one value")
     return READERS[name](texts[0])

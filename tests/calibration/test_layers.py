@@ -110,7 +110,7 @@ def test_a_sample_holds_the_same_rows_whatever_their_order(tmp_path: Path) -> No
 def test_flagged_rows_and_devices_without_a_file_are_left_out() -> None:
     found = published_layers(MEASURED, gpus=["mi25"])
     flagged = [row for row in rows("deepbench_conv.csv.gz") if row["check"]]
-    assert found.left_out["flagged by who collected it"] == len(flagged) == 24
+    assert found.left_out["flagged by its collector"] == len(flagged) == 24
     assert {timed.gpu for timed in found.layers} == {"mi25"}
     assert len([t for t in found.layers if t.kind == "conv"]) == 282 - sum(row["gpu"] == "MI25" for row in flagged)
 

@@ -1,4 +1,4 @@
-"""Devices that nobody measured: what the pool says of them, how honestly, and where it says nothing."""
+"""Devices without measurements: what the pool says of them, how honestly, and where it says nothing."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_a_prediction_says_that_nobody_measured_the_device() -> None:
     narrow, wide = prediction.to_dict()["intervals"].values()
     assert wide[0] < narrow[0] < narrow[1] < wide[1] and wide == [low, high]
     text = CliRunner(env={"COLUMNS": "100"}).invoke(main, ["predict", "resnet50", "--gpu", "t4"]).stdout
-    assert "pooled from 12 devices in fp32, none of them this one" in text
-    assert "nobody measured Tesla T4 in fp32" in text and "at 80 %" in text
+    assert "pooled from 12 devices in fp32, not including this one" in text
+    assert "no measurements of Tesla T4 in fp32" in text and "at 80 %" in text
 
 
 def test_another_rate_of_fp64_is_told() -> None:

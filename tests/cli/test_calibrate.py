@@ -23,7 +23,9 @@ pytest.importorskip("tomli_w")
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner(env={"COLUMNS": "100"}).invoke(main, list(arguments), prog_name="paleo-lite")
+    return CliRunner(env={"COLUMNS": "100", "PALEO_LITE_DATA": None}).invoke(
+        main, list(arguments), prog_name="paleo-lite"
+    )
 
 
 HEAD = ",".join(COLUMNS)
@@ -66,7 +68,7 @@ def test_calibrate_write_show_predict(tmp_path: Path, csv_file: Path) -> None:
     assert low < answer["time_s"] < high
     assert low < 0.0301 < high  # what was measured
     again = run("calibrate", str(csv_file), "--gpu", "titan-rtx", "-o", str(target))
-    assert again.exit_code == 2 and "is there already" in again.stderr
+    assert again.exit_code == 2 and "already exists" in again.stderr
 
 
 def test_a_shipped_calibration_is_the_default_and_is_named() -> None:
@@ -93,7 +95,7 @@ def test_every_shipped_calibration_reads() -> None:
 
 def test_a_calibration_of_another_device_is_refused() -> None:
     name = next(iter(shipped_calibrations()))
-    with pytest.raises(CalibrationFailed, match="says nothing of k80"):
+    with pytest.raises(CalibrationFailed, match="not of k80"):
         pl.predict("resnet50", gpu="k80", calibration=name)
     with pytest.raises(BadValue, match="time model of its own"):
         pl.predict("resnet50", gpu="k80", calibration=name, ppp=0.5)
@@ -128,6 +130,7 @@ def test_a_bad_measurement_is_named_with_its_line(csv_file: Path, old: str, new:
         (["calibrate", "absent.csv", "--gpu", "k80"], 1, "cannot be read"),
         (["calibrations", "show", "nothing"], 2, "no calibration is called 'nothing'"),
         (["validate", "--data", "absent"], 1, "cannot be read"),
+        (["validate"], 2, "--data or PALEO_LITE_DATA must name"),
         (["predict", "vgg16", "--gpu", "k80", "--time-model", "calibrated"], 2, "needs a calibration"),
     ],
 )
@@ -171,7 +174,7 @@ def test_a_profile_needs_the_network_s_name(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     path.write_bytes(b"SQLite format 3\0")
     result = run("calibrate", str(path), "--gpu", "k40m")
-    assert result.exit_code == 2 and "for profiles say --network" in result.stderr
+    assert result.exit_code == 2 and "for profiles give --network" in result.stderr
     result = run("calibrate", str(path), "--gpu", "k40m", "--network", "resnet50")
     assert result.exit_code == 1 and str(path) in result.stderr
     result = run("calibrate", str(tmp_path / "absent"), "--gpu", "k40m")

@@ -86,7 +86,7 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
         (["predict", "vgg16", "--gpu", "k80", "--time-model", "ppp"], 2, "needs a PPP"),
         (["predict", "vgg16"], 2, "Missing option '--gpu'"),
         (["predict", "--gpu", "k80"], 2, "a network or a FLOP count"),
-        (["predict", "--flops", "many", "--gpu", "k80"], 2, "'many' is no quantity"),
+        (["predict", "--flops", "many", "--gpu", "k80"], 2, "'many' is not a quantity"),
         (["predict", "vgg16", "--gpu", "k80", "--hardware-file", "absent.toml"], 1, "cannot be read"),
         (["predict", "absent.json", "--gpu", "k80"], 1, "cannot be read"),
         (["predict", "no_such_module:make", "--gpu", "k80", "--input", "3x8x8"], 1, "No module named"),
@@ -140,16 +140,16 @@ def test_layers_of_ones_own_network(tmp_path: Path) -> None:
 def test_the_json_of_layers_is_what_the_documents_say() -> None:
     answer = json.loads(run("layers", "vgg16", "--convention", "pthflops", "--format", "json").stdout)
     assert {"network", "convention", "total", "by_kind", "layers"} <= set(answer)
-    assert answer["total"] == 15_516_752_872  # seed 004
+    assert answer["total"] == 15_516_752_872  # course exercise, below
     assert set(answer["by_kind"]["conv2d"]) >= {"count", "share"}
     fields = "name kind count macs parameters input_shape output_shape weight_shape"
     assert list(answer["layers"][0]) == fields.split()
-    assert answer["layers"][0]["count"] == 89_915_392  # seed 004
+    assert answer["layers"][0]["count"] == 89_915_392  # course exercise, below
     assert answer["layers"][0]["input_shape"] == [1, 3, 224, 224]
 
 
-def test_the_seeds_ignore_list_leaves_conv_and_avgpool() -> None:
-    """Seed 004 leaves out all but the convolutions, by pthflops' names, and keeps avgpool: 15,361,407,488."""
+def test_an_ignore_list_leaves_conv_and_avgpool() -> None:
+    """Course exercise "PALEO, FLOPs, Platform Percent of Peak" (2022): all but convolutions and avgpool ignored."""
     kept = ["0", "2", "5", "7", "10", "12", "14", "17", "19", "21", "24", "26", "28"]
     ignored = [f"features_{i}" for i in range(31) if str(i) not in kept] + [f"classifier_{i}" for i in range(7)]
     options = [part for name in ignored for part in ("--ignore", name)]
@@ -182,7 +182,7 @@ def test_export_writes_a_descriptor_that_predicts(tmp_path: Path) -> None:
     answer = json.loads(run("predict", str(target), "--gpu", "k80", "--format", "json").stdout)
     assert answer["parameters"] == 61_100_840  # torchvision's num_params
     again = run("networks", "export", "alexnet", "-o", str(target))
-    assert again.exit_code == 2 and "is there already" in again.stderr
+    assert again.exit_code == 2 and "already exists" in again.stderr
 
 
 def test_help_of_every_command_reads() -> None:

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from paleo_lite.cli import main
 
 DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "surfboard"
-SEED = "run_0_config_{nodes}_2_ib_nvprof_2_resnet50_{loader}_32_fp16_fp32_ret_0_0.gzip"
+RUN = "run_0_config_{nodes}_2_ib_nvprof_2_resnet50_{loader}_32_fp16_fp32_ret_0_0.gzip"
 
 
 def run(*arguments, width=80):
@@ -78,8 +78,8 @@ def test_profiles_of_different_formats(tmp_path, pair):
 @pytest.mark.parametrize(
     ("loader", "first"), [("dali-cpu-to-gpu", ("6.037096", "5.987010")), ("dali-gpu", ("6.036142", "5.755177"))]
 )
-def test_seed_001(loader, first):
-    paths = [DATA / "pyprof_kernels" / SEED.format(nodes=nodes, loader=loader) for nodes in (1, 8)]
+def test_the_notebooks_first_kernels(loader, first):
+    paths = [DATA / "pyprof_kernels" / RUN.format(nodes=nodes, loader=loader) for nodes in (1, 8)]
     if not paths[0].is_file():
         pytest.skip(f"no {paths[0]}: set PALEO_LITE_DATA")
     shown = run("compare", *paths, "--direction", "fprop", "--top", "all", width=120).stdout
@@ -90,7 +90,7 @@ def test_seed_001(loader, first):
 @pytest.mark.needs_data
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_prediction_beside_a_profile(width):
-    path = DATA / "pyprof_kernels" / SEED.format(nodes=8, loader="dali-gpu")
+    path = DATA / "pyprof_kernels" / RUN.format(nodes=8, loader="dali-gpu")
     if not path.is_file():
         pytest.skip(f"no {path}: set PALEO_LITE_DATA")
     arguments = ["compare", "--predict", "resnet50", "--gpu", "k40m", "--time-model", "roofline", path]

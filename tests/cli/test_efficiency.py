@@ -136,7 +136,7 @@ def test_a_bad_file_among_good_ones(folder):
     [
         (["--group-by", "machines"], 2, "no column is called 'machines'"),
         (["--group-by", "node"], 2, "did you mean nodes"),
-        (["--name-pattern", "("], 2, "no regular expression"),
+        (["--name-pattern", "("], 2, "not a regular expression"),
         (["--name-pattern", "run"], 2, "names nothing"),
         (["--precision", "fp8"], 2, "has no fp8 peak"),
         (["--jobs", "0"], 2, "whole number of 1 or more"),
@@ -161,7 +161,7 @@ def test_no_files(tmp_path):
 def test_all_files_bad(tmp_path):
     (tmp_path / "a").write_text("nothing that anybody reads")
     result = run(tmp_path, "--keep-going")
-    assert result.exit_code == 1 and "no profile that paleo-lite reads" in result.stderr and result.stdout == ""
+    assert result.exit_code == 1 and "not a profile that paleo-lite reads" in result.stderr and result.stdout == ""
 
 
 @pytest.mark.slow

@@ -40,8 +40,8 @@ def test_every_command_prints_every_format(command, style):
         assert all(len(line) <= 80 for line in tables)
 
 
-def test_the_bound_of_the_seed():
-    """Seed 002: 512x512x64 on 6,000 GFLOP/s takes 5.6 us, whichever way round its sizes are given."""
+def test_the_bound_of_a_published_product():
+    """Slides "Profiling DNN workloads" (ATPESC): 512x512x64 on 6,000 GFLOP/s takes 5.6 us, its sizes in any order."""
     for sizes in (("512", "512", "64"), ("512", "64", "512")):
         found = json.loads(run("gemm", *sizes, "--peak", "6000 GFLOP/s", "--format", "json").stdout)
         assert round(found["peak_time_s"] * 1e6, 1) == 5.6 and found["flops"] == 2 * 512 * 512 * 64
@@ -75,7 +75,7 @@ def test_json_of_a_pipeline():
     )
     found = json.loads(run(*command).stdout)
     rates = {stage["stage"]: stage["per_s"] for stage in found["stages"]}
-    assert rates["storage"] == pytest.approx(3e9 / 110e3) and rates["decode"] == 200  # seed 003's NVMe; 2 x 100
+    assert rates["storage"] == pytest.approx(3e9 / 110e3) and rates["decode"] == 200  # NVMe by rule of thumb; 2 x 100
     assert rates["copy"] == pytest.approx(0.771 * 15.75e9 / (2 * 3 * 224 * 224))
     assert found["bottleneck"] == "decode" and found["throughput_per_s"] == 200
     assert found["utilisation"] == pytest.approx(200 / rates["device"])
@@ -102,21 +102,21 @@ def test_a_rate_will_do_for_storage_and_host_link():
     assert rates["copy"] == pytest.approx(0.771 * 20e9 / (2 * 3 * 224 * 224))
 
 
-SEED = {
-    "seed003-i7-5930k": "9 hours", "seed003-nvlink": "7 hours", "seed003-pcie-x8": "2 days", "seed003-sata": "2 days",
-    "seed003-mellanox56": "2 days", "seed003-ethernet10": "2 weeks",
+COURSE = {  # slides "Performance and Profiling", for 1 PB
+    "course-i7-5930k": "9 hours", "course-nvlink": "7 hours", "course-pcie-x8": "2 days", "course-sata": "2 days",
+    "course-mellanox56": "2 days", "course-ethernet10": "2 weeks",
 }  # fmt: skip
 
 
-def test_a_petabyte_takes_what_the_slides_say():
+def test_a_petabyte_takes_what_the_course_says():
     found = json.loads(run("hardware", "links", "--move", "1PB", "--format", "json").stdout)
     rows = {row["id"]: row for row in found["links"]}
-    assert {name: rows[name]["move"] for name in SEED} == SEED
-    assert found["move_bytes"] == 1e15 and rows["seed003-ethernet10"]["move_s"] == 1e6
-    assert rows["sata3"]["move_s"] == pytest.approx(1e15 / 0.6e9)  # 6 Gbit/s: ten times what the slides say
+    assert {name: rows[name]["move"] for name in COURSE} == COURSE
+    assert found["move_bytes"] == 1e15 and rows["course-ethernet10"]["move_s"] == 1e6
+    assert rows["sata3"]["move_s"] == pytest.approx(1e15 / 0.6e9)  # 6 Gbit/s: a tenth of what the course says
     assert rows["hdd"]["random_reads_per_s"] == 86 and rows["pcie3-x16"]["random_reads_per_s"] is None
     page = run("hardware", "links", "--move", "1PB").stdout
-    assert "ten times less than the slide says" in page and "11.6 days" in page
+    assert "ten times less than the table says" in page and "11.6 days" in page
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_petabyte_takes_what_the_slides_say():
     [
         ("gemm 1 1 1", "one of the two"),
         ("gemm 1 1 1 --gpu k80 --peak 1TFLOP/s", "one of the two"),
-        ("gemm 1 1 1 --peak 1TFLOP/s --clock base", "a bare peak has no calibration, clock, unit"),
+        ("gemm 1 1 1 --peak 1TFLOP/s --clock base", "a bare peak takes no calibration, clock or unit"),
         ("gemm 1 1 1 --peak 1TB/s", "not in FLOP/s"),
         ("gemm 1 1 1 --gpu k80 --tile 64", "a tile has rows and columns"),
         ("gemm 1 0 1 --gpu k80", "not a whole number of 1 or more"),
@@ -133,14 +133,14 @@ def test_a_petabyte_takes_what_the_slides_say():
         ("pipeline resnet50 --gpu k80 --storage nvmee", "no storage is called 'nvmee': did you mean nvme"),
         ("pipeline resnet50 --gpu k80 --storage 0GB/s", "above 0"),
         ("pipeline resnet50 --gpu k80 --storage sata3 --access random", "nothing is known of random reads from sata3"),
-        ("pipeline resnet50 --gpu k80 --sample-bytes 0", "--sample-bytes is 1 byte or more"),
+        ("pipeline resnet50 --gpu k80 --sample-bytes 0", "--sample-bytes must be 1 byte or more"),
         ("pipeline resnet50 --gpu k80 --decoded-bytes 1GHz", "not in B"),
         ("pipeline resnet50 --gpu k80 --workers 0", "not a whole number of 1 or more"),
         ("pipeline resnet50 --gpu k80 --decode-rate 0", "not in the range x>0"),
         ("pipeline resnet50 --gpu k80 --decode-rate nan", "the decode rate must be above 0"),
         ("pipeline resnet50 --gpu k80 --decoded --decode-rate 5", "need no decoding"),
         ("pipeline resnet50 --gpu k80 --random-reads 0", "--random-reads must be above 0"),
-        ("pipeline resnet50 --gpu gb200 --precision bf16", "names no host link: give one with --host-link"),
+        ("pipeline resnet50 --gpu gb200 --precision bf16", "has no host link: give one with --host-link"),
         ("hardware links --move 0", "--move takes an amount above 0"),
         ("hardware links --move -1PB", "--move takes an amount above 0"),
         ("hardware links --move 1PB/s", "not in B"),

@@ -87,7 +87,8 @@ def test_next_command_can_be_run(profile, tool):
 
 
 @pytest.mark.needs_data
-def test_the_seeds_numbers():
+def test_the_numbers_of_the_notebook():
+    """SURFBoard's gpu_efficiency.ipynb, the four kernels nearest to the peak."""
     path = DATA / "surfboard/pyprof_kernels/run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"
     if not path.is_file():
         pytest.skip(f"no {path}: set PALEO_LITE_DATA")

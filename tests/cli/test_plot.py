@@ -130,8 +130,8 @@ def test_kinds_are_listed_and_unknown_ones_refused():
     [
         ("chart.gif", "chart.gif: a chart is a .png, .svg, .html file"),
         ("chart", "chart: a chart is a .png, .svg, .html file"),
-        ("folder.png", "folder.png: a folder, where a chart is to be written"),
-        ("none/chart.png", "none/chart.png: cannot be written: there is no folder none"),
+        ("folder.png", "folder.png is a folder: name a file for the chart"),
+        ("none/chart.png", "none/chart.png: cannot be written: the folder none does not exist"),
     ],
 )
 def test_bad_files_are_refused_before_anything_is_computed(tmp_path, monkeypatch, file, said):

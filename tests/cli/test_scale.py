@@ -90,16 +90,16 @@ def test_paleo_s_answer_comes_in_the_same_columns():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--workers", "0"), "'0' is no whole number of 1 or more"),
+        (("--workers", "0"), "'0' is not a whole number of 1 or more"),
         (("--workers", "8", "--scaling", "strong", "--batch-size", "4"), "smaller than 8 workers"),
         (("--workers", "3", "--scaling", "strong", "--batch-size", "100"), "3 workers do not divide a batch of 100"),
         (("--workers", "2,4", "--advise"), "advice is for one number of workers"),
         (("--workers", "2", "--topology", "2x k40m @ pcie3"), "a topology or a platform: one of them"),
         (("--workers", "2", "--epochs", "3"), "give --images"),
         (("--workers", "2", "--bucket-size", "0"), "more than 0 bytes"),
-        (("--workers", "2", "--compat", "paleo", "--advise"), "PALEO knows no --advise"),
-        (("--workers", "2", "--compat", "paleo", "--precision", "fp16"), "PALEO knows no --precision"),
-        (("--workers", "2", "--compat", "paleo", "--optimizer", "adam"), "PALEO knows no --optimizer"),
+        (("--workers", "2", "--compat", "paleo", "--advise"), "PALEO has no --advise"),
+        (("--workers", "2", "--compat", "paleo", "--precision", "fp16"), "PALEO has no --precision"),
+        (("--workers", "2", "--compat", "paleo", "--optimizer", "adam"), "PALEO has no --optimizer"),
         ((), "how many workers?"),
     ],
 )
@@ -119,7 +119,7 @@ def test_bad_input(arguments, says):
         (("--topology", "2x k40m @ pcie3, 16 nodes @ infiniband", "--workers", "3"), "do not fill nodes of 2"),
         (("--topology", "2x k40m @ pcie3", "--gpu", "k80-die"), "the topology is of k40m"),
         (("--topology", "2x @ pcie3"), "which device?"),
-        (("--gpu", "k40m", "--link", "ethernet20", "--workers", "2", "--images", "1M", "--cost"), "what an hour"),
+        (("--gpu", "k40m", "--link", "ethernet20", "--workers", "2", "--images", "1M", "--cost"), "price of an hour"),
     ],
 )  # fmt: skip
 def test_machines_that_are_none(arguments, says):

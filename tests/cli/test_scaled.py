@@ -59,13 +59,13 @@ def test_table_says_that_names_were_swapped(folder, width):
 
 
 @pytest.mark.needs_data
-def test_seed_000s_first_row():
+def test_the_notebooks_first_row():
     profile = DATA / "pyprof_kernels" / NAME.format(1)
     if not profile.is_file():
         pytest.skip(f"no {profile}: set PALEO_LITE_DATA")
     durations = DATA / "derived" / "cartesius_batch_durations_recovered.csv"
     answer = json.loads(run("scaled", profile, "--gpu", "k40m", "--durations", durations, "--format", "json").stdout)
-    # Row 0: 15.714534 stands under "bandwidth" and is FLOPs, 17.460536 the other way round.
+    # gpu_efficiency.ipynb, row 0: 15.714534 stands under "bandwidth" and is FLOPs, 17.460536 the other way round.
     assert 100 * answer["rows"][0]["flops_efficiency"] == pytest.approx(15.714534, abs=1.5e-6)
     assert 100 * answer["rows"][0]["bandwidth_efficiency"] == pytest.approx(17.460536, abs=1.5e-6)
 

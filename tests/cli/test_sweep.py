@@ -70,11 +70,11 @@ def test_a_sweep_too_large_says_so(tmp_path) -> None:
     ("arguments", "message"),
     [
         (("--gpus", "k81"), "no GPU is called 'k81'"),
-        (("--batch-sizes", "0"), "'0' is no whole number of 1 or more"),
+        (("--batch-sizes", "0"), "'0' is not a whole number of 1 or more"),
         (("--workers", "1,2"), "give --links"),
         (("--links", "pcie3-x16"), "--links join several workers: give --workers"),
         (("--samples", "0"), "--samples must be above 0"),
-        (("--price", "free"), "'free' is no quantity"),
+        (("--price", "free"), "'free' is not a quantity"),
         (("--networks", "alexnet,AlexNet"), "names networks twice: alexnet"),
     ],
 )
@@ -87,4 +87,4 @@ def test_bad_input_is_one_sentence(tmp_path, arguments, message) -> None:
 def test_an_output_that_exists(tmp_path) -> None:
     path = tmp_path / "sweep.csv"
     path.touch()
-    assert "exists: take another name, or --force to replace it" in run(*SWEEP, "-o", path, code=2)
+    assert "already exists: choose another name, or --force to replace it" in run(*SWEEP, "-o", path, code=2)

@@ -175,7 +175,7 @@ def test_predictions_say_what_was_fused() -> None:
     ("options", "error", "message"),
     [
         ({"execution": "jitted"}, UnknownName, "compiled"),
-        ({"execution": "compiled", "phase": "training"}, UnsupportedPhase, "at inference only"),
+        ({"execution": "compiled", "phase": "training"}, UnsupportedPhase, "for inference only"),
     ],
 )
 def test_what_cannot_be_fused_is_said(options: dict[str, str], error: type, message: str) -> None:

@@ -41,7 +41,7 @@ def test_convention_says_what_it_does_not_know():
     """PALEO's convolutions have no groups: it asserts that filter and input have the same channels."""
     assert count(find_network("resnext50_32x4d").layers, convention="paleo").unknown == ("conv2d (16)",)
     assert not count(find_network("vgg16").layers, convention="paleo").unknown
-    with pytest.raises(CountFailed, match=r"PALEO knows no conv2d like it \{'groups': 2\}"):
+    with pytest.raises(CountFailed, match=r"PALEO has no rule for this conv2d: \{'groups': 2\}"):
         paleo_terms(conv(8, 4, 4, 3, pad=1, groups=2), "forward", 1)
 
 

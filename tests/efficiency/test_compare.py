@@ -72,7 +72,7 @@ def test_difference_ratio_and_kernels_of_one_side(tmp_path):
 def test_without_repeats_there_is_no_verdict(tmp_path):
     result = compare([write(tmp_path / "a", {"k": 10})], [write(tmp_path / "b", {"k": 20})])
     assert by_name(result)["k"].verdict is None and by_name(result)["k"].spread_s is None
-    assert "no spread" in result.notes[0]
+    assert "one run on each side" in result.notes[0]
 
 
 def test_verdicts_from_repeats(tmp_path):

@@ -1,4 +1,4 @@
-"""Kernels of a profile: the seed's table to the last printed digit, and the rules for what the profiler left out."""
+"""Kernels of a profile: SURFBoard's table to the last printed digit, and the rules for what the profiler left out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paleo_lite.profiles.pyprof import PyprofParquet
 from paleo_lite.profiles.table import Profile, batch_of
 
 DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "surfboard"
-SEED_FILE = "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"
+RUN = "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"
 K40M = find_device("k40m")  # 4.29 TFLOP/s, 288 GB/s: the ridge point is 14.9 FLOP per byte
 
 
@@ -49,15 +49,15 @@ def by_name(result):
 
 
 @pytest.fixture(scope="module")
-def seed():
-    path = DATA / "pyprof_kernels" / SEED_FILE
+def surfboard():
+    path = DATA / "pyprof_kernels" / RUN
     if not path.is_file():
         pytest.skip(f"no {path}: set PALEO_LITE_DATA")
     return report_kernels(Profile(path, "pyprof", PyprofParquet(), parse_name(path.name)), K40M)
 
 
 def printed_table():
-    """Seed 000's last table, whole: kernel, nanoseconds, FLOPs, FLOP/s, per cent."""
+    """The last table of SURFBoard's gpu_efficiency.ipynb, whole: kernel, nanoseconds, FLOPs, FLOP/s, per cent."""
     text = (DATA / "notebook_outputs" / "gpu_efficiency.txt").read_text()
     text = text[text.index("#### [12] code") : text.index("#### [13]")]
     rows = {}
@@ -69,11 +69,11 @@ def printed_table():
 
 
 @pytest.mark.needs_data
-def test_the_seeds_table_to_every_printed_digit(seed):
+def test_the_notebooks_table_to_every_printed_digit(surfboard):
     printed = printed_table()
-    assert len(printed) == len(seed.kernels) == 66
+    assert len(printed) == len(surfboard.kernels) == 66
     for name, (duration, flops, rate, percent) in printed.items():
-        (row,) = [row for row in seed.kernels if row.name.startswith(name.removesuffix("..."))][:1]
+        (row,) = [row for row in surfboard.kernels if row.name.startswith(name.removesuffix("..."))][:1]
         assert round(row.time_s * 1e9) == int(duration), name
         assert f"{row.flops or 0:.6e}" == flops, name
         assert f"{row.flops_per_s or 0:.6e}" == rate, name
@@ -81,18 +81,18 @@ def test_the_seeds_table_to_every_printed_digit(seed):
 
 
 @pytest.mark.needs_data
-def test_the_first_four_of_the_seed(seed):
-    best = sorted(seed.kernels, key=lambda row: -(row.flops_efficiency or 0))[:4]
+def test_the_first_four_of_the_notebook(surfboard):
+    best = sorted(surfboard.kernels, key=lambda row: -(row.flops_efficiency or 0))[:4]
     assert [f"{100 * row.flops_efficiency:.6f}" for row in best] == ["34.812331", "32.977376", "30.071315", "14.808427"]
 
 
 @pytest.mark.needs_data
-def test_what_pyprof_could_not_count_is_absent(seed):
-    rows = by_name(seed)
+def test_what_pyprof_could_not_count_is_absent(surfboard):
+    rows = by_name(surfboard)
     for name in ("cudnn::detail::dgrad_alg1_engine", "cudnn::detail::wgrad_alg1_engine"):
         assert rows[name].flops is None and rows[name].flops_efficiency is None and rows[name].bound is None
-    assert seed.busy_s is None and seed.to_dict()["union_s"] is None
-    assert any("no start times" in note for note in seed.notes)
+    assert surfboard.busy_s is None and surfboard.to_dict()["union_s"] is None
+    assert any("no start times" in note for note in surfboard.notes)
 
 
 def test_roofline_headroom_and_rank():

@@ -1,4 +1,4 @@
-"""Counters in a user's words: those of the seed are there, and values are scaled as the profilers scale them."""
+"""Counters in a user's words: those that a course explains are there, and values are scaled as by the profilers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from paleo_lite.efficiency.metrics import METRICS, explain, find_metric, occupancy_of
 
-SEED = [
+COURSE = [  # slides "Profiling DNN workloads" (Argonne, ATPESC)
     # "Metrics relevant to identify compute, memory, IO characteristics"
     "achieved_occupancy", "ipc", "gld_efficiency", "gst_efficiency", "dram_utilization",
     # "GPU memory - metrics", the paths through memory
@@ -19,8 +19,8 @@ SEED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SEED)
-def test_every_counter_of_the_seed_is_explained(name):
+@pytest.mark.parametrize("name", COURSE)
+def test_every_counter_of_the_course_is_explained(name):
     told = explain(name, 1.0)
     assert told is not None
     assert len(told["meaning"]) > 10 and told["good"] and told["remedy"]

@@ -1,4 +1,4 @@
-"""The selective run: the seed's command where there is one kernel, and nothing that a shell would run by surprise."""
+"""The selective run: a published command where there is one kernel, and nothing that a shell would run by surprise."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ def row(name, time_s, rank, label="gemm"):
     return KernelRow(name, label, 1, time_s, None, None, None, 0.0, None, None, None, None, None, rank, None, {})
 
 
-def test_the_seeds_command():
-    """nvprof --profile-from-start off --kernels "::gemm:1" --metrics ... --log-file selective-profile.log <myapp>"""
+def test_the_command_of_the_slides():
+    """As the slides "Profiling DNN workloads" (Argonne, ATPESC) have it.
+
+    nvprof --profile-from-start off --kernels "::gemm:1" --metrics ... --log-file selective-profile.log <myapp>
+    """
     (command,) = next_command([row("gemm", 1.0, 1)], "nvprof", "python myapp.py args")
     words = shlex.split(command)
     assert words[:5] == ["nvprof", "--profile-from-start", "off", "--kernels", "::gemm:1"]

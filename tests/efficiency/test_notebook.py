@@ -1,4 +1,4 @@
-"""Seed 000's method: its printed tables from the 64 files, pandas' answer on made ones, and sums that merge."""
+"""SURFBoard's gpu_efficiency.ipynb: printed tables from the 64 files, pandas' answer on made ones, sums that merge."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PRINTED = """
 64 32  61.107659 0.391818 28.079357 9.749777 9.133285
 64 8   61.224527 0.392876 28.143853 9.772171 9.157942
 """
-"""Cell 8 of the notebook as seed 000 prints it: batch size, nodes, then the five columns."""
+"""Cell 8 of the notebook as it prints it: batch size, nodes, then the five columns."""
 
 
 @pytest.fixture(scope="module")

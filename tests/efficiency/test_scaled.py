@@ -103,7 +103,7 @@ def test_group_means(surfboard, by, start, stop):
 
 @pytest.mark.needs_data
 def test_initialisation_from_real_tau_intervals(tmp_path):
-    """The runs of one batch are real; a run's own intervals are not to be had, so 50 batches are put on top of them."""
+    """The runs of one batch are real; a run's own intervals were not found, so 50 batches are put on top of them."""
     real = DATA / "mpi" / "batch1_5runs_interval.gzip"
     if not real.is_file():
         pytest.skip(f"no {real}: set PALEO_LITE_DATA")
@@ -165,7 +165,7 @@ def test_markers_of_a_run(tmp_path):
         ("nodes,batch_duration_s\n8,0.5\n16,nan\n", "line 3"),
         ("nodes,batch_duration_s\n8\n", "line 2"),
         ("name_str,timestamp\nEnd of Batch,soon\n", "line 2"),
-        ("name_str,timestamp\nEnd of Batch,5\n", "at least two|name of a file"),
+        ("name_str,timestamp\nEnd of Batch,5\n", "at least two|configuration in its name"),
         ("\x00\x01\xff", "durations"),
     ],
 )

@@ -192,7 +192,7 @@ def test_without_labels_only_the_iteration_is_known():
     assert steady.kernel_s == pytest.approx(15e-9)
     assert steady.forward_s is steady.backward_s is steady.update_s is None
     assert steady.flops is steady.bytes is steady.compute_s is None and len(steady.missing) == 3
-    assert "FLOPs of no kernel are known" in steady.notes
+    assert "FLOPs are unknown for every kernel" in steady.notes
     assert any("no backward pass is labelled" in note for note in steady.notes)
 
 

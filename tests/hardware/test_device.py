@@ -1,4 +1,4 @@
-"""Devices: seed values, agreement with the reference table, peaks at a clock, names."""
+"""Devices: published values, agreement with the reference table, peaks at a clock, names."""
 
 from __future__ import annotations
 

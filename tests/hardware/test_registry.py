@@ -42,8 +42,8 @@ def test_a_name_is_never_a_path(name: str) -> None:
         find_device(name)
 
 
-def test_seed_figures_are_the_defaults() -> None:
-    """Seeds 000 and 004: K40m 4.29 TFLOPS and 288 GB/s; K80 8.73 / 2.91 TFLOPS, the whole board; 480 GB/s its sheet."""
+def test_published_figures_are_the_defaults() -> None:
+    """SURFBoard's notebook: K40m 4.29 TFLOPS, 288 GB/s. Data sheet of the K80 board: 8.73 / 2.91 TFLOPS, 480 GB/s."""
     k40m, k80 = find_device("k40m"), find_device("k80")
     assert k40m.find_peak("fp32").per_s == 4.29e12
     assert k40m.bandwidth_bytes_per_s == 288e9
@@ -102,7 +102,7 @@ def test_a_further_file_does_not_take_a_name(tmp_path: Path) -> None:
         ("bandwidth =", "bandwith =", r"unknown field `bandwith` - at `\$\.memory`"),
         ("288 GB/s", "288 GHz", r"memory\.bandwidth: '288 GHz' is not in B/s"),
         ("288 GB/s", "-288 GB/s", r"memory\.bandwidth: '-288 GB/s' is not above 0"),
-        ("4.29 TFLOP/s", "fast", r"peaks\.fp32\.vector: 'fast' is no quantity"),
+        ("4.29 TFLOP/s", "fast", r"peaks\.fp32\.vector: 'fast' is not a quantity"),
         ('default = "base"', 'default = "turbo"', r"Invalid enum value 'turbo' - at `\$\.clocks\.default`"),
         ('precision = "fp64"', 'precision = "fp65"', r"Invalid enum value 'fp65'"),
         ("[cores]", "[cores", "mine.toml"),
@@ -164,8 +164,8 @@ def test_an_absent_file_is_a_bad_file(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ("86 IOPS", "86 seeks", r"link\.hdd\.random_reads: '86 seeks' is not in IOPS"),
-        ("0.5 us", "soon", r"link\.infiniband-edr\.latency: 'soon' is no quantity"),
-        ("15.75 GB/s", "fast", r"link\.pcie3-x16\.per_direction: 'fast' is no quantity"),
+        ("0.5 us", "soon", r"link\.infiniband-edr\.latency: 'soon' is not a quantity"),
+        ("15.75 GB/s", "fast", r"link\.pcie3-x16\.per_direction: 'fast' is not a quantity"),
     ],
 )
 def test_a_bad_figure_of_a_link_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -188,8 +188,8 @@ def test_storage_reads_at_random_places() -> None:
     ("name", "gigabytes_per_s"),
     [("Intel i7 5930K", 30), ("NVLink", 40), ("PCIe x8", 5), ("SATA", 6), ("Mellanox", 6.8), ("10 Gb Ethernet", 1)],
 )
-def test_links_hold_seed_003s_bandwidth_table(name: str, gigabytes_per_s: float) -> None:
-    rows = {identity: link for identity, link in read_links().link.items() if identity.startswith("seed003")}
+def test_links_hold_the_courses_bandwidth_table(name: str, gigabytes_per_s: float) -> None:
+    rows = {identity: link for identity, link in read_links().link.items() if identity.startswith("course-")}
     words = name.lower().replace("-", " ").split()
     found = [link for link in rows.values() if all(word in link.name.lower().replace("-", " ") for word in words)]
     assert [link.bandwidth_bytes_per_s for link in found] == [gigabytes_per_s * 1e9]

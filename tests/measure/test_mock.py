@@ -63,7 +63,7 @@ def test_a_mock_trainer_stops_where_it_is_told():
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
-        ([1], {}, "no batch left to time behind the 1"),
+        ([1], {}, "no batch left to time after the 1"),
         ([1, 2], {"batches": 0}, "1 or more"),
         ([1, 2], {"seconds": 0}, "above 0"),
         ([1, 2], {"clock": lambda: 0.0}, "faster than the clock can tell"),

@@ -15,7 +15,7 @@ from paleo_lite.measure.setup import set_up
     ("device", "precision", "message"),
     [
         ("cpu", "tf32", "tensor cores"),
-        ("cpu", "fp8", "no whole network in fp8"),
+        ("cpu", "fp8", "cannot run whole networks in fp8"),
         ("tpu", "fp32", "cpu or cuda"),
     ],
 )

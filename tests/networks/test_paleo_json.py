@@ -134,7 +134,7 @@ def test_same_padding_is_tensorflows(size, kernel, stride, out, before):
         ({"data": DATA_LAYER}, "has no layers"),
         ({"c": {"type": "Dropout", "parents": []}}, "layer 'c': has no parents"),
         ({"data": DATA_LAYER, "c": conv(["nowhere"], [3, 3, 3, 3])}, "a parent 'nowhere', which is not in the file"),
-        ({"a": conv(["b"], [1, 1, 3, 3]), "b": conv(["a"], [1, 1, 3, 3])}, "wait for each other in a circle: a, b"),
+        ({"a": conv(["b"], [1, 1, 3, 3]), "b": conv(["a"], [1, 1, 3, 3])}, "depend on each other in a circle: a, b"),
         ({"data": DATA_LAYER, "c": conv(["data"], [3, 3, 4, 8])}, "its filter takes 4 channels, its parent has 3"),
         ({"data": DATA_LAYER, "c": conv(["data"], [3, 3, 3])}, "its fields do not fit type Convolution"),
         ({"data": DATA_LAYER, "c": conv(["data"], [3, 3, 3, 8], "FULL")}, "padding 'FULL' is neither VALID nor SAME"),

@@ -261,22 +261,22 @@ def test_a_file_for_training_is_read_as_it_trains():
         ("a {" * 40 + "}" * 40, "nested more than 32 deep"),
         ("name: []", "has no input"),
         (INPUT % (8, 8) + "layer { type: 'ReLU' bottom: { } }", "the blob '{}'"),
-        (INPUT % (8, 8) + layer("r", "Reshape", "data", reshape_param="{ shape { dim: true } }"), "are no sizes"),
+        (INPUT % (8, 8) + layer("r", "Reshape", "data", reshape_param="{ shape { dim: true } }"), "not valid sizes"),
         ("layer: 3", "a layer is a message in braces, not 3"),
         ('input: "data"', "1 inputs with 0 shapes"),
-        ('input: "data" input_dim: 1 input_dim: 0 input_dim: 2 input_dim: 2', "no shape of an input"),
+        ('input: "data" input_dim: 1 input_dim: 0 input_dim: 2 input_dim: 2', "not the shape of an input"),
         (INPUT % (32, 32), "has no layers"),
         (INPUT % (32, 32) + layer("m", "MadeUp", "data"), "type 'MadeUp' is not read: known are "),
-        (INPUT % (32, 32) + layer("r", "ReLU", "nothing"), "takes the blob 'nothing', which nothing before it leaves"),
+        (INPUT % (32, 32) + layer("r", "ReLU", "nothing"), "takes the blob 'nothing', which no layer before it makes"),
         (INPUT % (32, 32) + convolution("c", "data", 8, 40), "a 40x40 window does not fit into 32x32"),
-        (INPUT % (32, 32) + convolution("c", "data", 8, 3, stride=0), "stride 0 is no whole number of 1 or more"),
+        (INPUT % (32, 32) + convolution("c", "data", 8, 3, stride=0), "stride 0 is not a whole number of 1 or more"),
         (INPUT % (32, 32) + convolution("c", "data", 8, 3, extra="group: 2"), "3 to 8 channels do not divide into 2"),
-        (INPUT % (32, 32) + convolution("c", "data", "many", 3), "num_output 'many' is no whole number"),
+        (INPUT % (32, 32) + convolution("c", "data", "many", 3), "num_output 'many' is not a whole number"),
         (INPUT % (32, 32) + layer("c", "Convolution", "data"), "num_output is missing"),
         (INPUT % (8, 8) + layer("p", "Pooling", "data", pooling_param="{ pool: STOCHASTIC }"), "is not read"),
         (INPUT % (8, 8) + layer("p", "Pooling", "data", pooling_param="{ kernel_size: 50 }"), "does not fit into 8x8"),
         (INPUT % (8, 8) + fully("99999999999"), "1 or more"),
-        (INPUT % (2**20, 2**20) + fully("9"), "beyond"),
+        (INPUT % (2**20, 2**20) + fully("9"), "too large"),
         ('layer { name: "d" type: "Data" top: "data" }', "does not say how large its images are"),
         (INPUT % (8, 8) + layer("s", "Slice", "data", slice_param="{ slice_point: 9 }"), "cannot be cut into 1 parts"),
         (INPUT % (8, 8) + layer("r", "Reshape", "data", reshape_param="{ shape { dim: 0 dim: 7 } }"), "be reshaped"),
@@ -300,7 +300,7 @@ def test_text_format():
         "a": [-1, 31], "b": [1500.0, 0.5], "c": ['its "q"'], "d": ["TRUE"], "e": [True],
         "f": [{"g": [{"h": [1, 2, 3]}]}, {}],
     }  # fmt: skip
-    with pytest.raises(BadDescriptor, match="no text"):
+    with pytest.raises(BadDescriptor, match="is not text"):
         parse_text(b"\xff\xfe", "t")
 
 

@@ -79,7 +79,7 @@ CREATE TABLE CUPTI_ACTIVITY_KIND_MARKER(_id_ INTEGER PRIMARY KEY AUTOINCREMENT, 
   timestamp INT NOT NULL, id INT NOT NULL, objectKind INT NOT NULL, objectId BLOB NOT NULL, name INT NOT NULL,
   domain INT NOT NULL);
 """
-"""nvprof's tables as CUPTI documents the activity records (no real file is to be had)."""
+"""nvprof's tables as CUPTI documents the activity records (no real file was found)."""
 
 
 def write_nvprof(path: Path) -> Path:

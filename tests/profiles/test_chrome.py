@@ -300,7 +300,7 @@ TEXT = document(LAUNCHED * 2, baseTimeNanoseconds=5)
 def test_a_trace_cut_anywhere_is_one_error_with_the_place(tmp_path, monkeypatch, piece):
     monkeypatch.setattr(json_stream, "PIECE", piece)
     for length in range(1, len(TEXT)):
-        with pytest.raises(BadProfile, match=r"trace\.json: (at byte \d+|what stands around .* up to byte \d+)"):
+        with pytest.raises(BadProfile, match=r"trace\.json: (at byte \d+|what surrounds .* up to byte \d+)"):
             read(write(tmp_path, TEXT[:length]))
 
 
@@ -323,18 +323,18 @@ def test_gzip_that_is_cut_or_garbled(tmp_path):
     ("old", "new", "message"),
     [
         ('"dur": 4.25', '"dur": -4.25', r"at byte \d+: an event whose dur is -4.25"),
-        ('"dur": 4.25', '"dur": NaN', r"at byte \d+: no JSON"),
+        ('"dur": 4.25', '"dur": NaN', r"at byte \d+: not JSON"),
         ('"dur": 4.25', '"dur": "nan"', r"at byte \d+: an event whose dur is NaN"),
         ('"dur": 4.25', '"dur": 1e400', r"at byte \d+: an event with a field that cannot be read"),
-        ('"dur": 4.25', '"dur": "long"', r"at byte \d+: a time that is no number"),
+        ('"dur": 4.25', '"dur": "long"', r"at byte \d+: a time that is not a number"),
         ('"dur": 4.25', '"dur": [4]', r"at byte \d+: an event with a field that cannot be read"),
         ('"ts": 130.5', '"ts": "1e999999999"', r"at byte \d+: an event whose ts is 1E\+999999999"),
         ('"ts": 130.5', '"ts": null', r"at byte \d+: an event whose ts is absent"),
         ('"ts": 130.5', '"ts": 99999999999999999999', r"at byte \d+: an event whose ts is 99999999999999999999"),
-        ('"dur": 4.25', '"dur": 4.25.1', r"at byte \d+: no JSON"),
+        ('"dur": 4.25', '"dur": 4.25.1', r"at byte \d+: not JSON"),
         ('"name": "aten::mm"', '"name": 5', r"at byte \d+: an event with a field that cannot be read"),
-        ('"baseTimeNanoseconds": 5', '"baseTimeNanoseconds": "soon"', "no whole number"),
-        ('"baseTimeNanoseconds": 5', '"baseTimeNanoseconds": 1e30', "what stands around"),
+        ('"baseTimeNanoseconds": 5', '"baseTimeNanoseconds": "soon"', "not a whole number"),
+        ('"baseTimeNanoseconds": 5', '"baseTimeNanoseconds": 1e30', "what surrounds"),
         ('"baseTimeNanoseconds": 5', '"baseTimeNanoseconds": -5', "outside the years"),
         ('{"ph": "M"', ', {"ph": "M"', r"at byte \d+: "),
         ("40}}, ", "40}},, ", r"at byte \d+: "),

@@ -34,7 +34,7 @@ def test_ones_own_pattern(name, pattern, found) -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "message"),
-    [(r"(?P<nodes>\d+", "is no regular expression"), (r"nodes_(\d+)", "names nothing")],
+    [(r"(?P<nodes>\d+", "is not a regular expression"), (r"nodes_(\d+)", "no named group")],
 )
 def test_a_pattern_that_is_none(pattern, message) -> None:
     with pytest.raises(BadValue, match=message):

@@ -118,7 +118,7 @@ def test_every_reader_says_what_it_reads():
 def test_unknown_content_lists_what_is_read(tmp_path, raw):
     path = tmp_path / "trace.json"
     path.write_bytes(raw)
-    with pytest.raises(UnknownFormat, match="no profile that paleo-lite reads") as caught:
+    with pytest.raises(UnknownFormat, match="not a profile that paleo-lite reads") as caught:
         open_profile(path)
     for module, name in READERS:
         assert load_reader(module, name).what in str(caught.value)
@@ -138,7 +138,7 @@ def test_configuration_comes_from_the_file_name(tmp_path, samples):
         (b"", "the file is empty"),
         (b"\x1f\x8b\x08\x00garbage that is no deflate stream", "gzip at byte 0 cannot be decompressed"),
         (b"PAR1 and then nothing", "parquet that is truncated or corrupted"),
-        (b"SQLite format 3\0 and then nothing", "no SQLite, or cut within its header"),
+        (b"SQLite format 3\0 and then nothing", "not SQLite, or cut within its header"),
     ],
 )
 def test_damaged_files_say_what_is_wrong(tmp_path, raw, message):

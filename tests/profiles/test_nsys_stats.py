@@ -1,4 +1,4 @@
-"""``nsys stats`` CSV. No real file is to be had: these are built from the columns that the vendor documents.
+"""``nsys stats`` CSV. No real file was found: these are built from the columns that the vendor documents.
 
 Headings as the scripts of Nsight Systems 2023 to 2025 print them (``nsys stats --help-reports``), and for the old names
 those of 2021; the rows are made up.
@@ -148,14 +148,14 @@ def test_older_names_and_other_units(tmp_path):
         (KERN_SUM.replace(",24,", ",24.5,"), "line 2: Instances is '24.5'"),
         (KERN_SUM[:-60], r"line 3: \d columns, expected 9"),
         (KERN_SUM.replace("Total Time (ns)", "Total Time (weeks)"), "in weeks"),
-        (KERN_SUM.replace("Avg (ns)", "Med (ns)"), "line 1: column 'Med' stands twice"),
+        (KERN_SUM.replace("Avg (ns)", "Med (ns)"), "line 1: column 'Med' appears twice"),
         (KERN_SUM.replace(",Name", ",Title"), "line 1: a heading without a column Name or"),
         # A stray mark makes another column of it, while the line still begins as a heading does.
         (KERN_SUM.replace("Instances", 'Instances"'), "line 1: a heading without a column Instances or Num Calls"),
         (KERN_SUM.replace("Total Time (ns)", 'Total Time (ns)"'), "line 1: a heading without a column Total Time"),
         (GPU_TRACE.replace("Duration (ns)", 'Duration (ns)"'), "line 1: a heading without a column Duration"),
         (KERN_SUM + "\n" + GPU_TRACE, "line 6: a second report with kernel rows, after the one at line 1"),
-        (KERN_SUM.replace('int)"', "int)"), "line 2: no CSV"),
+        (KERN_SUM.replace('int)"', "int)"), "line 2: not CSV"),
     ],
 )
 def test_one_clear_error(tmp_path, text, message):

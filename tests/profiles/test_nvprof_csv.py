@@ -93,7 +93,7 @@ def test_real_metrics_agree_with_pandas(data_folder, name):
 
 
 @pytest.mark.needs_data
-def test_metrics_of_seed_002(data_folder):
+def test_metrics_of_a_product(data_folder):
     (kernel,) = read(data_folder / "profiles" / "nvprof_metrics_csv" / "matrixMul_metrics.csv", MetricsCsv()).to_dict(
         "records"
     )
@@ -192,12 +192,12 @@ def test_line_ends_and_byte_order_mark(tmp_path, trace, change):
         ("0.001536", "0x1", r"line 5: Duration is '0x1'"),
         ("1.483534", "1e99", r"line 5: Start is '1e99', expected a number of 0 or more below 2"),
         ("1.483534,0.001536,", "1.483534,", r"line 5: 12 columns, expected 13"),
-        ('[2437]"', "[2437]", r"line 5: no CSV"),
+        ('[2437]"', "[2437]", r"line 5: not CSV"),
         ("s,ms,,,", "s,fortnight,,,", r"line 3: the unit of Duration is 'fortnight', expected ns, us"),
         ("s,ms,,,,,,,MB,GB/s,,,\n", "", r"line 3: the unit of Start is '1.443182'"),
-        ('"Duration"', '"Duration","Duration"', r"line 2: a column stands twice"),
+        ('"Duration"', '"Duration","Duration"', r"line 2: a column appears twice"),
         ('"Name"', '"Title"', r"no column 'Name'"),
-        ('"Start",', "", r"no heading"),
+        ('"Start",', "", r"heading that this profiler prints"),
         (",", ";", r"line 2: the heading is .* expected columns between ','"),
     ],
 )
@@ -210,12 +210,12 @@ def test_bad_trace_names_its_line(tmp_path, trace, old, new, message):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (",0.6\n", ",fast\n", r"line 3: 'fast' is no metric's value"),
-        (",0.6\n", ",0.6furlong\n", r"line 3: '0.6furlong' is no metric's value"),
+        (",0.6\n", ",fast\n", r"line 3: 'fast' is not the value of a metric"),
+        (",0.6\n", ",0.6furlong\n", r"line 3: '0.6furlong' is not the value of a metric"),
         (",0.6\n", "\n", r"line 3: 7 columns, expected 8"),
-        (",101,", ",many,", r"line 3: 'many' is no number of invocations"),
+        (",101,", ",many,", r"line 3: 'many' is not a number of invocations"),
         ('"Avg"', '"Mean"', r"line 3: no metric with an average"),
-        ('"Device","Kernel"', '"Kernel","Device"', r"no heading"),
+        ('"Device","Kernel"', '"Kernel","Device"', r"heading that this profiler prints"),
         (",", "\t", r"line 2: the heading is"),
     ],
 )

@@ -1,4 +1,4 @@
-"""nvprof summaries: the real one, seed 002's, and the layouts of other versions."""
+"""nvprof summaries: a real one, the head of one on a slide, and the layouts of other versions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def rows_of(tmp_path, text, encoding="utf-8"):
 
 HEADING = "            Type  Time(%)      Time     Calls       Avg       Min       Max  Name\n"
 
-# Seed 002 shows the head of a list on a slide; what character recognition made of digits ("339.6lus") is put right.
-SEED_002 = (
+# The slides "Profiling DNN workloads" (Argonne, ATPESC) show the head of a list; what character recognition made of
+# digits ("339.6lus") is put right.
+SLIDE = (
     HEADING
     + """
  GPU activities: 36.04% 46.6474s 202752 230.07us 124.57us 339.61us void sgemm_largek_lds64<bool=0, boo
@@ -58,8 +59,8 @@ def test_real_summary_row_by_row(data_folder):
     }
 
 
-def test_head_of_a_list_as_seed_002_shows_it(tmp_path):
-    rows = rows_of(tmp_path, SEED_002)
+def test_head_of_a_list_as_a_slide_shows_it(tmp_path):
+    rows = rows_of(tmp_path, SLIDE)
     assert [(row["category"], row["duration_ns"], row["calls"]) for row in rows] == [
         ("kernel", 46.6474e9, 202752),
         ("kernel", 6.34396e9, 5642),
@@ -73,8 +74,8 @@ def test_head_of_a_list_as_seed_002_shows_it(tmp_path):
 
 
 def test_what_recognition_of_the_slide_left_is_refused_with_its_line(tmp_path):
-    with pytest.raises(BadProfile, match=r"line 3: '339.6lus' is no number"):
-        rows_of(tmp_path, SEED_002.replace("339.61us", "339.6lus"))
+    with pytest.raises(BadProfile, match=r"line 3: '339.6lus' is not a number"):
+        rows_of(tmp_path, SLIDE.replace("339.61us", "339.6lus"))
 
 
 # Layouts as other versions print them (CUDA 7 to 11), with numbers made up.
@@ -157,7 +158,7 @@ def test_unified_memory_migrations_are_copies_with_bytes(tmp_path):
 
 
 def test_kernels_within_ranges_are_not_counted_again(tmp_path):
-    rows = rows_of(tmp_path, SEED_002 + NVTX)
+    rows = rows_of(tmp_path, SLIDE + NVTX)
     assert named(rows[6:], "category", "kernel", "duration_ns") == [("marker", "batch", 20e6)]
 
 
@@ -178,15 +179,15 @@ def test_latin_1_and_utf_8_names(tmp_path, samples):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("3.0000ms         3", "3.0000ms", r"line 4: .* is no whole row"),
-        ("3.0000ms", "nanms", r"line 4: 'nanms' is no number or has no unit"),
+        ("3.0000ms         3", "3.0000ms", r"line 4: .* is not a whole row"),
+        ("3.0000ms", "nanms", r"line 4: 'nanms' is not a number with a unit"),
         ("3.0000ms", "-3.0000ms", r"line 4: a time is negative"),
-        ("3.0000ms", "3.0000", r"line 4: '3.0000' is no number or has no unit"),
+        ("3.0000ms", "3.0000", r"line 4: '3.0000' is not a number with a unit"),
         ("75.00%", "7x5%", r"line 4: 'GPU activities:   7x5"),
-        ("API calls:", "Fan calls:", r"line 6: 'Fan calls' is no section"),
+        ("API calls:", "Fan calls:", r"line 6: 'Fan calls' is not a known section"),
         ("  Avg  ", "  Mean ", r"line 3: the heading is"),
         ("Time(%)", "Tempo(%)", r"no heading 'Time\(%\) Time Calls"),
-        ("1.0000ms         2", "1.0000ms  99999999999999999999", r"line 5: .* is no number of calls"),
+        ("1.0000ms         2", "1.0000ms  99999999999999999999", r"line 5: .* is not a number of calls"),
         ("gemm", "gemm\0", r"line 4 holds a zero byte"),
         ("gemm", "g" * 2**21, r"line 4 is longer than 1,048,576 bytes"),
     ],
@@ -205,7 +206,7 @@ def test_bad_summary_names_its_line(tmp_path, samples, old, new, message):
         (",%,ms,,us", ",%,furlong,,us", r"line 3: the units are"),
         (",%,ms,,us,us,us,\n", "", r"line 3: the units are"),
         ("0.600000,2,", "0.600000,", r"line 4: 7 columns, expected 8"),
-        ('float*, int)"', "float*, int)", r"line 4: no CSV"),
+        ('float*, int)"', "float*, int)", r"line 4: not CSV"),
     ],
 )
 def test_bad_csv_names_its_line(tmp_path, old, new, message):

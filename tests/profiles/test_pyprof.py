@@ -109,7 +109,10 @@ def test_zero_rows(tmp_path):
         (parquet()[:-100], "parquet that is truncated or corrupted"),
         (parquet()[:50], "parquet that is truncated or corrupted"),
         (b"\x1f\x8b\x08\x00" + b"garbage" * 20, "gzip at byte 0 cannot be decompressed"),
-        (gzip.compress(pyprof_csv({name: values * 2000 for name, values in ROWS.items()}))[:-90], "no pyprof CSV that"),
+        (
+            gzip.compress(pyprof_csv({name: values * 2000 for name, values in ROWS.items()}))[:-90],
+            "cannot be read as a pyprof CSV",
+        ),
         (parquet(drop=["Sil(ns)"]), "without the column 'Sil(ns)'"),
         (parquet(drop=["Kernel"]), "without the column 'Kernel'"),
         (parquet({"Sil(ns)": [1.0, float("nan"), 2.0]}), "row 1: Sil(ns) is absent"),

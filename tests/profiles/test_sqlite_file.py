@@ -52,9 +52,9 @@ def test_text_that_is_no_utf_8(made):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda raw: raw[:50], "no SQLite, or cut within its header"),
+        (lambda raw: raw[:50], "not SQLite, or cut within its header"),
         (lambda raw: raw[: len(raw) - 4096], r"SQLite that is cut: [\d,]+ bytes of [\d,]+"),
-        (lambda raw: b"x" + raw[1:], "no SQLite"),
+        (lambda raw: b"x" + raw[1:], "not SQLite"),
         (gzip.compress, "compressed SQLite, .* decompress it first"),
         (lambda raw: raw[:100] + b"\xff" * 4000 + raw[4100:], "SQLite that is cut or corrupted"),
     ],

@@ -109,7 +109,7 @@ LAUGHS = "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 10))
         ([("TIME", "&secret;")], r"line 3: XML that is cut or corrupted"),
         ([("</interval_data>", "")], r"line \d+: XML that is cut or corrupted \(mismatched tag\)"),
         ([("0 1 2 1000 5000000", "0 1 2 1000")], r"line 22: 4 numbers, expected 5"),
-        ([("0 1 2 1000 5000000", "0 1 2 1000 nan")], r"line 22: 'nan' is no number"),
+        ([("0 1 2 1000 5000000", "0 1 2 1000 nan")], r"line 22: 'nan' is not a number"),
         ([("1 3 0 20 -4", "9 3 0 20 20")], r"line 23: event '9' is not defined"),
         ([("1 3 0 20 -4", "1 -3 0 20 20")], r"line 23: a number of calls out of range"),
         ([("0 10 67049472 8", "0 10 67049472 -8")], r"line 27: a message size is negative"),
@@ -118,7 +118,7 @@ LAUGHS = "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 10))
             r"line 27: a message size is negative or out of range",
         ),
         ([("1000 5000000", "1000 1e308")], r"line 22: a time out of range"),
-        ([("TIME", "PAPI_L1_DCM"), ("TIME", "PAPI_L1_DCM")], r"line 22: no metric that is time"),
+        ([("TIME", "PAPI_L1_DCM"), ("TIME", "PAPI_L1_DCM")], r"line 22: no metric of time"),
         ([('profile thread="1.0.0.77"', 'profile thread="main"')], r"line 22: the thread is called 'main'"),
         (
             [('<profile thread="1.0.0.77">', "<profiles>"), ("</profile>", "</profiles>")],

@@ -1,4 +1,4 @@
-"""Tables of PyTorch's profiler: printed live, printed by PyTorch from events of a GPU, and seed 003's old one."""
+"""Tables of PyTorch's profiler: printed live, printed by PyTorch from events of a GPU, and an old one of a course."""
 
 from __future__ import annotations
 
@@ -159,8 +159,8 @@ def test_a_number_wider_than_its_column(tmp_path):
     assert [row["duration_ns"] for row in rows] == [123456789012e3, 10e3]
 
 
-# Seed 003 as it stands there: a table of 2019, with tabs.
-SEED_003 = """Name	CPU time	CUDA time	Calls	CPU total	CUDA total
+# As the course slides "Performance and Profiling" print it: a table of 2019, with tabs.
+SLIDE = """Name	CPU time	CUDA time	Calls	CPU total	CUDA total
 conv2d	9976.544us	9972.736us	1	9976.544us	9972.736us
 convolution	9958.778us	9958.400us	1	9958.778us	9958.400us
 _convolution	9946.712us	9947.136us	1	9946.712us	9947.136us
@@ -170,8 +170,8 @@ max_pool2d_with_indices	28837.682us	28836.834us	1	28837.682us	28836.834us
 """
 
 
-def test_seed_003(tmp_path):
-    rows = rows_of(tmp_path, SEED_003)
+def test_a_table_of_2019(tmp_path):
+    rows = rows_of(tmp_path, SLIDE)
     assert [(row["kernel"], row["calls"], row["duration_ns"], row["metric.device_ns"]) for row in rows] == [
         ("conv2d", 1, 9976544.0, 9972736.0),
         ("convolution", 1, 9958778.0, 9958400.0),
@@ -202,9 +202,9 @@ def test_pytorch_1_0(tmp_path):
         ("10.879ms", "     nan", r"line 5: no total time"),
         ("10.879ms", "-0.879ms", r"line 5: a time is negative"),
         ("10.879ms", "10.879xs", r"CPU total is '10.879xs'"),
-        ("  1.867ms             1", "  1.867ms            -1", r"-1 is no number of calls"),
-        ("  1.867ms             1", "  1.867ms           1.5", r"1.5 is no number of calls"),
-        ("0.34%      57.045us", "0.34% ", r"'aten::linear .* is no row of 7 columns"),
+        ("  1.867ms             1", "  1.867ms            -1", r"-1 is not a number of calls"),
+        ("  1.867ms             1", "  1.867ms           1.5", r"1.5 is not a number of calls"),
+        ("0.34%      57.045us", "0.34% ", r"'aten::linear .* is not a row of 7 columns"),
         ("CPU total %     CPU total", "CPU gross %     CPU gross", r"no total time under 'Name, Self CPU %"),
         ("Self CPU time total", "\n         Name      CPU total\nSelf CPU time total", r"a second table"),
     ],

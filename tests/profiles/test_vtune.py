@@ -1,4 +1,6 @@
-"""Intel VTune and APS. No real file is to be had: columns are those of Intel's user guide and seed 002."""
+"""Intel VTune and APS. No real file was found: columns are those of Intel's user guide and of the
+slides "Profiling DNN workloads" (Argonne, ATPESC).
+"""
 
 from __future__ import annotations
 
@@ -103,8 +105,8 @@ def test_aps_values_with_their_units(tmp_path, aps):
     assert wait["metric.time_percent"] == 7.46 and wait["metric.cpu_utilization_percent"] is None
 
 
-# The printout of seed 002, as it stands there.
-SEED_002 = """| Summary information
+# The printout as it stands on the slide.
+SLIDE = """| Summary information
 
 HW Platform : Intel(R) Processor code named Knights Landing
 Logical core count per node: 256
@@ -124,8 +126,8 @@ CPU Utilization: 6.50%
 """
 
 
-def test_aps_as_seed_002_shows_it(tmp_path):
-    (row,) = rows_of(ApsSummary(), tmp_path, SEED_002)
+def test_aps_as_a_slide_shows_it(tmp_path):
+    (row,) = rows_of(ApsSummary(), tmp_path, SLIDE)
     assert row["metric.cpu_utilization_percent"] == 6.5
     assert row["metric.logical_core_count_per_node"] == 256.0
     assert row["duration_ns"] is None and row["kernel"] == "application"
@@ -134,12 +136,12 @@ def test_aps_as_seed_002_shows_it(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("784.33 s", "nan s", r"line 9: Elapsed Time is no time in seconds"),
+        ("784.33 s", "nan s", r"line 9: Elapsed Time is not a time in seconds"),
         ("784.33 s", "-784.33 s", r"line 9: Elapsed Time is negative"),
-        ("784.33 s", "784.33", r"line 9: Elapsed Time is no time in seconds"),
-        ("  CPU Utilization:  ", "  MPI Time: 1 s\n  CPU Utilization:  ", r"line 13: 'MPI Time' stands twice"),
-        ("58.48 s", "58.4.8 s", r"line 12: MPI_Waitall is no time"),
-        ("7.46%", "7..46%", r"line 12: '7..46' is no number"),
+        ("784.33 s", "784.33", r"line 9: Elapsed Time is not a time in seconds"),
+        ("  CPU Utilization:  ", "  MPI Time: 1 s\n  CPU Utilization:  ", r"line 13: 'MPI Time' appears twice"),
+        ("58.48 s", "58.4.8 s", r"line 12: MPI_Waitall is not a time"),
+        ("7.46%", "7..46%", r"line 12: '7..46' is not a number"),
     ],
 )
 def test_bad_summary_names_its_line(tmp_path, aps, old, new, message):

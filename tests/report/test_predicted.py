@@ -36,7 +36,7 @@ def test_kinds_meet_and_totals_hold(alexnet):
     assert rows["input", "forward"].predicted_s is None and rows["input", "forward"].ratio is None
     assert rows["linear", "forward"].measured_s is None
     assert sum(row.predicted_s or 0 for row in beside.kinds) == pytest.approx(alexnet.time_s)
-    assert beside.kinds[0].name == "convolution"  # they part most there
+    assert beside.kinds[0].name == "convolution"  # they differ most there
 
 
 def test_without_operations_matrix_products_are_one(alexnet):
@@ -44,7 +44,7 @@ def test_without_operations_matrix_products_are_one(alexnet):
     beside = lay_beside("run", measured(seconds, has_ops=False), alexnet)
     (row,) = [row for row in beside.kinds if row.name == "convolution and linear" and row.part == "forward"]
     assert row.measured_s == pytest.approx(0.75) and row.predicted_s is not None
-    assert any("names no operations" in note for note in beside.notes)
+    assert any("does not name operations" in note for note in beside.notes)
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,13 @@ def test_shares_of_the_bounds(prediction):
     assert shares_by_bound(prediction) == {"compute": 0.6, "memory": 0.3, "unknown": 0.1}
     assert bound_sentence(prediction) == "compute bounds 60% of the time, memory 30%, unknown 10%"
     with_rest = with_terms(prediction, overhead_s=10.0)
-    assert shares_by_bound(with_rest)["besides layers"] == 0.5
+    assert shares_by_bound(with_rest)["overhead"] == 0.5
     said = bound_sentence(with_rest)
-    assert said == "compute bounds 30% of the time, memory 15%, unknown 5%; 50% is spent besides layers"
+    assert said == "compute bounds 30% of the time, memory 15%, unknown 5%; 50% is overhead"
 
 
 def test_a_share_that_rounds_to_nothing_is_not_0(prediction):
-    assert bound_sentence(with_terms(prediction, overhead_s=0.01)).endswith("; under 1% is spent besides layers")
+    assert bound_sentence(with_terms(prediction, overhead_s=0.01)).endswith("; under 1% is overhead")
 
 
 def test_what_takes_no_time_is_bound_by_nothing(prediction):
@@ -45,7 +45,7 @@ def test_what_takes_no_time_is_bound_by_nothing(prediction):
     assert bound_sentence(nothing) == "no layer takes time"
     assert side_by_side([nothing]).rows[0]["relative"] is None
     only_rest = with_terms(nothing, overhead_s=1.0)
-    assert bound_sentence(only_rest) == "100% is spent besides layers"
+    assert bound_sentence(only_rest) == "100% is overhead"
 
 
 def test_one_row_per_device():

@@ -215,17 +215,17 @@ def test_arrays_are_the_scalars(collective: str) -> None:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: all_reduce_time_s("ring", 1, 0, PLAIN), "workers are whole numbers of 1 or more, not 0"),
-        (lambda: all_reduce_time_s("ring", 1, [2, -1], PLAIN), "workers are whole numbers"),
+        (lambda: all_reduce_time_s("ring", 1, 0, PLAIN), "workers must be whole numbers of 1 or more, not 0"),
+        (lambda: all_reduce_time_s("ring", 1, [2, -1], PLAIN), "workers must be whole numbers"),
         (lambda: all_reduce_time_s("ring", 1, 2.5, PLAIN), "whole numbers of 1 or more, not 2.5"),
         (lambda: all_reduce_time_s("ring", 1, float("nan"), PLAIN), "not nan"),
         (lambda: all_reduce_time_s("ring", 1, True, PLAIN), "not True"),
         (lambda: all_reduce_time_s("ring", 1, "8", PLAIN), "not '8'"),
-        (lambda: all_reduce_time_s("ring", -1, 2, PLAIN), "a message has 0 or more bytes, not -1"),
-        (lambda: all_reduce_time_s("ring", float("inf"), 2, PLAIN), "a message has 0 or more bytes, not inf"),
+        (lambda: all_reduce_time_s("ring", -1, 2, PLAIN), "a message must have 0 or more bytes, not -1"),
+        (lambda: all_reduce_time_s("ring", float("inf"), 2, PLAIN), "a message must have 0 or more bytes, not inf"),
         (lambda: LinkRate("x", 0), "a bandwidth above 0 is needed, not 0 B/s"),
-        (lambda: LinkRate("x", 1e9, latency_s=-1), "a latency is 0 or more seconds"),
-        (lambda: LinkRate("x", 1e9, ppp=0), "the PPP is a share above 0"),
+        (lambda: LinkRate("x", 1e9, latency_s=-1), "a latency must be 0 or more seconds"),
+        (lambda: LinkRate("x", 1e9, ppp=0), "the PPP must be a share above 0"),
     ],
 )
 def test_what_cannot_be(call, says: str) -> None:  # type: ignore[no-untyped-def]

@@ -58,11 +58,11 @@ def test_names_and_rates(name: str, identity: str, gbit_per_s: float) -> None:
     [
         ("0 GB/s", BadValue, "a link needs a rate above 0, not '0 GB/s'"),
         ("-5 GB/s", BadValue, "above 0"),
-        ("25", BadQuantity, "'25' is no rate of a link: expected one with its unit, such as '25 GB/s'"),
-        ("25 GB", BadQuantity, "no rate of a link"),
-        ("25 GFLOP/s", BadQuantity, "no rate of a link"),
-        ("fast/s", BadQuantity, "no rate of a link"),
-        ("0x pcie3", BadValue, "links side by side are 1 or more"),
+        ("25", BadQuantity, "'25' is not the rate of a link: expected one with its unit, such as '25 GB/s'"),
+        ("25 GB", BadQuantity, "not the rate of a link"),
+        ("25 GFLOP/s", BadQuantity, "not the rate of a link"),
+        ("fast/s", BadQuantity, "not the rate of a link"),
+        ("0x pcie3", BadValue, "links side by side must be 1 or more"),
         ("pcie33", UnknownName, "no link is called 'pcie33': did you mean pcie3-x8"),
         ("", UnknownName, "'paleo-lite hardware links' shows all"),
         ("nvlink", AmbiguousName, "could be more than one link: say nvlink1, "),
@@ -78,7 +78,7 @@ def test_a_given_ppp_is_the_whole_story() -> None:
     found = link_rate("pcie3", ppp=0.5)
     assert all_reduce_time_s("ring", 15.75e9, 4, found) == pytest.approx(2 * 3 / 4 / 0.5)
     assert found.label == "data sheet, PPP as given"
-    with pytest.raises(BadValue, match="PPP is a share above 0"):
+    with pytest.raises(BadValue, match="PPP must be a share above 0"):
         link_rate("pcie3", ppp=0)
     assert link_rate(LinkRate("own", 1e9), ppp=0.5) == LinkRate("own", 1e9, 0.0, 0.5, "data sheet, PPP as given")
     assert link_rate(find_link("ethernet20")[1]).bandwidth_bytes_per_s == 2.5e9
@@ -126,12 +126,12 @@ def test_measured_links_are_listed_beside_the_data_sheets() -> None:
         ({"speed": 1}, "unknown field `speed`"),
         ({"link": 3}, r"Expected `str`, got `int` - at `\$.link`"),
         ({"operations": {"all-reduces": {}}}, r"missing required field .* at `\$.operations"),
-        ({"workers": [2, 2, 8]}, "operations.all-reduce: workers must rise, and have a PPP each"),
-        ({"workers": [2, 4]}, "workers must rise, and have a PPP each"),
-        ({"workers": [1, 4, 8]}, "workers are 2 or more, shares above 0"),
-        ({"small_share": 0.0}, "workers are 2 or more, shares above 0"),
-        ({"ppp": [0.5, 0.0, 0.5]}, "workers are 2 or more, shares above 0"),
-        ({"latency_s": -1.0}, "start_s, latency_s, ramp_s and switch_s are 0 or more seconds"),
+        ({"workers": [2, 2, 8]}, "operations.all-reduce: workers must rise, each with a PPP"),
+        ({"workers": [2, 4]}, "workers must rise, each with a PPP"),
+        ({"workers": [1, 4, 8]}, "workers must be 2 or more, shares above 0"),
+        ({"small_share": 0.0}, "workers must be 2 or more, shares above 0"),
+        ({"ppp": [0.5, 0.0, 0.5]}, "workers must be 2 or more, shares above 0"),
+        ({"latency_s": -1.0}, "start_s, latency_s, ramp_s and switch_s must be 0 or more seconds"),
     ],
 )
 def test_a_malformed_calibration(tmp_path: Path, change: dict[str, object], says: str) -> None:

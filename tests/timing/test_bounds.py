@@ -29,7 +29,7 @@ def test_they_add_up_to_the_time(case):
     assert list(seconds) == list(BOUNDS)
     assert min(seconds.values()) >= 0
     assert sum(seconds.values()) == pytest.approx(prediction.time_s)
-    assert seconds["besides layers"] == prediction.terms.overhead_s
+    assert seconds["overhead"] == prediction.terms.overhead_s
 
 
 def test_the_roofline_by_hand():
@@ -52,7 +52,7 @@ def test_waiting_is_what_the_prediction_itself_says():
     (note,) = [note for note in prediction.notes if "the host launches" in note]
     factor = float(re.search(r"([\d.]+) times as long", note).group(1))
     seconds = bound_seconds(prediction)
-    layers = prediction.time_s - seconds["besides layers"]
+    layers = prediction.time_s - seconds["overhead"]
     assert layers / (layers - seconds["waiting for the host"]) == pytest.approx(factor, rel=0.03)  # as rounded there
     assert seconds["short kernels"] > seconds["arithmetic"]  # at batch 1
 

@@ -1,4 +1,4 @@
-"""Matrix products: the seed's arithmetic, tiles by hand, both models by their own formulas, and what batching gains.
+"""Matrix products: published arithmetic, tiles by hand, both models by their own formulas, and what batching gains.
 
 Tests: timing/gemm_times.py.
 """
@@ -29,24 +29,24 @@ def model(**parameters: float) -> CalibratedModel:
     return CalibratedModel("by hand", np.log(values), np.zeros((len(NAMES), len(NAMES))), 0.1)
 
 
-def test_the_seeds_bound_and_what_it_measured():
-    """Seed 002: 2*512*512*64 = 0.03 GFLOP, 6000 GFLOP/s, ~5.6 us; 8 x 71.964 us became 2 x 99.057 us."""
+def test_a_published_bound_and_what_was_measured():
+    """Slides "Profiling DNN workloads": 0.03 GFLOP at 6000 GFLOP/s, ~5.6 us; 8 x 71.964 us became 2 x 99.057 us."""
     times = time_gemms(512, 64, 512, "fp32", PEAK, peak_per_s=6000e9, products=8, into=2)
     assert times.flops == 2 * 512 * 512 * 64 == 33_554_432
     assert times.peak_time_s == pytest.approx(5.6e-6, abs=0.05e-6)
     separate, stacked, batched = times.ways
-    # The same arithmetic in two launches of four times the rows, as in the seed's [A] h = [x] stacked.
+    # The same arithmetic in two launches of four times the rows, as in the slides' [A] h = [x] stacked.
     assert (separate.launches, stacked.launches, stacked.m, batched.groups) == (8, 2, 4 * 512, 8)
     assert separate.flops == stacked.flops == batched.flops == 8 * 33_554_432
     before, after = 8 * 71.964e-6, 2 * 99.057e-6
     assert (before, after) == (pytest.approx(575.72e-6, rel=1e-4), pytest.approx(198.11e-6, rel=1e-4))  # its totals
-    assert before / after == pytest.approx(2.906, abs=0.001)  # the slide says 2.5x: its own figures give 2.9
+    assert before / after == pytest.approx(2.906, abs=0.001)  # the slides say 2.5x: their own figures give 2.9
     assert separate.flops / before == pytest.approx(0.466e12, rel=1e-3)  # 7.8 % of the peak before,
     assert stacked.flops / after / 6000e9 == pytest.approx(0.226, abs=0.001)  # 22.6 % after
 
 
-def test_what_the_seed_measured_lies_in_the_interval_of_a_maxwell_card():
-    """The slide names no device, its kernel is Maxwell's; no single product went into the M40's calibration."""
+def test_what_the_slides_measured_lies_in_the_interval_of_a_maxwell_card():
+    """The slides name no device, the kernel is Maxwell's; no single product went into the M40's calibration."""
     m40 = find_device("m40")
     separate, stacked, _ = time_gemms(
         512, 64, 512, "fp32", default_model(m40, "fp32"), machine=Machine(m40), products=8, into=2
@@ -60,7 +60,7 @@ def test_what_the_seed_measured_lies_in_the_interval_of_a_maxwell_card():
     ("m", "n", "multiprocessors", "tile", "tiles", "waves", "last", "covered"),
     [
         (512, 64, 24, (64, 64), 8, 1, 8, 1.0),
-        (512, 64, 24, (128, 64), 4, 1, 4, 1.0),  # maxwell_sgemm_128x64, the seed's kernel
+        (512, 64, 24, (128, 64), 4, 1, 4, 1.0),  # maxwell_sgemm_128x64, the slides' kernel
         (4096, 4096, 108, (128, 256), 512, 5, 80, 1.0),  # 4 * 108 = 432
         (65, 65, 4, (64, 64), 4, 1, 4, 65 * 65 / (128 * 128)),
         (1, 1, 80, (64, 64), 1, 1, 1, 1 / 4096),
@@ -85,7 +85,7 @@ def test_the_roofline_gains_the_memory_traffic_that_stacking_saves():
     assert times.intensity == pytest.approx(2 * 512 * 512 * 8 / one) and times.ridge_point == pytest.approx(
         15.7e12 / 900e9
     )
-    assert "memory traffic alone" in times.notes[0]
+    assert "only memory traffic" in times.notes[0]
 
 
 def test_the_calibrated_model_by_hand():
@@ -121,14 +121,14 @@ def test_launches_that_the_host_pays_for_are_what_batching_saves():
 @pytest.mark.parametrize(
     ("sizes", "options", "message"),
     [
-        ((0, 1, 1), {}, "M is a whole number of 1 or more, not 0"),
+        ((0, 1, 1), {}, "M must be a whole number of 1 or more, not 0"),
         ((1, 1, 1), {"products": 8, "into": 3}, "3 does not divide 8"),
         ((2**32, 2**32, 8), {}, "more than can be counted"),
         ((1, 1, 1), {"products": 10**7}, "more than can be counted"),
         ((1, 1, 1), {"peak_per_s": None}, "one of the two"),
         ((1, 1, 1), {"machine": Machine(find_device("k80"))}, "one of the two"),
         ((1, 1, 1), {"peak_per_s": math.inf}, "above 0, not inf"),
-        ((1, 1, 1), {"tile": (0, 64)}, "tile is a whole number"),
+        ((1, 1, 1), {"tile": (0, 64)}, "tile must be a whole number"),
     ],
 )
 def test_what_cannot_be_timed_is_said(sizes, options, message):

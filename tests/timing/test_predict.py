@@ -1,4 +1,4 @@
-"""Predictions: the seed's numbers, the paper arithmetic on a real network, and what a prediction says of itself.
+"""Predictions: a published table, the paper arithmetic on a real network, and what a prediction says of itself.
 
 Tests: timing/prediction.py.
 """
@@ -15,8 +15,9 @@ from paleo_lite.errors import BadValue, UnknownName, UnknownPrecision, Unsupport
 from paleo_lite.hardware import find_device
 from paleo_lite.networks import find_network
 
-# Seed 004's printed table: FLOPs of Lu et al. on the K80's 8.73 and 2.91 TFLOPS.
-SEED = [
+# The table of a course exercise ("PALEO, FLOPs, Platform Percent of Peak", 2022): FLOPs of Lu et al. (2017) on the
+# K80's 8.73 and 2.91 TFLOPS.
+EXERCISE = [
     ("15503M", "fp32", 0.0017758304696449026, 563.1168161001096),
     ("15503M", "fp64", 0.005327491408934708, 187.7056053667032),
     ("1606M", "fp32", 0.00018396334478808707, 5435.865504358655),
@@ -26,8 +27,10 @@ SEED = [
 ]
 
 
-@pytest.mark.parametrize(("flops", "precision", "time_s", "throughput_per_s"), SEED)
-def test_a_flop_count_gives_the_seeds_table(flops: str, precision: str, time_s: float, throughput_per_s: float) -> None:
+@pytest.mark.parametrize(("flops", "precision", "time_s", "throughput_per_s"), EXERCISE)
+def test_a_flop_count_gives_the_table_of_the_exercise(
+    flops: str, precision: str, time_s: float, throughput_per_s: float
+) -> None:
     prediction = pl.predict(flops=flops, gpu="k80", precision=precision)
     assert prediction.time_s == time_s
     assert prediction.throughput_per_s == throughput_per_s
@@ -88,8 +91,8 @@ def test_macs_against_a_peak_of_flops_is_noted() -> None:
     assert any("counts a multiply-accumulate as 1, the peak counts it as 2" in note for note in prediction.notes)
 
 
-def test_lu2017_on_vgg16_rounds_to_the_seeds_time() -> None:
-    """The seed divides the paper's rounded 15503M by the peak; the rules give 15,503,498,216."""
+def test_lu2017_on_vgg16_rounds_to_the_time_of_the_exercise() -> None:
+    """The exercise divides the paper's rounded 15503M by the peak; the rules give 15,503,498,216."""
     prediction = pl.predict("vgg16", gpu="k80", convention="lu2017", time_model="peak")
     assert prediction.time_s == pytest.approx(0.0017758304696449026, rel=1e-4)
 
@@ -144,7 +147,7 @@ def test_an_impossible_batch_is_refused(batch_size: object) -> None:
         ({"network": None, "flops": "0"}, BadValue, "FLOP count must be a number of 1 or more"),
         ({"network": None, "flops": "-3M"}, BadValue, "FLOP count must be"),
         ({"network": None, "flops": "15503M", "time_model": "roofline"}, BadValue, "needs the bytes of a network"),
-        ({"network": None, "flops": "15503M", "phase": "training"}, BadValue, "stands for inference"),
+        ({"network": None, "flops": "15503M", "phase": "training"}, BadValue, "a bare FLOP count is of inference"),
         ({"inputs": [(3, 224, 224)]}, BadValue, "--image-size"),
         ({"network": "torchvision.models:vgg16"}, BadValue, "--input 3x224x224"),
     ],

@@ -229,7 +229,7 @@ MEASURED = DATA / "measured" / "torchvision_fp16_fp32_fp64.csv"
 @pytest.mark.skipif(not MEASURED.is_file(), reason=f"no {MEASURED}: set PALEO_LITE_DATA")
 @pytest.mark.parametrize(("gpu", "name"), [("titan-rtx", "TITAN RTX"), ("titan-xp", "TITAN Xp")])
 def test_fp16_gains_what_was_measured(gpu: str, name: str) -> None:
-    """Seed 003 says 1.5x to 5x for common models. Measured at batch 12: at most 2.7x with tensor cores."""
+    """A course says 1.5x to 5x for common models. Measured at batch 12: at most 2.7x with tensor cores."""
     times: dict[tuple[str, str], dict[str, float]] = {}
     with MEASURED.open(newline="") as file:
         for row in csv.DictReader(file):

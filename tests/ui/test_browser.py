@@ -197,7 +197,7 @@ def test_an_address_is_a_view_and_back_goes_back(visit):
 
 def test_a_bad_address_is_told_in_sentences(visit):
     page = visit("?network=resnet5&batch=0&colour=red")
-    for sentence in ("did you mean resnet50", "a batch has from 1 to", "no control is called 'colour'"):
+    for sentence in ("did you mean resnet50", "a batch must have 1 to", "no control is called 'colour'"):
         page.get_by_test_id("stAlert").get_by_text(sentence).wait_for()
     expect_times(page)
     expect(page.get_by_text("Traceback")).to_have_count(0)
@@ -217,7 +217,7 @@ def test_a_profile_is_dropped_in(visit, tmp_path, trace_profile, pyprof_profile)
     path = tmp_path / "notes.txt"
     path.write_text("hello")
     page.locator('input[type="file"]').set_input_files(path)
-    page.get_by_test_id("stAlert").get_by_text("notes.txt: no profile that paleo-lite reads").wait_for()
+    page.get_by_test_id("stAlert").get_by_text("notes.txt: not a profile that paleo-lite reads").wait_for()
 
 
 def test_the_table_is_downloaded_as_the_command_prints_it(visit):

@@ -88,7 +88,7 @@ def kind_chart(prediction: Prediction) -> Any:
     title, subtitle = title_of(prediction)
     kinds = dict(prediction.by_kind())
     if prediction.terms.overhead_s:
-        kinds["besides layers"] = {"time_s": prediction.terms.overhead_s, "flops": None, "bytes": None}
+        kinds["overhead"] = {"time_s": prediction.terms.overhead_s, "flops": None, "bytes": None}
     kept = {kind: entry for kind, entry in kinds.items() if any(entry[key] for key in QUANTITIES)}
     order = sorted(kept, key=lambda kind: -kept[kind]["time_s"])
     totals = {"time_s": prediction.time_s, "flops": prediction.flops, "bytes": prediction.bytes or 0}
@@ -140,9 +140,9 @@ def pass_chart(prediction: Prediction) -> Any:
     ]  # fmt: skip
     overhead_s = prediction.terms.overhead_s
     if overhead_s:
-        rest = {"pass": "besides layers", "group": "other", "order": len(groups)}
+        rest = {"pass": "overhead", "group": "other", "order": len(groups)}
         rows.append({**rest, "taken": overhead_s * factor, "time": format_si(overhead_s, "s")})
-    order = [*(PASS_NAMES.get(part, part) for part in prediction.terms.passes), "besides layers"]
+    order = [*(PASS_NAMES.get(part, part) for part in prediction.terms.passes), "overhead"]
     bars = (
         alt.Chart(values(rows))
         .mark_bar()

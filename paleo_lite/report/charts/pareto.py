@@ -28,7 +28,7 @@ def pareto_chart(best: Best) -> Any:
     Raises
     ------
     BadValue
-        If the rows are no front of two columns or more.
+        If the rows are not a front of two columns or more.
     """
     if len(best.columns) < 2:
         raise BadValue(NO_FRONT)

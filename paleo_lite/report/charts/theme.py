@@ -25,7 +25,7 @@ Each has a contrast of 2 or more against both backgrounds, so that a group keeps
 """
 
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999933", "#7F7F7F")
-"""Colours of things that are no group of layers: devices, strategies, measured and predicted."""
+"""Colours of things that are not groups of layers: devices, strategies, measured and predicted."""
 
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 """Shapes that go with `SERIES`: no chart tells things apart by colour alone."""
@@ -61,7 +61,7 @@ _NAMED = {
     "interpolate": "pooling",
     "pooling": "pooling",
     "pool": "pooling",
-    "besides layers": "other",
+    "overhead": "other",
     "other": "other",
     "input": "data movement",
     **dict.fromkeys(

@@ -15,7 +15,7 @@ from .document import Table
 DEVICES_AT_MOST = 12
 """Other devices that are listed."""
 
-_NO_MORE = 1.02  # times the throughput: less is no help
+_NO_MORE = 1.02  # times the throughput: less does not help
 
 
 class Alternative(msgspec.Struct, frozen=True):

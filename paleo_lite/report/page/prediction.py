@@ -16,7 +16,7 @@ from ..scale import scale_page
 from ..sheet import Column, Sheet
 from .alternatives import Alternatives, help_content
 from .document import Answer, Figure, Made, Report, Section, Table, drawn
-from .sections import device_section, model_section, sources_section, the_many
+from .sections import all_of, device_section, model_section, sources_section
 
 if TYPE_CHECKING:
     from ...calibration.store import Calibration
@@ -50,7 +50,7 @@ def prediction_report(
     options : TrainingOptions, optional
         That it was made with.
     alternatives : Alternatives, optional
-        What was tried besides.
+        What else was tried.
     scaling : ScaleTable, optional
         Training on several of the devices.
     calibration : Calibration, optional
@@ -132,8 +132,8 @@ def _summary(prediction: Prediction, calibration: Calibration | None) -> str:
     model = prediction.model
     if not model.is_forecast:
         return (
-            f"This is the {model.name} bound, not a forecast: no real program reaches it, and how far one stays away "
-            "is not known here."
+            f"This is the {model.name} bound, not a forecast: no real program reaches it, and how close one comes is "
+            "unknown here."
         )
     if model.ppp is not None:
         return "The share of peak that the platform reaches was given, so the answer is as good as that share is."
@@ -168,7 +168,7 @@ def _time(prediction: Prediction) -> Section:
 def _passes(prediction: Prediction) -> Sheet:
     seconds = dict(zip(prediction.terms.passes, prediction.terms.layers_s.sum(axis=1).tolist()))
     if prediction.terms.overhead_s:
-        seconds["besides layers"] = prediction.terms.overhead_s
+        seconds["overhead"] = prediction.terms.overhead_s
     rows = [
         {"pass": PASS_NAMES.get(part, part), "time_s": time, "share": time / prediction.time_s}
         for part, time in seconds.items()
@@ -250,4 +250,4 @@ def _layers(prediction: Prediction) -> Section:
     ]
     if sheet is not None:
         content.append(Table(sheet, sortable=True, filterable=True))
-    return Section("layers", the_many(len(prediction.names), "layer"), content=content)
+    return Section("layers", all_of(len(prediction.names), "layer"), content=content)

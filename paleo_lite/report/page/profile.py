@@ -15,7 +15,7 @@ from ..efficiency import efficiency_page
 from ..kernels import kernels_page
 from ..sheet import Column, Page, Sheet
 from .document import Answer, Figure, Made, Report, Section, Table, drawn
-from .sections import device_section, sources_section, the_many
+from .sections import all_of, device_section, sources_section
 from .text import short
 
 _ENOUGH = 0.5  # of an iteration's time must be in operations whose FLOPs (bytes) are known to speak of a share of peak
@@ -83,26 +83,26 @@ def _answers(kernels: KernelReport, efficiency: Efficiency | str) -> list[Answer
     if kernels.time_s is not None:
         answers.append(Answer("All kernels", format_si(kernels.time_s, "s", 5), f"{calls:,} calls, summed"))
     else:
-        answers.append(Answer("Calls", f"{calls:,}", "the profile holds no durations"))
+        answers.append(Answer("Calls", f"{calls:,}", "the profile has no durations"))
     return answers
 
 
 def _share_of(name: str, counted: str, share: float | None, covered: float, peak: str) -> Answer:
     """A share of peak, where what was counted covers enough of the time to say so."""
     if share is None or covered < _ENOUGH:
-        return Answer(f"Of peak {name}", "not known", f"{counted} are known for {covered:.0%} of an iteration's time")
+        return Answer(f"Of peak {name}", "unknown", f"{counted} are known for {covered:.0%} of an iteration's time")
     return Answer(f"Of peak {name}", f"{share:.1%}", f"of {peak}, over a steady iteration")
 
 
 def _summary(kernels: KernelReport) -> str:
     first = _ranked(kernels)
     if not first:
-        return "The profile holds no times, so it does not say what to make faster first."
+        return "The profile has no times, so it does not say what to make faster first."
     share = sum(row.share or 0.0 for row in first)
     told = f"{short(first[0].name)} comes first: {first[0].share or 0:.1%} of the time"
     if first[0].bound is not None and first[0].headroom is not None:
         told += f", {first[0].headroom:.0%} of which would not be needed at the limit that {first[0].bound} sets"
-    listed = "" if len(first) == 1 else f" The {len(first)} that are to be looked at first make up {share:.0%} of it."
+    listed = "" if len(first) == 1 else f" The {len(first)} to look at first make up {share:.0%} of it."
     return f"{told}.{listed}"
 
 
@@ -148,7 +148,7 @@ def _roofline(kernels: KernelReport) -> Section:
         "Each dot is a kernel, all its calls together, as far as the profiler counted its FLOPs and bytes; the lines "
         "are the fastest that memory and arithmetic units allow."
     )
-    otherwise = "The profiler counted FLOPs and bytes of no kernel, so none has a place under the roofline."
+    otherwise = "The profiler counted no FLOPs and bytes of any kernel, so there is no roofline to draw."
     picture = drawn(caption, lambda: kernel_roofline(kernels, "Kernels under the roofline"), otherwise=otherwise)
     return Section("roofline", "Roofline", content=[picture])
 
@@ -161,11 +161,11 @@ def _first(kernels: KernelReport) -> Section:
     rows = [row.to_dict() for row in _ranked(kernels)]
     title = "What to make faster first"
     if not rows:
-        return Section("first", title, content=["The profile holds no times, so nothing comes first."])
+        return Section("first", title, content=["The profile has no times, so its kernels cannot be ranked."])
     lead = [
         "By what could be gained: the time of a kernel times its headroom, the share of that time which it would not "
-        "need at the roofline; where FLOPs or bytes are not known, 1 less its occupancy; where that is not known "
-        "either, all of it, so that measuring it comes first."
+        "need at the roofline; where FLOPs or bytes are unknown, 1 less its occupancy; where that is unknown, "
+        "too, all of it, so that measuring it comes first."
     ]
     columns = [
         Column("rank", "rank"),
@@ -178,7 +178,7 @@ def _first(kernels: KernelReport) -> Section:
         Column("bound", "nearest limit", left=True),
         Column("flops_efficiency", "of peak FLOP/s", lambda value: f"{value:.1%}"),
     ]
-    return Section("first", title, lead, content=[Table(Sheet("First to be looked at", _told(columns, rows), rows))])
+    return Section("first", title, lead, content=[Table(Sheet("To look at first", _told(columns, rows), rows))])
 
 
 def _told(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> list[Column]:
@@ -188,7 +188,7 @@ def _told(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> list[Col
 
 def _kernels(kernels: KernelReport, page: Page) -> Section:
     tables = [Table(s, sortable=True, filterable=True) for s in page.sheets if s.title.startswith("Kernels")]
-    return Section("kernels", the_many(len(kernels.kernels), "kernel"), content=tables, notes=list(page.notes))
+    return Section("kernels", all_of(len(kernels.kernels), "kernel"), content=tables, notes=list(page.notes))
 
 
 def _counters(page: Page) -> Section | None:

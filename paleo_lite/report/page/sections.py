@@ -30,7 +30,7 @@ def model_section(model: TimeModel, calibration: Calibration | None) -> Section:
     facts = [("time model", model.name), ("each layer takes", model.formula())]
     if calibration is None:
         facts += [("parameters", model.label)] if model.label else []
-        lead = [] if model.label else ["No measurement went into this model: it has no parameters that were learnt."]
+        lead = [] if model.label else ["This model rests on no measurements: none of its parameters was fitted."]
         return Section("model", "The time model", lead, facts)
     from ..calibrations import calibration_page
 
@@ -48,7 +48,7 @@ def model_section(model: TimeModel, calibration: Calibration | None) -> Section:
     )
 
 
-def the_many(count: int, what: str) -> str:
+def all_of(count: int, what: str) -> str:
     """``The 175 layers``, ``The one layer``."""
     return f"The one {what}" if count == 1 else f"The {count:,} {what}s"
 

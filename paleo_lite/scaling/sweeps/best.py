@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 LARGER_IS_BETTER = ("throughput_per_s", "efficiency", "scaling_efficiency", "speedup")
-"""Columns of which a Pareto front wants much; of all others it wants little."""
+"""Columns of which more is better in a Pareto front; of all others less is."""
 
 _BATCH_ROWS = 2**17
 FRONT_AT_MOST = 200_000
@@ -87,9 +87,9 @@ def find_best(
         If not exactly one of minimise, maximise and pareto is given, a column holds no numbers, is absent in every
         fitting row, or no row fits.
     UnknownName
-        If a column is none of the file's.
+        If a column is not in the file.
     BadFile
-        If the file cannot be read or is no sweep.
+        If the file cannot be read or is not a sweep.
     """
     need("pyarrow", "the rows of a sweep", "profiles")
     if sum(map(bool, (minimise, maximise, pareto))) != 1:
@@ -98,7 +98,7 @@ def find_best(
     wanted = [column_of(name, list(columns)) for name in (pareto or [minimise or maximise or ""])]
     for name in wanted:
         if not columns[name]:
-            raise BadValue(f"{name} holds words: the best is found by numbers, such as time_s or cost")
+            raise BadValue(f"{name} holds words: choose a column of numbers, such as time_s or cost")
     mask = parse_where(where, columns)[0] if where is not None else None
     larger = LARGER_IS_BETTER if pareto else tuple(wanted if maximise else ())
     signs = [-1.0 if name in larger else 1.0 for name in wanted]
@@ -133,8 +133,8 @@ def find_best(
 def _hint(name: str) -> str:
     """What would make a column present."""
     hints = {
-        "cost": ": no price of these devices is on record, sweep with --price '0.90 USD/h', say",
-        "energy_j": ": no power of these devices is on record, sweep with --power '300 W', say",
+        "cost": ": no price of these devices is on record; sweep with --price, such as '0.90 USD/h'",
+        "energy_j": ": no power of these devices is on record; sweep with --power, such as '300 W'",
     }
     return hints.get(name, "")
 
@@ -249,7 +249,7 @@ def _columns(path: Path) -> dict[str, bool]:
     names = {field.name: not (pa.types.is_dictionary(field.type) or pa.types.is_string(field.type)) for field in schema}
     missing = [name for name in ("network", "gpu", "time_s", "reason") if name not in names]
     if missing:
-        raise BadFile(f"{path}: no sweep's rows: column {missing[0]!r} is missing")
+        raise BadFile(f"{path}: not the rows of a sweep: column {missing[0]!r} is missing")
     return names
 
 
@@ -276,7 +276,7 @@ def _batches(path: Path) -> Iterator[Any]:
         with pq.ParquetFile(path, pre_buffer=False) as file:  # a buffer would grow with the file
             yield from file.iter_batches(_BATCH_ROWS)
     except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
-        raise BadFile(f"{path}: is no table of a sweep ({str(error).splitlines()[0]})") from None
+        raise BadFile(f"{path}: is not a table of a sweep ({str(error).splitlines()[0]})") from None
 
 
 def _plain(batch: Any) -> Any:

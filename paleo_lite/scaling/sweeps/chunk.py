@@ -44,7 +44,7 @@ def compute_chunk(space: Space, chunk: Chunk, model_of: ModelOf) -> Columns:
     Raises
     ------
     PaleoError
-        If a network or device is none that is known.
+        If a network or device is unknown.
     """
     keep_memory()
     devices = [device_of(gpu, space.hardware_files) for gpu in chunk.gpus]

@@ -104,7 +104,7 @@ def run_sweep(
     if output.suffix not in FORMATS:
         raise BadValue(f"{output}: a sweep is written as {' or '.join(FORMATS)}")
     if output.exists() and not force:
-        raise BadValue(f"{output} exists: take another name, or --force to replace it")
+        raise BadValue(f"{output} already exists: choose another name, or --force to replace it")
     folder = output.with_name(f"{output.name}.partial")
     try:
         _open(folder, space)
@@ -143,7 +143,7 @@ def _open(folder: Path, space: Space) -> None:
         folder.mkdir(parents=True)
     if not path.exists():
         if any(folder.iterdir()):
-            raise BadValue(f"{folder} is no folder of a sweep: delete it or take another name for the output")
+            raise BadValue(f"{folder} is not the folder of a sweep: delete it or choose another name for the output")
         write_aside(path, msgspec.json.format(msgspec.json.encode(manifest)))
         return
     if path.stat().st_size > _BYTES_AT_MOST:
@@ -151,10 +151,10 @@ def _open(folder: Path, space: Space) -> None:
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadFile(f"{path}: {error}; delete {folder} to begin anew") from None
+        raise BadFile(f"{path}: {error}; delete {folder} to start again") from None
     if found != manifest:
         raise BadValue(
-            f"{folder} is left of another sweep ({found.rows:,} combinations): delete it or take another name"
+            f"{folder} is left over from another sweep ({found.rows:,} combinations): delete it or choose another name"
         )
     for stray in folder.glob(".*"):  # what was being written when an earlier run was killed
         stray.unlink()
@@ -229,7 +229,9 @@ def _merge(folder: Path, space: Space, output: Path) -> tuple[int, int]:
         if writer is not None:
             _abandon(writer)
     if rows != space.size:
-        raise BadFile(f"{folder}: its chunks have {rows:,} rows, the sweep has {space.size:,}: delete it to begin anew")
+        raise BadFile(
+            f"{folder}: its chunks have {rows:,} rows, the sweep has {space.size:,}: delete it to start again"
+        )
     aside.replace(output)
     return rows, feasible
 

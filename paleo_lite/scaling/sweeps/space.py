@@ -25,7 +25,7 @@ from ..scale import SCALINGS
 from ..strategies import STRATEGIES
 
 AUTOMATIC = "default"
-"""The time model that `predict` takes: calibrated where something measured speaks of the device, else roofline."""
+"""The time model that `predict` takes: calibrated where measurements cover the device, else roofline."""
 
 CHUNK_ROWS = 2**18
 """Rows of a chunk: some 100 MB while it is computed."""
@@ -104,7 +104,7 @@ class Space(msgspec.Struct, frozen=True):
         BadValue
             If a dimension is empty or says something twice, several workers have no link, or values are impossible.
         UnknownName
-            If a precision, phase, time model, strategy, scaling or collective is none that is known.
+            If a precision, phase, time model, strategy, scaling or collective is unknown.
         """
         for what, given, known in (
             ("precision", self.precisions, PRECISION_BYTES), ("phase", self.phases, PHASES),
@@ -130,7 +130,7 @@ class Space(msgspec.Struct, frozen=True):
             if link:
                 link_rate(link)
         if "ppp" in self.time_models and self.ppp is None:
-            raise BadValue("the ppp model needs a PPP, the share of peak that the platform reaches: --ppp 0.62, say")
+            raise BadValue("the ppp model needs a PPP, the share of peak that the platform reaches, such as --ppp 0.62")
         if "ppp" not in self.time_models and self.ppp is not None:
             raise BadValue("a PPP belongs to the ppp model: --time-models ppp")
 
@@ -140,7 +140,7 @@ class Space(msgspec.Struct, frozen=True):
         Raises
         ------
         UnknownName, AmbiguousName
-            If one is none that is known.
+            If one is unknown.
         """
         files = [Path(file) for file in self.hardware_files]
         return msgspec.structs.replace(

@@ -39,14 +39,14 @@ def parse_where(text: str, columns: dict[str, bool]) -> tuple[Mask, set[str]]:
     BadValue
         If the text has another form, or compares words with numbers.
     UnknownName
-        If a column is none.
+        If a column is unknown.
     """
     if len(text) > _LENGTH_AT_MOST:
         raise BadValue(f"the condition is longer than {_LENGTH_AT_MOST} characters")
     parser = _Parser(_tokens(text), columns, text)
     mask = parser.alternatives(0)
     if parser.rest:
-        raise parser.wrong(f"{parser.rest[0][1]!r} is one too many")
+        raise parser.wrong(f"{parser.rest[0][1]!r} is unexpected")
     return mask, parser.used
 
 
@@ -138,16 +138,16 @@ class _Parser:
     def _comparison(self, column: str, sign: str, value: str, bare: bool) -> Mask:
         if bare and value.lower() == "null":
             if sign not in ("==", "!="):
-                raise self.wrong("null is compared by == or !=")
+                raise self.wrong("null can only be compared by == or !=")
             return _absent(column, sign == "==")
         if not self.columns[column]:
             if sign not in ("==", "!="):
-                raise BadValue(f"{column} holds words, which are compared by == or !=, not by {sign}")
+                raise BadValue(f"{column} holds words, which can only be compared by == or !=, not by {sign}")
             return _compared(column, sign, value)
         try:
             number = float(value)
         except ValueError:
-            raise BadValue(f"{column} holds numbers, and {value!r} is none") from None
+            raise BadValue(f"{column} holds numbers, and {value!r} is not one") from None
         return _compared(column, sign, number)
 
 

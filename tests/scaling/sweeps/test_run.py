@@ -177,7 +177,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path, small_chunks) -> None:
         run_sweep(SMALL, path, default_model, jobs=1, progress=stop_after(5))
     assert not path.exists()
     other = msgspec.structs.replace(SMALL, batch_sizes=(1, 2, 3))
-    with pytest.raises(BadValue, match="is left of another sweep"):
+    with pytest.raises(BadValue, match="is left over from another sweep"):
         run_sweep(other, path, default_model, jobs=1)
     done = run_sweep(SMALL, path, default_model, jobs=1)
     assert (done.resumed, done.chunks, done.rows) == (5, 16, SMALL.size)
@@ -188,7 +188,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path, small_chunks) -> None:
 def test_an_output_that_exists_stays(tmp_path, small_chunks) -> None:
     path = tmp_path / "sweep.csv"
     path.write_text("mine")
-    with pytest.raises(BadValue, match=r"sweep\.csv exists: take another name, or --force"):
+    with pytest.raises(BadValue, match=r"sweep\.csv already exists: choose another name, or --force"):
         run_sweep(SMALL, path, default_model, jobs=1)
     assert path.read_text() == "mine" and list(tmp_path.iterdir()) == [path]
     assert run_sweep(SMALL, path, default_model, jobs=1, force=True).rows == SMALL.size
@@ -231,7 +231,7 @@ def test_what_lies_in_the_way(tmp_path, small_chunks) -> None:
     folder = tmp_path / "sweep.parquet.partial"
     folder.mkdir()
     (folder / "mine").touch()
-    with pytest.raises(BadValue, match="is no folder of a sweep"):
+    with pytest.raises(BadValue, match="is not the folder of a sweep"):
         run_sweep(SMALL, tmp_path / "sweep.parquet", default_model)
     (folder / "manifest.json").write_text("{")
     with pytest.raises(BadFile, match=r"manifest\.json: .* delete"):
