@@ -18,7 +18,7 @@ test: $(STAMPS)/test lint
 
 # What to run after each change, within a minute.
 quick: $(STAMPS)/test
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not needs_data"
 
 # The random tests with examples that nobody has seen; what they find becomes a test of its own.
 fuzz: $(STAMPS)/test

@@ -17,6 +17,8 @@ import pytest
 
 from paleo_lite.cli import main
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -52,7 +54,12 @@ def session(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "at"),
     [
-        pytest.param(name, at, id=f"{name}:{step.line} {step.text.splitlines()[0][:60]}")
+        pytest.param(
+            name,
+            at,
+            id=f"{name}:{step.line} {step.text.splitlines()[0][:60]}",
+            marks=pytest.mark.xdist_group(f"docs {name}"),  # what follows on a page needs what came before
+        )  # fmt: skip
         for name, at, step in STEPS
         if step.kind != "file" and not (step.kind == "command" and examples.why_not_run(step.text))
     ],

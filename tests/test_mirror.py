@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -11,6 +12,7 @@ PACKAGE = TESTS.parent / "paleo_lite"
 LINE = re.compile(r"^Tests: (\S+(?:,\s+\S+)*)\.$", re.MULTILINE)
 
 
+@cache
 def modules() -> list[str]:
     """Paths in the package of modules that define something, and do not only pass on names or hold a table."""
     defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -21,6 +23,7 @@ def modules() -> list[str]:
     )
 
 
+@cache
 def lines() -> dict[str, list[str]]:
     """What the `Tests:` line of each test file names; nothing where there is none."""
     found = {}

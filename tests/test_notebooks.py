@@ -19,6 +19,8 @@ from traitlets.config import Config
 
 from paleo_lite.cli import main
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[1] / "notebooks"
 DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 NEEDS = {

@@ -14,6 +14,8 @@ import pytest
 
 from paleo_lite import __version__
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 
 

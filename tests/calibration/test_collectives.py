@@ -32,6 +32,8 @@ from paleo_lite.scaling.collectives import (
 )
 from paleo_lite.scaling.link_calibration import link_rate_of, shipped_link_calibrations
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("scipy")
 
 ROOT = Path(__file__).resolve().parents[2]

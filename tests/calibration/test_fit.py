@@ -20,6 +20,8 @@ from paleo_lite.hardware import find_device
 from paleo_lite.timing.calibrated import NAMES, PARAMETERS, sensitivities, step_times
 from strategies import MORE, costly
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("scipy")
 
 NETWORKS = [

@@ -22,6 +22,8 @@ from paleo_lite.cli import main
 from paleo_lite.counting import Layer
 from paleo_lite.errors import BadFile, BadValue, PaleoError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("PALEO_LITE_DATA", ROOT.parent / "shared" / "data"))
 MEASURED = DATA / "measured"

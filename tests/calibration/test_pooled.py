@@ -23,6 +23,8 @@ from paleo_lite.hardware import find_device
 from paleo_lite.timing.calibrated import sensitivities
 from paleo_lite.timing.fitted import QUANTILES, CalibratedModel
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "measured"
 
 

@@ -27,6 +27,8 @@ from paleo_lite.files import shipped
 from paleo_lite.hardware import find_device
 from paleo_lite.networks import find_network
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("PALEO_LITE_DATA", ROOT.parent / "shared" / "data"))
 MEASURED = DATA / "measured"

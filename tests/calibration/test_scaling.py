@@ -18,6 +18,8 @@ from paleo_lite.report.scale import scaling_truth_page
 from paleo_lite.scaling.platforms import find_platform, platform_names
 from paleo_lite.units import parse_quantity
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
 HEAD = (

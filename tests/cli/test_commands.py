@@ -20,6 +20,8 @@ from click.testing import CliRunner, Result
 from paleo_lite.cli import main
 from paleo_lite.files import shipped
 
+pytestmark = pytest.mark.slow
+
 
 def run(*arguments: str, width: int = 80) -> Result:
     return CliRunner(env={"COLUMNS": str(width)}).invoke(main, list(arguments), prog_name="paleo-lite")

@@ -30,6 +30,8 @@ from paleo_lite.measure.clock import Effort, HostClock
 from paleo_lite.measure.probes import convolution, elementwise, gemm
 from paleo_lite.measure.setup import Setup
 
+pytestmark = pytest.mark.slow
+
 command = importlib.import_module("paleo_lite.cli.measure")
 
 

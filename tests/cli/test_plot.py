@@ -22,6 +22,8 @@ import pyarrow.parquet as pq
 from paleo_lite.cli import main
 from paleo_lite.cli.plot_options import KINDS
 
+pytestmark = pytest.mark.slow
+
 MEASURED = """gpu,network,batch_size,phase,precision,time_s
 k40m,alexnet,32,inference,fp32,0.030
 k40m,resnet18,32,inference,fp32,0.060

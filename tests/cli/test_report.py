@@ -26,6 +26,8 @@ from paleo_lite.networks import find_network
 from paleo_lite.timing.options import TrainingOptions
 from paleo_lite.units import format_si
 
+pytestmark = pytest.mark.slow
+
 
 def run(*words):
     return CliRunner().invoke(main, ["report", *map(str, words)], prog_name="paleo-lite")

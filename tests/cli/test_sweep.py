@@ -51,6 +51,7 @@ def test_price_and_power_that_are_given(tmp_path) -> None:
     assert row["energy_j"] == pytest.approx(row["time_s"] * 1e6 * 100)
 
 
+@pytest.mark.slow
 def test_a_sweep_too_large_says_so(tmp_path) -> None:
     """20 networks by a million million: counted by hand below."""
     huge = ("sweep", "--networks", "all", "--gpus", "all", "--precisions", "all", "--phases", "all", "--batch-sizes",

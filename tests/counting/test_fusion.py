@@ -117,6 +117,7 @@ def test_fusing_removes_bytes_and_launches_and_keeps_flops(name: str, execution:
     assert np.array_equal(work.column("bytes", "training"), fused.column("bytes", "training"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "inception_v3", "mobilenet_v2"])
 def test_folding_equals_torch_s_own(name: str, built) -> None:  # type: ignore[no-untyped-def]
     """torch.fx's fuse() folds batch norms; our trace of what it makes has our folded count's FLOPs, to the last."""
@@ -134,7 +135,9 @@ def test_folding_equals_torch_s_own(name: str, built) -> None:  # type: ignore[n
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet18", "vgg11"])
+@pytest.mark.parametrize(  # side by side: most of the time is the compiler's
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(f"compiled {name}")) for name in ("resnet18", "vgg11")]
+)
 def test_kernels_and_bytes_equal_those_of_torch_s_compiler(name: str) -> None:
     """Inductor on the CPU, NCHW: its calls of libraries, its generated kernels and the bytes that it says it moves.
 

@@ -18,6 +18,8 @@ from paleo_lite.hardware import find_device
 from paleo_lite.profiles.table import batch_of
 from strategies import COUNTED_KERNELS, CUTS, pieces
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "surfboard"
 FIGURES = ("compute_efficiency", "flops_per_s", "bandwidth_bytes_per_s", "bandwidth_efficiency", "flops_efficiency")
 SCALES = (100, 1e-12, 1e-9, 100, 100)

@@ -26,6 +26,8 @@ from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.table import batch_of
 from strategies import CUTS, pieces
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "surfboard"
 FOLDER = DATA / "pyprof_kernels"
 ONE = FOLDER / "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"

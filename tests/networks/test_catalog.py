@@ -136,6 +136,7 @@ def test_descriptor_files(tmp_path):
         find_network(str(tmp_path / "absent.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("absent", [["torch", "torchvision"], ["torchvision"]])
 def test_what_needs_torch_says_so(absent, tmp_path):
     code = WITHOUT.format(absent=absent) + (
@@ -213,6 +214,7 @@ def test_all_networks_are_listed():
     assert all(Path(name).name == name for name in network_names())
 
 
+@pytest.mark.slow
 def test_a_factory_may_use_torchvision(tmp_path):
     """In a fresh process, where nobody has imported torchvision yet: ResNet-18 has 11,689,512 parameters."""
     (tmp_path / "uses_torchvision.py").write_text(

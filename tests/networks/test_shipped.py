@@ -16,15 +16,24 @@ from paleo_lite.networks import count_network, find_network, network_names, trac
 from paleo_lite.networks.caffe import NETWORKS
 from paleo_lite.networks.descriptor import write_descriptor
 
+pytestmark = pytest.mark.slow
+
 TRACED = [name for name in network_names() if not name.startswith("paleo_")]
 TORCHVISION = [name for name in TRACED if name not in NETWORKS]
+
+
+def of_each(names):
+    """A test of each network; those of one network stay together, which is built and traced once."""
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=pytest.mark.xdist_group(f"network {name}")) for name in names]
+    )
 
 
 def _sum(network, column, phase):
     return int(count(network.layers).column(column, phase).sum())
 
 
-@pytest.mark.parametrize("name", TRACED)
+@of_each(TRACED)
 def test_a_descriptor_is_what_a_trace_gives(name, traced):
     shipped, fresh = find_network(name), traced(name)
     assert [layer for layer in zip(shipped.layers, fresh.layers) if layer[0] != layer[1]] == []
@@ -43,7 +52,7 @@ def test_traces_are_deterministic(tmp_path):
     assert (tmp_path / "1.json").read_bytes() == (tmp_path / "2.json").read_bytes()
 
 
-@pytest.mark.parametrize("name", TORCHVISION)
+@of_each(TORCHVISION)
 def test_flop_counter_mode_agrees(name, traced, built):
     """torch counts the weight gradient of a grouped convolution once for every group; nothing else differs."""
     import torch
@@ -72,7 +81,7 @@ def _weights():
             yield name, weights
 
 
-@pytest.mark.parametrize("name", TORCHVISION)
+@of_each(TORCHVISION)
 def test_torchvisions_published_figures(name, traced):
     """``_ops`` are GMACs, printed to the third decimal; ``num_params`` counts shared parameters once."""
     entries = [weights for model, weights in _weights() if model == name]
@@ -89,7 +98,7 @@ def test_torchvision_has_the_weights_that_were_compared():
     assert len(list(_weights())) >= 115
 
 
-@pytest.mark.parametrize("name", TORCHVISION)
+@of_each(TORCHVISION)
 def test_pthflops_agrees_with_the_package(name, traced, built):
     import torch
     from pthflops import count_ops

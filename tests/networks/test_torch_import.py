@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 IMPORT = "from paleo_lite.networks.torch_import import import_torchvision\nmodule = import_torchvision()\n"
 
 

@@ -28,6 +28,8 @@ from paleo_lite.counting import CONSTANT, INPUT, count  # noqa: E402
 from paleo_lite.errors import TraceFailed  # noqa: E402
 from paleo_lite.networks.trace import trace  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 class Net(nn.Module):
     """A module from a function and whatever it holds."""

@@ -23,6 +23,8 @@ from paleo_lite.profiles.detect import read_head
 from paleo_lite.profiles.table import SCHEMA
 from strategies import ACCIDENTS, damaged
 
+pytestmark = pytest.mark.slow
+
 REAL = [
     "torch_chrome_trace_resnet50/resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz",
     "torch_chrome_trace/cpu_only__rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz",

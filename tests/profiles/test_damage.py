@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from paleo_lite.profiles import detect
 from strategies import ACCIDENTS, costly, damaged
 
+pytestmark = pytest.mark.slow
+
 DAMAGE_THEIR_OWN = ("pyprof", "nsys_sqlite", "chrome", "ncu", "nsys_stats")  # a small file in the tests of each
 READERS = [f"{module}.{name}" for module, name in detect.READERS if module not in DAMAGE_THEIR_OWN]
 TEXTS = [key for key in READERS if "Sqlite" not in key and "Parquet" not in key]

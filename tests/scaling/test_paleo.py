@@ -18,6 +18,8 @@ from paleo_lite.scaling.paleo import PLATFORMS, paleo_scale
 from paleo_lite.scaling.paleo_parts import branches, hybrid_ms, width
 from paleo_lite.timing.paleo import DEVICES
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data")
 TABLE = DATA / "paleo" / "precompute_subset.json"
 ITERATIONS = 90 * 1.2e6 / 128  # of the hybrid case: 90 epochs of 1.2 M images in batches of 128

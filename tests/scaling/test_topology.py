@@ -76,6 +76,7 @@ def test_what_cannot_be_read(text: str, error: type[Exception], says: str) -> No
         parse_topology(text)
 
 
+@pytest.mark.slow
 @given(st.one_of(st.text(max_size=40), st.text("0123456789x @,nodespcie3 GB/k40m.", max_size=40)))
 def test_any_text_gives_a_topology_or_one_sentence(text: str) -> None:
     try:

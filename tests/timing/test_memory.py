@@ -19,6 +19,8 @@ from paleo_lite.timing.memory import RESERVE_BYTES, largest_batch, memory_coeffi
 from paleo_lite.timing.options import TrainingOptions
 from paleo_lite.timing.workload import Workload
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch", reason="what torch keeps is asked of torch: pip install 'paleo-lite[torch]'")
 nn = torch.nn
 

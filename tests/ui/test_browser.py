@@ -25,6 +25,8 @@ from paleo_lite.cli import main
 from paleo_lite.cli.ui import ADDRESS, free_port
 from paleo_lite.units import format_si
 
+pytestmark = pytest.mark.slow
+
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 CHART = "[data-testid=stVegaLiteChart] .marks"
 READY = '[data-testid="stApp"][data-test-script-state="notRunning"]'

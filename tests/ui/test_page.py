@@ -22,6 +22,8 @@ from paleo_lite.ui.controls import KEY
 from paleo_lite.ui.view import View
 from paleo_lite.units import format_si
 
+pytestmark = pytest.mark.slow
+
 APP = Path(view_module.__file__).parent / "app.py"
 
 

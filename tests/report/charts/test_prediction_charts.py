@@ -23,6 +23,8 @@ from paleo_lite.report.charts.render import chart_suffix, render, time_unit
 from paleo_lite.report.charts.roofline import Dot, prediction_roofline, roofline_chart
 from paleo_lite.report.charts.theme import GROUPS, SERIES, THEMES, group_of
 
+pytestmark = pytest.mark.slow
+
 CHARTS = {
     "roofline": prediction_roofline,
     "layers": layer_chart,

@@ -27,6 +27,8 @@ from paleo_lite.report.charts.scaling import scale_chart, scaling_chart
 from paleo_lite.scaling.rows import ScaleRow
 from paleo_lite.scaling.sweeps.best import Best
 
+pytestmark = pytest.mark.slow
+
 
 def specs(chart):
     """All parts of a chart that have data, deepest last."""

@@ -27,6 +27,8 @@ from paleo_lite.report.page.text import LETTERS_AT_MOST, printable, short
 from paleo_lite.report.sheet import Column, Sheet
 from paleo_lite.units import format_si
 
+pytestmark = pytest.mark.slow
+
 VOID = {"meta", "link", "img", "br", "input", "hr", "base", "source", "wbr"}
 
 

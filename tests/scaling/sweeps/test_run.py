@@ -32,6 +32,8 @@ from paleo_lite.timing import RooflineModel, Workload, predict
 from paleo_lite.timing.memory import memory_of
 from paleo_lite.timing.options import TrainingOptions
 
+pytestmark = pytest.mark.slow
+
 pq = pytest.importorskip("pyarrow.parquet")
 
 SMALL = Space(
