@@ -59,7 +59,7 @@ def session(tmp_path_factory):
             at,
             id=f"{name}:{step.line} {step.text.splitlines()[0][:60]}",
             marks=pytest.mark.xdist_group(f"docs {name}"),  # what follows on a page needs what came before
-        )  # fmt: skip
+        )
         for name, at, step in STEPS
         if step.kind != "file" and not (step.kind == "command" and examples.why_not_run(step.text))
     ],
