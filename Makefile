@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
-.PHONY: predict test quick lint benchmark descriptors calibrations accuracy speedup images docs examples clean
+.PHONY: predict test quick lint benchmark descriptors calibrations accuracy speedup images docs examples clean data
 
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
@@ -21,8 +21,8 @@ quick: $(STAMPS)/test
 	$(PYTEST) -m "not slow"
 
 lint: $(STAMPS)/test
-	$(BIN)/ruff check paleo_lite tests benchmarks notebooks docs
-	$(BIN)/ruff format --check paleo_lite tests benchmarks notebooks docs
+	$(BIN)/ruff check paleo_lite validation tests benchmarks notebooks docs
+	$(BIN)/ruff format --check paleo_lite validation tests benchmarks notebooks docs
 	$(BIN)/mypy
 	$(BIN)/paleo-lite hardware audit
 
@@ -35,28 +35,30 @@ benchmark: $(STAMPS)/test
 descriptors: $(STAMPS)/test
 	$(BIN)/python -m paleo_lite.networks.export models
 
-# Every calibration, fitted anew from the published measurements in DATA.
-DATA ?= ../shared/data
-calibrations: $(STAMPS)/test
-	$(BIN)/python -m paleo_lite.calibration.ship $(DATA) calibrations
-	$(BIN)/python -m paleo_lite.calibration.collectives $(DATA) calibrations/links
-	$(BIN)/python -m paleo_lite.calibration.ship_platforms $(DATA) calibrations/platforms
+# The folder of published measurements; docs/accuracy.md says where they come from.
+DATA ?= $(PALEO_LITE_DATA)
+data:
+	@test -d "$(DATA)" || { echo "no folder of published measurements: say make DATA=FOLDER or set PALEO_LITE_DATA" >&2; exit 2; }
+
+# Every calibration, fitted anew from them.
+calibrations: data $(STAMPS)/test
+	$(BIN)/python -m validation ship $(DATA) calibrations
 
 # How true predictions are, on what was held out of the same measurements.
-accuracy: $(STAMPS)/test
+accuracy: data $(STAMPS)/test
 	sed -n '/^# /,/^<!-- tables -->/p' docs/accuracy.md > docs/accuracy.md.new
 	for split in network family gpu source; do \
 		printf '\n## Leave one %s out\n\n' $$split; \
-		COLUMNS=400 $(BIN)/paleo-lite validate --data $(DATA) --split $$split --format markdown || exit 1; \
+		COLUMNS=400 $(BIN)/python -m validation accuracy --data $(DATA) --split $$split --format markdown || exit 1; \
 	done >> docs/accuracy.md.new
 	for split in layers profile collectives scaling; do \
 		printf '\n## Predicted beside measured: %s\n\n' $$split; \
-		COLUMNS=400 $(BIN)/paleo-lite validate --data $(DATA) --split $$split --format markdown || exit 1; \
+		COLUMNS=400 $(BIN)/python -m validation accuracy --data $(DATA) --split $$split --format markdown || exit 1; \
 	done >> docs/accuracy.md.new
 	mv docs/accuracy.md.new docs/accuracy.md
 
 # How much faster fp16 is than fp32: the tables at the end of docs/training.md.
-speedup: $(STAMPS)/test
+speedup: data $(STAMPS)/test
 	sed '/^<!-- tables -->/q' docs/training.md > docs/training.md.new
 	{ echo; $(BIN)/python benchmarks/fp16_speedup.py $(DATA); } >> docs/training.md.new
 	mv docs/training.md.new docs/training.md
@@ -69,11 +71,11 @@ docs: $(STAMPS)/test
 examples: $(STAMPS)/test
 	PALEO_LITE_DATA=$(DATA) $(BIN)/python docs/examples.py
 
-# The pictures of README.md and docs/plots.md, drawn by the commands that stand beside them.
+# The pictures of README.md and docs/plots.md, drawn as the commands beside them do it.
 PLOT := $(BIN)/paleo-lite plot
 RUN := $(DATA)/surfboard/pyprof_kernels
 TRACE := $(DATA)/profiles/torch_chrome_trace_resnet50/resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz
-images: $(STAMPS)/test
+images: data $(STAMPS)/test
 	mkdir -p docs/images build
 	$(PLOT) roofline resnet50 --gpu titan-rtx --precision fp16 --batch-size 32 -o docs/images/roofline.png
 	$(PLOT) kinds resnet50 --gpu titan-rtx --precision fp16 --batch-size 32 -o docs/images/kinds.png
@@ -83,7 +85,7 @@ images: $(STAMPS)/test
 	$(BIN)/paleo-lite sweep --networks resnet50 --gpus all --precisions fp16,fp32 --batch-sizes 1:256:x2 \
 		-o build/sweep.parquet --force
 	$(PLOT) pareto build/sweep.parquet --pareto time,throughput --where "time_model == calibrated" -o docs/images/pareto.png
-	$(PLOT) accuracy --data $(DATA) --split network -o docs/images/accuracy.png
+	$(BIN)/python -m validation accuracy --data $(DATA) --split network --plot docs/images/accuracy.png > build/accuracy.txt
 	$(PLOT) timeline $(TRACE) -o docs/images/timeline.png
 	$(PLOT) compare --predict resnet50 --gpu k40m -o docs/images/compare.png \
 		$(RUN)/run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +18,7 @@ from paleo_lite.calibration.store import read_calibration, shipped_calibrations
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, BadValue
 from paleo_lite.hardware import find_device
-from paleo_lite.timing.calibrated import sensitivities
-from paleo_lite.timing.fitted import QUANTILES, CalibratedModel
-
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "measured"
+from paleo_lite.timing.fitted import CalibratedModel
 
 
 def model_of(gpu: str, precision: str) -> CalibratedModel:
@@ -98,28 +93,6 @@ def test_where_no_fit_speaks_of_a_device_it_gets_a_bound_that_says_so(gpu: str, 
         pl.predict("resnet18", gpu=gpu, precision=precision, time_model="calibrated")
     asked = pl.predict("resnet18", gpu=gpu, precision=precision, time_model="roofline")
     assert asked.time_s == prediction.time_s and not any("a bound" in note for note in asked.notes)
-
-
-@pytest.mark.needs_data
-def test_nine_of_ten_measurements_lie_in_their_90_percent_interval() -> None:
-    """Every measured device as if nobody had measured it, and under whatever software: 85 to 95 % lie inside."""
-    datasets = pytest.importorskip("paleo_lite.calibration.datasets")
-    if not DATA.is_dir():
-        pytest.skip(f"no measurements in {DATA}: set PALEO_LITE_DATA")
-    groups = defaultdict(list)
-    for each in datasets.published(DATA).measurements:
-        groups[each.gpu, each.precision].append(each)
-    inside: dict[float, list[bool]] = {0.8: [], 0.9: []}
-    for (gpu, precision), group in groups.items():
-        model = model_of(gpu, precision)
-        runs = runs_of(group, find_device(gpu), precision)
-        times, gradient = sensitivities(runs.features, runs.rates, np.exp(model.theta), runs.run, len(runs))
-        relative = gradient / times[:, None]
-        deviation = np.sqrt(np.einsum("ij,jk,ik->i", relative, model.covariance, relative) + model.own_variance)
-        for level, found in inside.items():
-            found += list(np.abs(np.log(times / runs.measured_s)) < QUANTILES[level] * deviation)
-    assert 0.85 <= np.mean(inside[0.9]) <= 0.95
-    assert 0.75 <= np.mean(inside[0.8]) <= 0.85
 
 
 def test_a_pool_is_written_and_read_and_a_bad_one_named(tmp_path: Path) -> None:

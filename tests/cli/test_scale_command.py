@@ -1,4 +1,4 @@
-"""``paleo-lite scale`` and ``validate --split scaling`` from outside."""
+"""``paleo-lite scale`` from outside."""
 
 from __future__ import annotations
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from paleo_lite.cli import main
 from paleo_lite.errors import BadProfile, BadValue
+from validation.__main__ import main
+from validation.profiles.hold_out import validate_profiles
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("PALEO_LITE_DATA", ROOT.parent / "shared" / "data"))
@@ -41,7 +42,7 @@ def two_sizes(tmp_path: Path) -> Path:
 @data
 def test_the_k40m_at_batch_64_by_class(two_sizes: Path) -> None:
     """SURFBoard: forward 424 to 430 ms, backward 922 to 938 ms at batch 64, 53 convolutions."""
-    result = CliRunner().invoke(main, ["validate", "--data", str(two_sizes), "--split", "profile", "--format", "json"])
+    result = CliRunner().invoke(main, ["accuracy", "--data", str(two_sizes), "--split", "profile", "--format", "json"])
     assert result.exit_code == 0, result.output
     rows = {(row["work_class"], row["phase"]): row for row in json.loads(result.stdout)["rows"]}
     assert rows["all", "forward"]["measured_s"] == pytest.approx(0.430, rel=0.01)
@@ -55,14 +56,12 @@ def test_the_k40m_at_batch_64_by_class(two_sizes: Path) -> None:
     # The linear layer takes half a millisecond; 3x3 convolutions overlap on several streams.
     for (name, phase), row in rows.items():
         assert abs(row["error"]) < (0.15 if name == "conv_3x3" else 0.10) or name == "gemm", (name, phase)
-    page = CliRunner().invoke(main, ["validate", "--data", str(two_sizes), "--split", "profile"], env={"COLUMNS": "80"})
+    page = CliRunner().invoke(main, ["accuracy", "--data", str(two_sizes), "--split", "profile"], env={"COLUMNS": "80"})
     assert "conv_3x3" in page.output and max(map(len, page.output.splitlines())) <= 80
 
 
 @data
 def test_one_batch_size_is_not_enough(two_sizes: Path) -> None:
-    from paleo_lite.calibration.validate_profiles import validate_profiles
-
     folder = two_sizes / "surfboard" / "pyprof_kernels"
     only = list(folder.glob("*_32_*"))
     with pytest.raises(BadValue, match="at 1 batch sizes: all but the smallest"):
@@ -72,5 +71,5 @@ def test_one_batch_size_is_not_enough(two_sizes: Path) -> None:
     only[0].write_bytes(only[0].read_bytes()[:1000])
     with pytest.raises(BadProfile, match=only[0].name):
         validate_profiles([folder], "k40m", "resnet50")
-    result = CliRunner().invoke(main, ["validate", "--data", str(two_sizes), "--split", "profile", "--gpu", "t4"])
+    result = CliRunner().invoke(main, ["accuracy", "--data", str(two_sizes), "--split", "profile", "--gpu", "t4"])
     assert result.exit_code == 2 and "no measurement of t4" in result.output

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from paleo_lite.calibration.published_scaling import surfboard_scaling, tensorflow_scaling
-from paleo_lite.calibration.ship_platforms import platforms_of
-from paleo_lite.calibration.validate_scaling import validate_scaling
 from paleo_lite.errors import BadFile
-from paleo_lite.report.scale import scaling_truth_page
 from paleo_lite.scaling.platforms import find_platform, platform_names
 from paleo_lite.units import parse_quantity
+from validation.scaling.hold_out import validate_scaling
+from validation.scaling.page import scaling_truth_page
+from validation.scaling.platforms import platforms_of
+from validation.scaling.published import surfboard_scaling, tensorflow_scaling
 
 DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data")
 

@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ..extras import need
-from ..hardware import find_device
-from ..networks import find_network
-from ..scaling.collectives import LinkRate
-from ..scaling.exchange import exchange_time_s
-from ..scaling.job import Job, LayerTimes, Settings
-from ..scaling.links import link_rate
-from ..scaling.overlap import FUSION_BYTES
-from ..scaling.parts import exchanged
-from ..scaling.topology import Topology
-from .published_scaling import Scaled, surfboard_scaling, tensorflow_scaling
-from .store import find_calibration
+from paleo_lite.calibration.store import find_calibration
+from paleo_lite.extras import need
+from paleo_lite.hardware import find_device
+from paleo_lite.networks import find_network
+from paleo_lite.scaling.collectives import LinkRate
+from paleo_lite.scaling.exchange import exchange_time_s
+from paleo_lite.scaling.job import Job, LayerTimes, Settings
+from paleo_lite.scaling.links import link_rate
+from paleo_lite.scaling.overlap import FUSION_BYTES
+from paleo_lite.scaling.parts import exchanged
+from paleo_lite.scaling.topology import Topology
+
+from .published import ScaledStep, surfboard_scaling, tensorflow_scaling
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,12 +43,12 @@ EFFICIENCY_SCATTER = 0.02
 TIME_SCATTER = 0.02
 
 
-class Point(msgspec.Struct, frozen=True):
+class ScaledPoint(msgspec.Struct, frozen=True):
     """A measurement beside its prediction.
 
     Attributes
     ----------
-    measurement : Scaled
+    measurement : ScaledStep
     held_out : str
         What the fit did not see; empty where it saw the measurement itself.
     predicted_s : float
@@ -59,7 +60,7 @@ class Point(msgspec.Struct, frozen=True):
         Predicted efficiency less the measured one.
     """
 
-    measurement: Scaled
+    measurement: ScaledStep
     held_out: str
     predicted_s: float
     error: float
@@ -79,23 +80,23 @@ class Gap(msgspec.Struct, frozen=True):
     fitted: bool
 
 
-class Truth(msgspec.Struct, frozen=True):
+class ScalingTruth(msgspec.Struct, frozen=True):
     """All of it.
 
     Attributes
     ----------
-    points : list of Point
+    points : list of ScaledPoint
     gaps : list of Gap
     constants : dict of str to dict of str to float
         For each platform what was fitted to all its measurements.
     """
 
-    points: list[Point]
+    points: list[ScaledPoint]
     gaps: list[Gap]
     constants: dict[str, dict[str, float]]
 
 
-def validate_scaling(folder: Path, gpus: Sequence[str] = ()) -> Truth:
+def validate_scaling(folder: Path, gpus: Sequence[str] = ()) -> ScalingTruth:
     """Hold out, predict, compare.
 
     Parameters
@@ -112,7 +113,7 @@ def validate_scaling(folder: Path, gpus: Sequence[str] = ()) -> Truth:
     MissingExtra
         If scipy is not installed.
     """
-    points: list[Point] = []
+    points: list[ScaledPoint] = []
     constants: dict[str, dict[str, float]] = {}
     measured = [each for each in tensorflow_scaling(folder / "measured") if not gpus or each.gpu in gpus]
     for platform in sorted({each.platform for each in measured}):
@@ -121,24 +122,24 @@ def validate_scaling(folder: Path, gpus: Sequence[str] = ()) -> Truth:
             points += _held_out(cases, held_out, label)
         constants[platform] = _named(_fit_sockets(cases))
     if gpus and "k40m" not in gpus:
-        return Truth(points, [], constants)
+        return ScalingTruth(points, [], constants)
     cluster = surfboard_scaling(folder / "surfboard" / "derived" / "cartesius_batch_durations_recovered.csv")
     found, constants["Cartesius"] = _cluster(cluster)
-    return Truth(points + found, _gaps(found), constants)
+    return ScalingTruth(points + found, _gaps(found), constants)
 
 
-def _point(measurement: Scaled, held_out: str, predicted_s: float) -> Point:
+def _point(measurement: ScaledStep, held_out: str, predicted_s: float) -> ScaledPoint:
     error = predicted_s / measurement.time_s - 1
     if measurement.alone_s is None:
-        return Point(measurement, held_out, predicted_s, error)
+        return ScaledPoint(measurement, held_out, predicted_s, error)
     measured, predicted = measurement.alone_s / measurement.time_s, measurement.alone_s / predicted_s
-    return Point(measurement, held_out, predicted_s, error, measured, predicted, predicted - measured)
+    return ScaledPoint(measurement, held_out, predicted_s, error, measured, predicted, predicted - measured)
 
 
 class _Case:
     """A measurement with the layers' times of one GPU, stretched to what one GPU was measured to take."""
 
-    def __init__(self, measurement: Scaled) -> None:
+    def __init__(self, measurement: ScaledStep) -> None:
         self.measurement = measurement
         job = _job(measurement.gpu, measurement.network)
         step = job.at(measurement.batch_size)
@@ -204,7 +205,7 @@ def _named(values: Floats) -> dict[str, float]:
     return dict(zip(names, values.tolist()))
 
 
-def _held_out(cases: Sequence[_Case], held_out: str, label: Callable[[Scaled], object]) -> list[Point]:
+def _held_out(cases: Sequence[_Case], held_out: str, label: Callable[[ScaledStep], object]) -> list[ScaledPoint]:
     """Each label's cases predicted from the others; of a label that is true or false the true ones."""
     found = []
     for fold in sorted({label(case.measurement) for case in cases}, key=str):
@@ -217,7 +218,7 @@ def _held_out(cases: Sequence[_Case], held_out: str, label: Callable[[Scaled], o
     return found
 
 
-def _cluster(measured: Sequence[Scaled]) -> tuple[list[Point], dict[str, float]]:
+def _cluster(measured: Sequence[ScaledStep]) -> tuple[list[ScaledPoint], dict[str, float]]:
     """Fitted on 8 nodes, held out: 16 and 32.
 
     Horovod over MPI through the host's memory hides nothing: results are copied back on the stream that the whole
@@ -231,7 +232,7 @@ def _cluster(measured: Sequence[Scaled]) -> tuple[list[Point], dict[str, float]]
 
     sizes = sorted(jobs)
 
-    def predict(each: Scaled, values: Floats) -> float:
+    def predict(each: ScaledStep, values: Floats) -> float:
         step = _stretched(jobs[each.batch_size], float(values[sizes.index(each.batch_size)]))
         gradients = _job("k40m", "resnet50").gradient_bytes(each.gradient_precision)
         topology = Topology(None, 1, None, each.workers, msgspec.structs.replace(network, ppp=float(values[-1])))
@@ -251,8 +252,8 @@ def _cluster(measured: Sequence[Scaled]) -> tuple[list[Point], dict[str, float]]
     return points, constants | {"between_bytes_per_s": float(values[-1]) * network.bandwidth_bytes_per_s}
 
 
-def _gaps(points: Sequence[Point]) -> list[Gap]:
-    by_key: dict[tuple[int, int, str], dict[str, Point]] = {}
+def _gaps(points: Sequence[ScaledPoint]) -> list[Gap]:
+    by_key: dict[tuple[int, int, str], dict[str, ScaledPoint]] = {}
     for point in points:
         each = point.measurement
         by_key.setdefault((each.nodes, each.batch_size, each.how), {})[each.gradient_precision] = point

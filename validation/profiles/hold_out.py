@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ..counting import Work, count
-from ..efficiency.by_kind import PassTimes, measure_passes
-from ..efficiency.executor import run_files
-from ..efficiency.files import find_files
-from ..errors import BadProfile, BadValue, PaleoError
-from ..hardware import Device, find_device
-from ..networks import Network, find_network
-from ..profiles.configuration import parse_name
-from ..profiles.detect import open_profile
-from ..timing.calibrated import NAMES, sensitivities
-from ..timing.classes import class_of
-from ..timing.features import Features, features_of
-from ..timing.fitted import QUANTILES, own_variance, rates_of
-from .calibrate import prior_of
-from .fit import Prior, fit, stack
+from paleo_lite.calibration.calibrate import prior_of
+from paleo_lite.calibration.fit import Prior, fit, stack
+from paleo_lite.counting import Work, count
+from paleo_lite.efficiency.by_kind import PassTimes, measure_passes
+from paleo_lite.efficiency.executor import run_files
+from paleo_lite.efficiency.files import find_files
+from paleo_lite.errors import BadProfile, BadValue, PaleoError
+from paleo_lite.hardware import Device, find_device
+from paleo_lite.networks import Network, find_network
+from paleo_lite.profiles.configuration import parse_name
+from paleo_lite.profiles.detect import open_profile
+from paleo_lite.timing.calibrated import NAMES, sensitivities
+from paleo_lite.timing.classes import class_of
+from paleo_lite.timing.features import Features, features_of
+from paleo_lite.timing.fitted import QUANTILES, own_variance, rates_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ..counting import Layer
-from ..counting.layer import Op
-from ..counting.rules import count_layer
-from ..errors import BadValue, CountFailed
-from ..extras import need
-from ..hardware import find_device
-from ..timing.classes import CLASSES, class_of
-from ..timing.features import PARTS, Features, sizes_of
-from ..timing.fitted import rates_of
-from ..units import element_bytes
-from .calibrate import held_out, prior_of
-from .fit import Runs, stack
-from .layer_datasets import LayerTime, hash_of
-from .validate import Row, scores, simple_times
+from paleo_lite.calibration.calibrate import held_out, prior_of
+from paleo_lite.calibration.fit import Runs, stack
+from paleo_lite.calibration.validate import Row, scores, simple_times
+from paleo_lite.counting import Layer
+from paleo_lite.counting.layer import Op
+from paleo_lite.counting.rules import count_layer
+from paleo_lite.errors import BadValue, CountFailed
+from paleo_lite.extras import need
+from paleo_lite.hardware import find_device
+from paleo_lite.timing.classes import CLASSES, class_of
+from paleo_lite.timing.features import PARTS, Features, sizes_of
+from paleo_lite.timing.fitted import rates_of
+from paleo_lite.units import element_bytes
+
+from .published import LayerTime, hash_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,10 +19,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..counting import Layer
-from ..errors import BadFile, UsageProblem
-from ..hardware import find_device
-from .datasets import rows_of
+from paleo_lite.counting import Layer
+from paleo_lite.errors import BadFile, UsageProblem
+from paleo_lite.hardware import find_device
+
+from ..tables import rows_of
 
 SAMPLE = 600
 """Rows kept of each device, source and phase."""

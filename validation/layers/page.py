@@ -1,20 +1,18 @@
-"""The validation of single layers, and of layers of a profile, to look at."""
+"""The validation of single layers to look at."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from ..calibration.validate_layers import LayerPoint, LayerRow
-from ..calibration.validate_profiles import ProfileRow
-from ..units import format_si
-from .sheet import Column, Page, Sheet
+from paleo_lite.report.charts.accuracy import Pair
+from paleo_lite.report.charts.pairs import interval_of
+from paleo_lite.report.links import share
+from paleo_lite.report.sheet import Column, Page, Sheet
+from paleo_lite.units import format_si
 
-
-def share(value: float) -> str:
-    """A share of 1 in percent."""
-    return f"{value:.1%}"
+from .hold_out import LayerPoint, LayerRow
 
 
 def layer_validation_page(
@@ -92,39 +90,10 @@ def _point(point: LayerPoint) -> dict[str, object]:
     }  # fmt: skip
 
 
-def profile_validation_page(rows: Sequence[ProfileRow]) -> Page:
-    """Times of classes of work at batch sizes that the fit has not seen."""
-    sheet = Sheet(
-        "Classes of work",
-        [
-            Column("work_class", "class", left=True),
-            Column("phase", "phase", left=True),
-            Column("layers", "fitted\ntimes", spare=2),
-            Column("batch_size", "batch\nsize", spare=1),
-            Column("measured_s", "measured", lambda value: format_si(value, "s")),
-            Column("predicted_s", "predicted", lambda value: format_si(value, "s")),
-            Column("interval", "90 % interval", left=True, spare=3),
-            Column("error", "error", lambda value: f"{value:+.1%}"),
-        ],
-        [
-            {
-                **msgspec.to_builtins(row),
-                "interval": f"{format_si(row.low_s, 's')} to {format_si(row.high_s, 's')}",
-            }
-            for row in sorted(rows, key=lambda row: (row.batch_size, row.phase != "forward", -row.measured_s))
-        ],
-    )
-    first = rows[0]
-    sums = [row for row in rows if row.work_class == "all"]
-    facts = [
-        (f"{row.phase}, batch {row.batch_size}", f"{row.error:+.1%} ({format_si(row.measured_s, 's')} measured)")
-        for row in sums
-    ]
-    inside = sum(row.low_s <= row.measured_s <= row.high_s for row in rows)
-    facts.append(("within", f"{inside} of {len(rows)} lie in their 90 % interval"))
-    number = sum({row.batch_size: row.profiles for row in rows}.values())
-    headline = (
-        f"{first.network} on {first.gpu} in {first.precision}: fitted to batch {first.fitted_batch_size}, "
-        f"{number} profiles of others predicted"
-    )
-    return Page(headline, facts, [sheet], (), sheet)
+def layer_pairs(points: Iterable[LayerPoint]) -> list[Pair]:
+    """Held-out layers as points of a chart, by kind."""
+    return [
+        Pair(f"{e.kind} {e.shape}, {e.phase}, {e.gpu} {e.precision}", e.kind, e.time_s, p.predicted_s,
+             interval_of(p.predicted_s, p.deviation))
+        for p in points for e in [p.layer]
+    ]  # fmt: skip

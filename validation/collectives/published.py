@@ -1,4 +1,4 @@
-"""Measured exchanges between devices that other people published, read into `Exchange`.
+"""Measured exchanges between devices that other people published, read into `MeasuredExchange`.
 
 Each platform is what one source measured of one design of machine. Rows that cannot be used as they stand are left out
 and counted with the reason.
@@ -12,11 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import BadFile
-from .datasets import rows_of
+from paleo_lite.errors import BadFile
+
+from ..tables import rows_of
 
 
-class Platform(msgspec.Struct, frozen=True):
+class MeasuredPlatform(msgspec.Struct, frozen=True):
     """A design of machine: its link by id, and whether it speaks for that link wherever else it is used."""
 
     link: str
@@ -33,27 +34,29 @@ _VIDUR = "microsoft/vidur 7d47513 (MIT)"
 _DEEPBENCH = "baidu-research/DeepBench da81ba7 (Apache-2.0)"
 
 PLATFORMS = {
-    "a100-sxm": Platform("nvlink3-x12", "8 A100 SXM, NVSwitch", "NCCL 2.27", _AIC, True),
-    "h100-sxm": Platform("nvlink4-x18", "8 H100 SXM, NVSwitch", "NCCL 2.29", _AIC, True),
-    "h200-sxm": Platform("nvlink4-x18", "8 H200 SXM, NVSwitch", "NCCL 2.29", _AIC),
-    "b200-sxm": Platform("nvlink5-x18", "8 B200 SXM, NVSwitch", "NCCL 2.29", _AIC, True),
-    "gb200": Platform("nvlink5-x18", "4 GB200 of a rack", "NCCL 2.29", _AIC),
+    "a100-sxm": MeasuredPlatform("nvlink3-x12", "8 A100 SXM, NVSwitch", "NCCL 2.27", _AIC, True),
+    "h100-sxm": MeasuredPlatform("nvlink4-x18", "8 H100 SXM, NVSwitch", "NCCL 2.29", _AIC, True),
+    "h200-sxm": MeasuredPlatform("nvlink4-x18", "8 H200 SXM, NVSwitch", "NCCL 2.29", _AIC),
+    "b200-sxm": MeasuredPlatform("nvlink5-x18", "8 B200 SXM, NVSwitch", "NCCL 2.29", _AIC, True),
+    "gb200": MeasuredPlatform("nvlink5-x18", "4 GB200 of a rack", "NCCL 2.29", _AIC),
     # Eight devices reach a tenth of what two do: what that server does, not what PCIe does.
-    "l40s-server": Platform("pcie4-x16", "8 L40S in a server", "NCCL 2.27", _AIC),
-    "rtx-pro-6000-server": Platform("pcie5-x16", "8 RTX PRO 6000 in a server", "NCCL 2.29", _AIC, True),
-    "a100-dgx": Platform("nvlink3-x12", "DGX A100, one node", "NCCL, version not given", _VIDUR),
-    "h100-dgx": Platform("nvlink4-x18", "DGX H100, one node", "NCCL, version not given", _VIDUR),
-    "a100-bridged": Platform("nvlink3-x12", "2 A100 PCIe with a bridge", "NCCL, version not given", _VIDUR),
-    "h100-bridged": Platform("nvlink4-x12", "2 H100 PCIe with a bridge", "NCCL, version not given", _VIDUR, True),
+    "l40s-server": MeasuredPlatform("pcie4-x16", "8 L40S in a server", "NCCL 2.27", _AIC),
+    "rtx-pro-6000-server": MeasuredPlatform("pcie5-x16", "8 RTX PRO 6000 in a server", "NCCL 2.29", _AIC, True),
+    "a100-dgx": MeasuredPlatform("nvlink3-x12", "DGX A100, one node", "NCCL, version not given", _VIDUR),
+    "h100-dgx": MeasuredPlatform("nvlink4-x18", "DGX H100, one node", "NCCL, version not given", _VIDUR),
+    "a100-bridged": MeasuredPlatform("nvlink3-x12", "2 A100 PCIe with a bridge", "NCCL, version not given", _VIDUR),
+    "h100-bridged": MeasuredPlatform(
+        "nvlink4-x12", "2 H100 PCIe with a bridge", "NCCL, version not given", _VIDUR, True
+    ),
     # DeepBench's README: 8 devices under two sockets, or 10 under one; InfiniBand FDR between nodes.
-    "pcie3-two-sockets": Platform(
+    "pcie3-two-sockets": MeasuredPlatform(
         "pcie3-x16", "8 TITAN X, M40 or P100 under two CPU sockets", "NCCL 2.0", _DEEPBENCH, True
     ),
-    "pcie3-one-socket": Platform(
+    "pcie3-one-socket": MeasuredPlatform(
         "pcie3-x16", "GTX 1080 Ti or TITAN X (Pascal) under one CPU socket", "NCCL 2.0", _DEEPBENCH
     ),
-    "fdr-nodes": Platform("infiniband-fdr", "2 and 4 nodes of PCIe devices", "NCCL 2.0", _DEEPBENCH, True),
-    "omnipath-knl": Platform("omnipath-100", "Xeon Phi 7250, one per node", "Intel MLSL", _DEEPBENCH, True),
+    "fdr-nodes": MeasuredPlatform("infiniband-fdr", "2 and 4 nodes of PCIe devices", "NCCL 2.0", _DEEPBENCH, True),
+    "omnipath-knl": MeasuredPlatform("omnipath-100", "Xeon Phi 7250, one per node", "Intel MLSL", _DEEPBENCH, True),
 }
 """By the name of its file in ``calibrations/links``."""
 
@@ -87,7 +90,7 @@ _OPERATIONS = {
 }
 
 
-class Exchange(msgspec.Struct, frozen=True, order=True):
+class MeasuredExchange(msgspec.Struct, frozen=True, order=True):
     """One measured collective: bytes that each device holds (all of them together for all-gather), and seconds."""
 
     platform: str
@@ -101,7 +104,7 @@ class Exchange(msgspec.Struct, frozen=True, order=True):
 class Exchanges(msgspec.Struct, frozen=True):
     """What was read, and what of a file was left out: reason to number of rows."""
 
-    exchanges: list[Exchange]
+    exchanges: list[MeasuredExchange]
     left_out: dict[str, int]
 
 
@@ -118,7 +121,7 @@ def published_exchanges(folder: Path) -> Exchanges:
     return Exchanges(sorted(found), dict(left_out))
 
 
-def _modern(path: Path, left_out: Counter[str]) -> list[Exchange]:
+def _modern(path: Path, left_out: Counter[str]) -> list[MeasuredExchange]:
     """NCCL as aiconfigurator and Vidur measured it."""
     found = []
     for row in rows_of(path):
@@ -144,11 +147,13 @@ def _modern(path: Path, left_out: Counter[str]) -> list[Exchange]:
         elif machine not in _MODERN:
             left_out["a machine that nobody here knows"] += 1
         else:
-            found.append(_possible(Exchange(_MODERN[machine], operation, workers, size, time_s, row["gpu"]), path))
+            found.append(
+                _possible(MeasuredExchange(_MODERN[machine], operation, workers, size, time_s, row["gpu"]), path)
+            )
     return found
 
 
-def _deepbench(path: Path, left_out: Counter[str]) -> list[Exchange]:
+def _deepbench(path: Path, left_out: Counter[str]) -> list[MeasuredExchange]:
     """DeepBench's all-reduce: the fastest of the libraries that were tried, so not the same library in every row."""
     found = []
     for row in rows_of(path):
@@ -163,11 +168,11 @@ def _deepbench(path: Path, left_out: Counter[str]) -> list[Exchange]:
             continue
         if platform != "omnipath-knl" and workers > 8:
             platform = "fdr-nodes"
-        found.append(_possible(Exchange(platform, "all-reduce", workers, size, time_s, row["gpu"]), path))
+        found.append(_possible(MeasuredExchange(platform, "all-reduce", workers, size, time_s, row["gpu"]), path))
     return found
 
 
-def _possible(exchange: Exchange, path: Path) -> Exchange:
+def _possible(exchange: MeasuredExchange, path: Path) -> MeasuredExchange:
     """The exchange, if two devices or more took some time for some bytes."""
     if exchange.workers < 2 or exchange.message_bytes < 1 or not 0 < exchange.time_s < math.inf:
         raise BadFile(f"{path}: a row cannot be read ({exchange})")

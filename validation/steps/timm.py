@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from .datasets import Dataset, device_of, medians, rows_of
-from .measurements import Measurement
+from paleo_lite.calibration.measurements import Measurement, medians
+
+from ..tables import device_of, rows_of
+from .dataset import Dataset
 
 SAME = {
     **{

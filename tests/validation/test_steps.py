@@ -1,32 +1,36 @@
-"""Published measurements: what is read, what is left out, and what is learnt from profiles."""
+"""Published measurements: what is read, and what is left out."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from paleo_lite.calibration.borrowed import Taught
-from paleo_lite.calibration.calibrate import calibrate, order, prior_of, runs_of
-from paleo_lite.calibration.datasets import Dataset, published, torchvision_benchmark
-from paleo_lite.calibration.published_networks import published_networks
-from paleo_lite.calibration.published_timm import SAME, published_timm
-from paleo_lite.calibration.ship import error_of, fit_among_others
+from paleo_lite.calibration.calibrate import order, runs_of
+from paleo_lite.calibration.pooled import pooled_model
 from paleo_lite.calibration.store import make_calibration, write_calibration
 from paleo_lite.calibration.validate import validate
-from paleo_lite.errors import BadFile, BadProfile
+from paleo_lite.errors import BadFile
 from paleo_lite.files import shipped
 from paleo_lite.hardware import find_device
 from paleo_lite.networks import find_network
+from paleo_lite.timing.calibrated import sensitivities
+from paleo_lite.timing.fitted import QUANTILES, CalibratedModel
+from validation.ship import error_of, fit_among_others
+from validation.steps.dataset import Dataset
+from validation.steps.networks import published_networks
+from validation.steps.published import SOURCES, published_steps
+from validation.steps.timm import SAME, published_timm
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("PALEO_LITE_DATA", ROOT.parent / "shared" / "data"))
 MEASURED = DATA / "measured"
-PROFILES = DATA / "surfboard" / "pyprof_kernels"
 
 pytest.importorskip("scipy")
 needs_data = [
@@ -51,11 +55,7 @@ def rows(name: str) -> list[dict[str, str]]:
 @data
 @pytest.mark.parametrize(
     ("read", "file"),
-    [
-        (torchvision_benchmark, "torchvision_fp16_fp32_fp64.csv"),
-        (published_networks, "networks.csv"),
-        (published_timm, "timm_rtx3090_rtx4090.csv.gz"),
-    ],
+    list(zip(SOURCES, ("torchvision_fp16_fp32_fp64.csv", "networks.csv", "timm_rtx3090_rtx4090.csv.gz"), strict=True)),
 )
 def test_every_row_is_read_or_counted(read, file: str) -> None:  # type: ignore[no-untyped-def]
     """Repeated rows become one, so that what is read is at most what is not left out."""
@@ -111,7 +111,7 @@ def test_automatic_mixed_precision_is_fp16_and_vgg16_is_faster_than_vgg19() -> N
 @data
 def test_a_shipped_calibration_comes_out_again_bit_for_bit(tmp_path: Path) -> None:
     pytest.importorskip("tomli_w")
-    everything = published(MEASURED).measurements
+    everything = published_steps(MEASURED).measurements
     chosen = [m for m in everything if m.gpu == "titanx-pascal"]
     counts = Counter(m.source for m in chosen)
     source = max(sorted(counts), key=lambda name: counts[name])
@@ -122,33 +122,26 @@ def test_a_shipped_calibration_comes_out_again_bit_for_bit(tmp_path: Path) -> No
     assert (tmp_path / "a.toml").read_bytes() == (shipped("calibrations") / "titanx-pascal-fp32.toml").read_bytes()
 
 
-@data
-def test_the_k40m_at_batch_64_from_its_profiles_at_batch_32() -> None:
-    """SURFBoard: forward 430 ms, backward 935 ms at batch 64 on one node (medians of the kernels' summed times)."""
-    from paleo_lite.calibration.from_profiles import measure_profiles
-
-    files = sorted(PROFILES.glob("run_0_config_1_2_ib_nvprof_2_resnet50_dali-gpu_*_fp32_fp32_ret_0_0.gzip"))
-    assert len(files) == 2
-    found = {(m.batch_size, m.phase): m for m in measure_profiles(files, "k40m", "resnet50", "fp32")}
-    assert 0.235 < found[32, "forward"].time_s < 0.237 and 0.521 < found[32, "backward"].time_s < 0.527
-    device = find_device("k40m")
-    learnt = calibrate([found[32, "forward"], found[32, "backward"]], device, "fp32", prior_of(device, "fp32"))[1]
-    for phase in ("forward", "backward"):
-        (predicted,) = runs_of([found[64, phase]], device, "fp32").predict_s(learnt.theta)
-        assert predicted == pytest.approx(found[64, phase].time_s, rel=0.05)
-
-
-@data
-def test_profiles_of_nothing_asked_for_are_named() -> None:
-    from paleo_lite.calibration.from_profiles import measure_profiles
-
-    files = sorted(PROFILES.glob("run_0_config_1_2_ib_nvprof_2_resnet50_dali-gpu_32_fp32_fp32_ret_0_0.gzip"))
-    with pytest.raises(BadProfile, match="batch size 64 in these profiles: there are resnet50 with batch size 32"):
-        measure_profiles(files, "k40m", "resnet50", "fp32", 64)
-    with pytest.raises(BadProfile, match="no forward or backward pass of vgg16"):
-        measure_profiles(files, "k40m", "vgg16", "fp32")
-
-
 def test_a_folder_without_the_files_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"torchvision_fp16_fp32_fp64\.csv: cannot be read"):
-        published(tmp_path)
+        published_steps(tmp_path)
+
+
+@data
+def test_nine_of_ten_measurements_lie_in_their_90_percent_interval() -> None:
+    """Every measured device as if nobody had measured it, and under whatever software: 85 to 95 % lie inside."""
+    groups = defaultdict(list)
+    for each in published_steps(MEASURED).measurements:
+        groups[each.gpu, each.precision].append(each)
+    inside: dict[float, list[bool]] = {0.8: [], 0.9: []}
+    for (gpu, precision), group in groups.items():
+        model = pooled_model(find_device(gpu), precision)
+        assert isinstance(model, CalibratedModel)
+        runs = runs_of(group, find_device(gpu), precision)
+        times, gradient = sensitivities(runs.features, runs.rates, np.exp(model.theta), runs.run, len(runs))
+        relative = gradient / times[:, None]
+        deviation = np.sqrt(np.einsum("ij,jk,ik->i", relative, model.covariance, relative) + model.own_variance)
+        for level, found in inside.items():
+            found += list(np.abs(np.log(times / runs.measured_s)) < QUANTILES[level] * deviation)
+    assert 0.85 <= np.mean(inside[0.9]) <= 0.95
+    assert 0.75 <= np.mean(inside[0.8]) <= 0.85

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import BadFile
-from .datasets import device_of, rows_of
+from paleo_lite.errors import BadFile
+
+from ..tables import device_of, rows_of
 
 
-class Scaled(msgspec.Struct, frozen=True, order=True):
+class ScaledStep(msgspec.Struct, frozen=True, order=True):
     """A measured step of several GPUs.
 
     Attributes
@@ -54,7 +55,7 @@ _NETWORKS = {
 }
 
 
-def tensorflow_scaling(folder: Path, data: str = "synthetic") -> list[Scaled]:
+def tensorflow_scaling(folder: Path, data: str = "synthetic") -> list[ScaledStep]:
     """1 to 8 K80 (EC2) and P100 (DGX-1), TensorFlow 1.1.
 
     Parameters
@@ -79,7 +80,7 @@ def tensorflow_scaling(folder: Path, data: str = "synthetic") -> list[Scaled]:
     keys = ("gpu", "network", "batch_size", "extra")
     alone = {tuple(row[key] for key in keys): _seconds(row) for row, _, _ in rows if row["n_gpus"] == "1"}
     return sorted(
-        Scaled(
+        ScaledStep(
             "tensorflow-docs 1.1", platform, device_of(row["gpu"]), _NETWORKS[row["network"]],
             int(float(row["batch_size"])), int(row["n_gpus"]), 1, "fp32", _seconds(row),
             alone[tuple(row[key] for key in keys)], f"{how.strip()}, {data} data",
@@ -93,7 +94,7 @@ def _seconds(row: dict[str, str]) -> float:
     return float(row["ms_per_iter"]) / 1e3
 
 
-def surfboard_scaling(path: Path) -> list[Scaled]:
+def surfboard_scaling(path: Path) -> list[ScaledStep]:
     """ResNet50 on 8 to 32 nodes of two K40m: ``cartesius_batch_durations_recovered.csv``, its ``t_min_oldnb``.
 
     One node's times are left out: they are longer than those of eight, with the same kernels, and with the images
@@ -111,7 +112,7 @@ def surfboard_scaling(path: Path) -> list[Scaled]:
             if nodes > 1:
                 how = f"Horovod, Open MPI ring, {row['loader']}, {row['workers']} loading threads"
                 found.append(
-                    Scaled("surfboard", "Cartesius", "k40m", "resnet50", int(row["bs"]), 2 * nodes, nodes,
+                    ScaledStep("surfboard", "Cartesius", "k40m", "resnet50", int(row["bs"]), 2 * nodes, nodes,
                            row["grad"], time_s, None, how)
                 )  # fmt: skip
         except (KeyError, ValueError) as error:

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from paleo_lite.calibration.layer_datasets import FILES, LayerTime, Operation, hash_of, published_layers
-from paleo_lite.calibration.validate_layers import runs_of_layers, validate_layers
-from paleo_lite.cli import main
 from paleo_lite.counting import Layer
 from paleo_lite.errors import BadFile, BadValue, PaleoError
+from validation.__main__ import main
+from validation.layers.hold_out import runs_of_layers, validate_layers
+from validation.layers.published import FILES, LayerTime, Operation, hash_of, published_layers
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("PALEO_LITE_DATA", ROOT.parent / "shared" / "data"))
@@ -116,7 +116,7 @@ def test_flagged_rows_and_devices_without_a_file_are_left_out() -> None:
 def test_layers_are_held_out_in_one_command() -> None:
     """Better than launch and roofline, the three parameters that trials reached 28 to 33 % with."""
     result = CliRunner().invoke(
-        main, ["validate", "--data", str(DATA), "--split", "layers", "--gpu", "t4", "--format", "json"]
+        main, ["accuracy", "--data", str(DATA), "--split", "layers", "--gpu", "t4", "--format", "json"]
     )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)["rows"]
@@ -147,7 +147,7 @@ def test_too_few_layers_and_a_folder_without_files_are_named(tmp_path: Path) -> 
         validate_layers([one_layer(1e-3, 64)])
     with pytest.raises(BadFile, match=r"conv_layers_tensorflow\.csv\.gz: cannot be read"):
         published_layers(tmp_path)
-    result = CliRunner().invoke(main, ["validate", "--data", str(tmp_path), "--split", "layers"])
+    result = CliRunner().invoke(main, ["accuracy", "--data", str(tmp_path), "--split", "layers"])
     assert result.exit_code == 1 and "cannot be read" in result.output
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ..errors import BadValue
-from ..hardware import read_links
-from ..timing.fitted import QUANTILES
-from .collectives import by_operation, held_out, operation_cost, size_folds, worker_folds
-from .exchanges import PLATFORMS, Exchange
+from paleo_lite.errors import BadValue
+from paleo_lite.hardware import read_links
+from paleo_lite.timing.fitted import QUANTILES
+
+from .fit import by_operation, held_out, operation_cost, size_folds, worker_folds
+from .published import PLATFORMS, MeasuredExchange
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +26,7 @@ FOLDS = {"sizes": size_folds, "workers": worker_folds}
 class ExchangePoint(msgspec.Struct, frozen=True):
     """One held-out exchange beside its prediction, and the deviation that the rest of its platform has."""
 
-    exchange: Exchange
+    exchange: MeasuredExchange
     held_out: str
     predicted_s: float
     data_sheet_s: float
@@ -61,7 +62,7 @@ class ExchangeRow(msgspec.Struct, frozen=True):
     data_sheet: float
 
 
-def validate_collectives(exchanges: Sequence[Exchange]) -> tuple[list[ExchangeRow], list[ExchangePoint]]:
+def validate_collectives(exchanges: Sequence[MeasuredExchange]) -> tuple[list[ExchangeRow], list[ExchangePoint]]:
     """Hold out, predict, compare, platform by platform and operation by operation.
 
     Raises

@@ -1,23 +1,19 @@
-"""``python -m paleo_lite.calibration.ship_platforms DATA FOLDER``: what published scaling taught, a TOML a platform."""
+"""What published training on several devices teaches of a platform, as `calibrations/platforms` ships it."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-import msgspec
 import numpy as np
 
-from ..files import write_aside
-from ..scaling.platforms import Platform
-from .validate_scaling import SOCKET, Truth, validate_scaling
+from paleo_lite.scaling.platforms import Platform
+
+from .hold_out import SOCKET, ScalingTruth
 
 _SOFTWARE = "TensorFlow 1.1"
 _PAGE = "tensorflow/docs benchmarks page (Apache-2.0)"
 _NAMES = {"EC2 p2.8xlarge": "ec2-p2-k80", "DGX-1": "dgx1-p100", "Cartesius": "cartesius-k40m"}
 
 
-def platforms_of(truth: Truth) -> dict[str, Platform]:
+def platforms_of(truth: ScalingTruth) -> dict[str, Platform]:
     """Platforms by name, from what was fitted to all their measurements."""
     found = {}
     for described, constants in truth.constants.items():
@@ -48,14 +44,3 @@ def platforms_of(truth: Truth) -> dict[str, Platform]:
 
 def _rate(bytes_per_s: float) -> str:
     return f"{bytes_per_s / 1e9:.4g} GB/s"
-
-
-def main(data: Path, folder: Path) -> None:
-    """Fit and write."""
-    for name, platform in platforms_of(validate_scaling(data)).items():
-        head = b"# Fitted by paleo-lite; every field is explained in docs/scale.md.\n"
-        write_aside(folder / f"{name}.toml", head + msgspec.toml.encode(platform))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))

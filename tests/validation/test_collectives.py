@@ -11,11 +11,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from paleo_lite.calibration import collectives
-from paleo_lite.calibration.collectives import by_operation, fit_link, held_out, predict, size_folds, worker_folds
-from paleo_lite.calibration.exchanges import FILES, PLATFORMS, Exchange, published_exchanges
-from paleo_lite.calibration.validate_collectives import validate_collectives
-from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, BadValue, CalibrationFailed
 from paleo_lite.files import shipped
 from paleo_lite.hardware import read_links
@@ -28,6 +23,11 @@ from paleo_lite.scaling.collectives import (
     reduce_scatter_time_s,
 )
 from paleo_lite.scaling.link_calibration import link_rate_of, shipped_link_calibrations
+from validation import ship
+from validation.__main__ import main
+from validation.collectives.fit import by_operation, fit_link, held_out, predict, size_folds, worker_folds
+from validation.collectives.hold_out import validate_collectives
+from validation.collectives.published import FILES, PLATFORMS, MeasuredExchange, published_exchanges
 
 pytest.importorskip("scipy")
 
@@ -46,14 +46,16 @@ def data(test):  # type: ignore[no-untyped-def]
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner(env={"COLUMNS": "80"}).invoke(main, list(arguments), prog_name="paleo-lite")
+    return CliRunner(env={"COLUMNS": "80"}).invoke(main, ["accuracy", *arguments])
 
 
-def exchanges_of(link: LinkRate, noise: float = 0.0) -> list[Exchange]:
+def exchanges_of(link: LinkRate, noise: float = 0.0) -> list[MeasuredExchange]:
     """Exchanges that a link would show, with some noise."""
     random = np.random.default_rng(5)
     return [
-        Exchange("a100-sxm", "all-reduce", n, size, float(time_s * np.exp(noise * random.standard_normal())), "x")
+        MeasuredExchange(
+            "a100-sxm", "all-reduce", n, size, float(time_s * np.exp(noise * random.standard_normal())), "x"
+        )
         for n in (2, 4, 8)
         for size in (2 ** np.arange(9, 30)).tolist()
         if (time_s := all_reduce_time_s("ring", size, n, link))
@@ -147,9 +149,8 @@ def test_shipped_files_come_out_again_bit_for_bit(tmp_path: Path, monkeypatch: p
     chosen = {"gb200", "h100-bridged", "pcie3-one-socket"}
     found = published_exchanges(MEASURED)
     some = msgspec.structs.replace(found, exchanges=[each for each in found.exchanges if each.platform in chosen])
-    monkeypatch.setattr(collectives, "published_exchanges", lambda folder: some)
-    monkeypatch.setattr("sys.argv", ["collectives", str(MEASURED.parent), str(tmp_path)])
-    collectives.main()
+    monkeypatch.setattr(ship, "published_exchanges", lambda folder: some)
+    assert {name for name, _ in ship.ship_links(MEASURED, tmp_path)} == chosen
     kept = shipped("calibrations") / "links"
     assert {file.name: file.read_bytes() for file in tmp_path.glob("*")} == {
         f"{name}.toml": (kept / f"{name}.toml").read_bytes() for name in chosen
@@ -170,13 +171,13 @@ def test_held_out_errors_hold() -> None:
 
 @data
 def test_the_command() -> None:
-    shown = run("validate", "--data", str(MEASURED.parent), "--split", "collectives", "--gpu", "h200-sxm")
+    shown = run("--data", str(MEASURED.parent), "--split", "collectives", "--gpu", "h200-sxm")
     assert shown.exit_code == 0, shown.output
     assert "Message sizes held out" in shown.output and "left out, 16 rows: by another library" in shown.output
     assert max(len(line) for line in shown.output.splitlines() if not line.startswith("note:")) <= 80
     rows = json.loads(
         run(
-            "validate", "--data", str(MEASURED), "--split", "collectives", "--gpu", "gb200", "--format", "json"
+            "--data", str(MEASURED), "--split", "collectives", "--gpu", "gb200", "--format", "json"
         ).output
     )["rows"]  # fmt: skip
     assert {(row["held_out"], row["operation"], row["points"]) for row in rows} == {
@@ -195,7 +196,7 @@ def test_the_command() -> None:
     ],
 )
 def test_what_the_command_refuses(tmp_path: Path, arguments: list[str], code: int, says: str) -> None:
-    shown = run("validate", "--data", str(tmp_path), "--split", "collectives", *arguments)
+    shown = run("--data", str(tmp_path), "--split", "collectives", *arguments)
     assert (shown.exit_code, says in shown.output.replace("\n", " ")) == (code, True), shown.output
 
 
