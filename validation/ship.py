@@ -14,12 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from paleo_lite.calibration.borrowed import Taught, group_by_source
 from paleo_lite.calibration.calibrate import calibrate
 from paleo_lite.calibration.fit import Fit
 from paleo_lite.calibration.from_profiles import measure_profiles
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.pooled import POOL_FILE, make_pool, write_pool
+from paleo_lite.calibration.pool import POOL_FILE, MeasuredDevices, group_by_source, make_pool, write_pool
 from paleo_lite.calibration.store import make_calibration, write_calibration
 from paleo_lite.calibration.validate import Point, validate
 from paleo_lite.files import write_aside
@@ -47,11 +46,11 @@ def ship_devices(data: Path, folder: Path) -> Written:
     groups: dict[tuple[str, str], dict[str, list[Measurement]]] = defaultdict(dict)
     for (gpu, precision, source), group in group_by_source([*measurements, *profiled]).items():
         groups[gpu, precision][source] = group
-    taught, points = Taught(measurements), validate(measurements, "network")[1]
+    devices, points = MeasuredDevices(measurements), validate(measurements, "network")[1]
     alone = []
     for (gpu, precision), sources in sorted(groups.items()):
         chosen = max(sorted(sources), key=lambda source: len(sources[source]))
-        fit = fit_among_others(sources[chosen], taught)
+        fit = fit_among_others(sources[chosen], devices)
         error = error_of(points, sources[chosen])
         calibration = make_calibration(gpu, precision, sources[chosen], fit, held_out_error=error)
         write_calibration(calibration, folder / f"{gpu}-{precision}.toml", force=True)
@@ -63,11 +62,11 @@ def ship_devices(data: Path, folder: Path) -> Written:
     write_pool(make_pool(alone), folder / POOL_FILE)
 
 
-def fit_among_others(group: Sequence[Measurement], taught: Taught) -> Fit:
-    """Fit what one source measured of a device in a precision, from the prior that other devices taught."""
+def fit_among_others(group: Sequence[Measurement], devices: MeasuredDevices) -> Fit:
+    """Fit what one source measured of a device in a precision, from the prior that other devices narrow."""
     gpu, precision, source = group[0].gpu, group[0].precision, group[0].source
     device = find_device(gpu)
-    return calibrate(group, device, precision, taught.prior(device, precision, source))[1]
+    return calibrate(group, device, precision, devices.prior(device, precision, source))[1]
 
 
 def error_of(points: Sequence[Point], group: Sequence[Measurement]) -> float | None:

@@ -11,7 +11,7 @@ from .. import __version__
 from ..calibration.calibrate import calibrate as fit_device
 from ..calibration.calibrate import held_out_error
 from ..calibration.measurements import TEMPLATE, is_measurements, read_measurements
-from ..calibration.pooled import pool_prior
+from ..calibration.pool import pool_prior
 from ..calibration.store import make_calibration, write_calibration
 from ..errors import CalibrationFailed
 from ..hardware import find_device

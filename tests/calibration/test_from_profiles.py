@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from paleo_lite.calibration.calibrate import calibrate, prior_of, runs_of
+from paleo_lite.calibration.calibrate import calibrate, runs_of
 from paleo_lite.calibration.from_profiles import measure_profiles
+from paleo_lite.calibration.prior import device_prior
 from paleo_lite.errors import BadProfile
 from paleo_lite.hardware import find_device
 
@@ -34,7 +35,7 @@ def test_the_k40m_at_batch_64_from_its_profiles_at_batch_32() -> None:
     found = {(m.batch_size, m.phase): m for m in measure_profiles(files, "k40m", "resnet50", "fp32")}
     assert 0.235 < found[32, "forward"].time_s < 0.237 and 0.521 < found[32, "backward"].time_s < 0.527
     device = find_device("k40m")
-    learnt = calibrate([found[32, "forward"], found[32, "backward"]], device, "fp32", prior_of(device, "fp32"))[1]
+    learnt = calibrate([found[32, "forward"], found[32, "backward"]], device, "fp32", device_prior(device, "fp32"))[1]
     for phase in ("forward", "backward"):
         (predicted,) = runs_of([found[64, phase]], device, "fp32").predict_s(learnt.theta)
         assert predicted == pytest.approx(found[64, phase].time_s, rel=0.05)

@@ -17,7 +17,8 @@ from paleo_lite.counting import Layer
 from paleo_lite.errors import BadFile, BadValue, PaleoError
 from validation.__main__ import main
 from validation.layers.hold_out import runs_of_layers, validate_layers
-from validation.layers.published import FILES, LayerTime, Operation, hash_of, published_layers
+from validation.layers.published import FILES, hash_of, layer_time, published_layers
+from validation.layers.timed import LayerTime, Operation
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("PALEO_LITE_DATA", ROOT.parent / "shared" / "data"))
@@ -55,7 +56,7 @@ def test_sizes_are_those_that_the_sources_count() -> None:
     for name, column in (("deepbench_conv.csv.gz", "gflop"), ("conv_layers_tensorflow.csv.gz", "gflop_fwd")):
         for row in rows(name)[:400]:
             if row["phase"].startswith("forward") and float(row[column]) > 0.01 and not row.get("check"):
-                timed = FILES[name][0](row, "v100-sxm2", "fp32")
+                timed = layer_time(name, row, "v100-sxm2", "fp32")
                 (layer,) = (
                     layer for layer, part in timed.operations if layer.weights and part in ("inference", "forward")
                 )
@@ -73,7 +74,7 @@ def test_a_tensorflow_training_step_updates_input_and_target() -> None:
         row for row in rows("conv_layers_tensorflow.csv.gz")[:2000]
         if (row["optimizer"], row["matsize"], row["channels_in"]) == ("adam", "7", "1040")
     )  # fmt: skip
-    timed = FILES["conv_layers_tensorflow.csv.gz"][0](row, "gtx1080ti", "fp32")
+    timed = layer_time("conv_layers_tensorflow.csv.gz", row, "gtx1080ti", "fp32")
     names = [layer.name for layer, _ in timed.operations]
     assert names.count("input") == names.count("target") == names.count("variable") == 1
     # NHWC to NCHW and back, forward and for both gradients.

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paleo_lite.calibration.borrowed import Taught
 from paleo_lite.calibration.calibrate import order, runs_of
-from paleo_lite.calibration.pooled import pooled_model
+from paleo_lite.calibration.pool import MeasuredDevices, pooled_model
 from paleo_lite.calibration.store import make_calibration, write_calibration
 from paleo_lite.calibration.validate import validate
 from paleo_lite.errors import BadFile
@@ -116,7 +115,7 @@ def test_a_shipped_calibration_comes_out_again_bit_for_bit(tmp_path: Path) -> No
     counts = Counter(m.source for m in chosen)
     source = max(sorted(counts), key=lambda name: counts[name])
     group = order([m for m in chosen if m.source == source])
-    fit = fit_among_others(group, Taught(everything))
+    fit = fit_among_others(group, MeasuredDevices(everything))
     error = error_of(validate(everything, "network", ["titanx-pascal"])[1], group)
     write_calibration(make_calibration("titanx-pascal", "fp32", group, fit, held_out_error=error), tmp_path / "a.toml")
     assert (tmp_path / "a.toml").read_bytes() == (shipped("calibrations") / "titanx-pascal-fp32.toml").read_bytes()

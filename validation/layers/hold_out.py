@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.calibrate import held_out, prior_of
+from paleo_lite.calibration.calibrate import held_out
 from paleo_lite.calibration.fit import Runs, stack
+from paleo_lite.calibration.prior import device_prior
 from paleo_lite.calibration.validate import Row, scores, simple_times
 from paleo_lite.counting import Layer
 from paleo_lite.counting.layer import Op
@@ -24,7 +25,8 @@ from paleo_lite.timing.features import PARTS, Features, sizes_of
 from paleo_lite.timing.fitted import rates_of
 from paleo_lite.units import element_bytes
 
-from .published import LayerTime, hash_of
+from .published import hash_of
+from .timed import LayerTime
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,7 +83,7 @@ def validate_layers(layers: Sequence[LayerTime]) -> tuple[list[LayerRow], list[L
         if len(group) < _FEWEST or not all(map(len, folds)):
             continue
         runs = runs_of_layers(group)
-        prior = prior_of(find_device(gpu), precision)
+        prior = device_prior(find_device(gpu), precision)
         predicted, deviation = held_out(runs, [prior] * FOLDS, folds, SCATTER)
         simple = {**simple_times(runs, folds), "launch_and_roofline": _launch_and_roofline(runs, folds)}
         del simple["per_class_ppp"]

@@ -10,23 +10,23 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.calibrate import prior_of
 from paleo_lite.calibration.fit import Prior, fit, stack
+from paleo_lite.calibration.prior import device_prior
 from paleo_lite.counting import Work, count
 from paleo_lite.efficiency.by_kind import PassTimes, measure_passes
 from paleo_lite.efficiency.executor import run_files
 from paleo_lite.efficiency.files import find_files
 from paleo_lite.errors import BadProfile, BadValue, PaleoError
-from paleo_lite.hardware import Device, find_device
+from paleo_lite.hardware import find_device
 from paleo_lite.networks import Network, find_network
 from paleo_lite.profiles.configuration import parse_name
 from paleo_lite.profiles.detect import open_profile
-from paleo_lite.timing.calibrated import NAMES, sensitivities
+from paleo_lite.timing.calibrated import NAMES, Rates, sensitivities
 from paleo_lite.timing.classes import class_of
 from paleo_lite.timing.features import Features, features_of
 from paleo_lite.timing.fitted import QUANTILES, own_variance, rates_of
@@ -117,30 +117,50 @@ def validate_profiles(paths: Iterable[Path], gpu: str, network: str, precision: 
             f"profiles of {network} at {len(sizes)} batch sizes: all but the smallest are held out, so two are needed"
         )
     smallest, *others = sorted(sizes)
-    work = count(found.layers, precision)
-    prior = _without_host(prior_of(device, precision))
+    model = _ClassModel(found, count(found.layers, precision), rates_of(device, precision),
+                        _without_host(device_prior(device, precision)), smallest)  # fmt: skip
     known = _by_class(sizes[smallest], found)
     rows = []
     for batch_size in others:
-        parts = []
+        classes = []
         for (name, phase), measured in _by_class(sizes[batch_size], found).items():
-            if (name, phase) not in known:
-                continue
-            own = known[name, phase]
-            predicted, deviation = _predict(found, work, device, precision, phase, own, smallest, batch_size, prior)
-            parts.append((name, phase, len(own.times_s), float(measured.times_s.sum()), predicted, deviation))
+            if (name, phase) in known:
+                fitted = known[name, phase]
+                predicted_s, deviation = model.predict(fitted, phase, batch_size)
+                sums = (float(measured.times_s.sum()), predicted_s, deviation)
+                classes.append(_Class(name, phase, len(fitted.times_s), *sums))
         for phase in ("forward", "backward"):
-            alike = [part for part in parts if part[1] == phase]
-            total = sum(part[4] for part in alike)
-            # Their errors add up as if they had nothing in common but what families have.
-            spread = float(np.sqrt(sum((part[4] * part[5]) ** 2 for part in alike))) / total
-            parts.append(("all", phase, sum(p[2] for p in alike), sum(p[3] for p in alike), total, spread))
-        for name, phase, layers, measured_s, predicted, deviation in parts:
-            reach = float(np.exp(QUANTILES[0.9] * deviation))
-            about = ("profile", device.id, precision, found.name, name, phase, layers, smallest, batch_size)
-            times_s = (measured_s, predicted, predicted / reach, predicted * reach)
-            rows.append(ProfileRow(*about, *times_s, predicted / measured_s - 1, len(sizes[batch_size])))
+            classes.append(_together(phase, [each for each in classes if each.phase == phase]))
+        about = ("profile", device.id, precision, found.name)
+        for each in classes:
+            reach = float(np.exp(QUANTILES[0.9] * each.deviation))
+            times_s = (each.measured_s, each.predicted_s, each.predicted_s / reach, each.predicted_s * reach)
+            rows.append(
+                ProfileRow(
+                    *about, each.name, each.phase, each.layers, smallest, batch_size, *times_s,
+                    each.predicted_s / each.measured_s - 1, len(sizes[batch_size]),
+                )
+            )  # fmt: skip
     return rows
+
+
+class _Class(NamedTuple):
+    """A class of work in a pass, measured and predicted at one batch size."""
+
+    name: str
+    phase: str
+    layers: int
+    measured_s: float
+    predicted_s: float
+    deviation: float
+
+
+def _together(phase: str, classes: Sequence[_Class]) -> _Class:
+    """All classes of a pass; their errors add up as if they had nothing in common but what families have."""
+    total = sum(each.predicted_s for each in classes)
+    spread = float(np.sqrt(sum((each.predicted_s * each.deviation) ** 2 for each in classes))) / total
+    layers, measured_s = sum(each.layers for each in classes), sum(each.measured_s for each in classes)
+    return _Class("all", phase, layers, measured_s, total, spread)
 
 
 def _first(pair: tuple[Path, object]) -> Path:
@@ -183,25 +203,30 @@ def _by_class(profiles: Sequence[PassTimes], network: Network) -> dict[tuple[str
     return found
 
 
-def _predict(
-    network: Network, work: Work, device: Device, precision: str, phase: str, measured: _Measured,
-    fitted_batch_size: int, batch_size: int, prior: Prior,
-) -> tuple[float, float]:  # fmt: skip
-    """Seconds of all layers of a class at a batch size, and the deviation of their logarithm."""
-    rates = rates_of(device, precision)
-    whole = features_of(network.layers, work, phase, fitted_batch_size)
-    runs = stack([_choose(whole, layers) for layers in measured.layers], rates, measured.times_s.tolist())
-    # A single time can move one parameter only, and that one should follow it.
-    wide = len(runs) == 1
-    learnt = fit(runs, Prior(prior.mean, prior.deviation * (ALONE if wide else 1.0)), SCATTER)
-    everything = [index for layers in measured.layers for index in layers]
-    other = _choose(features_of(network.layers, work, phase, batch_size), everything)
-    run = np.zeros(len(other.flops), dtype=np.int64)
-    # Layers run one after the other, with nothing beside them: their sum.
-    (total,), gradient = sensitivities(other, rates, np.exp(learnt.theta), run, 1)
-    relative = gradient[0] / total
-    variance = float(relative @ learnt.covariance @ relative) + own_variance(learnt.scatter) / len(measured.times_s)
-    return float(total), float(np.sqrt(variance))
+class _ClassModel(msgspec.Struct, frozen=True, eq=False):
+    """Predicts classes of work of a network on a device from their times at one batch size."""
+
+    network: Network
+    work: Work
+    rates: Rates
+    prior: Prior
+    batch_size: int
+
+    def predict(self, measured: _Measured, phase: str, batch_size: int) -> tuple[float, float]:
+        """Seconds of all layers of a class at another batch size, and the deviation of their logarithm."""
+        whole = features_of(self.network.layers, self.work, phase, self.batch_size)
+        runs = stack([_choose(whole, layers) for layers in measured.layers], self.rates, measured.times_s.tolist())
+        # A single time can move one parameter only, and that one should follow it.
+        wide = ALONE if len(runs) == 1 else 1.0
+        learnt = fit(runs, Prior(self.prior.mean, self.prior.deviation * wide), SCATTER)
+        everything = [index for layers in measured.layers for index in layers]
+        other = _choose(features_of(self.network.layers, self.work, phase, batch_size), everything)
+        run = np.zeros(len(other.flops), dtype=np.int64)
+        # Layers run one after the other, with nothing beside them: their sum.
+        (total,), gradient = sensitivities(other, self.rates, np.exp(learnt.theta), run, 1)
+        relative = gradient[0] / total
+        variance = float(relative @ learnt.covariance @ relative) + own_variance(learnt.scatter) / len(measured.times_s)
+        return float(total), float(np.sqrt(variance))
 
 
 def _choose(features: Features, layers: Sequence[int]) -> Features:

@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
-from paleo_lite.calibration.calibrate import on_tensor_cores, prior_of, runs_of
-from paleo_lite.calibration.fit import Fit, fit
+from paleo_lite.calibration.calibrate import runs_of
+from paleo_lite.calibration.fit import fit
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.pooled import NotPooled, make_pool, pooled_model, read_pool, write_pool
-from paleo_lite.calibration.prior import Neighbour, prior_from_others
+from paleo_lite.calibration.pool import NotPooled, make_pool, pooled_model, read_pool, write_pool
+from paleo_lite.calibration.prior import device_prior, narrow_by_others, on_tensor_cores
 from paleo_lite.calibration.store import read_calibration, shipped_calibrations
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, BadValue
@@ -35,18 +35,14 @@ def test_the_pool_is_what_a_fit_of_no_measurement_says(gpu: str, precision: str)
     pytest.importorskip("scipy")
     device = find_device(gpu)
     others = [
-        Neighbour(
-            find_device(e.id),
-            e.source,
-            Fit(np.array(e.theta), np.diag(e.variance), 0.05, np.zeros(0), np.array(e.moved)),
-        )
-        for e in read_pool().fits
-        if e.precision == precision
-        and on_tensor_cores(find_device(e.id), precision) == on_tensor_cores(device, precision)
+        other
+        for other in read_pool().fits
+        if other.precision == precision
+        and on_tensor_cores(find_device(other.id), precision) == on_tensor_cores(device, precision)
     ]
     step = Measurement(gpu, "alexnet", 1, "inference", precision, 1.0)
     nothing = runs_of([step], device, precision).choose(np.array([], dtype=np.int64))
-    found = fit(nothing, prior_from_others(prior_of(device, precision), device, "", others))
+    found = fit(nothing, narrow_by_others(device_prior(device, precision), device, "", others))
     model = model_of(gpu, precision)
     assert np.array_equal(model.theta, found.theta)
     assert model.covariance == pytest.approx(found.covariance)

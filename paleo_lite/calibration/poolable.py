@@ -1,4 +1,4 @@
-"""Devices that measurements of others speak of at all; apart and small, since every prediction asks."""
+"""Devices that fits of others say nothing of; apart from `pool` and small, since every prediction asks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ VENDOR = "NVIDIA"
 """All fits are of its GPUs; they say nothing of another's libraries."""
 
 
-def why_not_covered(device: Device) -> str:
-    """Why no fit of another device speaks of this one; empty where some may."""
+def why_not_pooled(device: Device) -> str:
+    """Why no fit of another device says anything of this one; empty where some may."""
     if device.parts is not None:
         return f"only single devices were measured, {device.id} is a {device.scope} of {device.parts.count}"
     if device.vendor != VENDOR:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paleo_lite.calibration.prior import base_prior
-from paleo_lite.calibration.probed import DEVIATION, TimedLayer, probed_prior
+from paleo_lite.calibration.prior import PROBE_DEVIATION, TimedLayer, base_prior, narrow_by_probes
 from paleo_lite.counting import count
 from paleo_lite.measure.probes import Probe, convolution, elementwise, gemm
 from paleo_lite.timing.calibrated import NAMES, Rates, evaluate
@@ -41,14 +40,14 @@ def value(prior: object, name: str) -> float:
     ],
 )
 def test_known_device_is_found_again(name: str, probe: Probe, true: float) -> None:
-    prior = probed_prior([simulated(probe, **{name: true})], RATES, "fp32", BASE, LAUNCH_S, serial=True)
+    prior = narrow_by_probes(BASE, [simulated(probe, **{name: true})], RATES, "fp32", LAUNCH_S, serial=True)
     assert value(prior, name) == pytest.approx(true, rel=1e-6)
     place = NAMES.index(name)
-    assert prior.deviation[place] == min(DEVIATION, BASE.deviation[place])
+    assert prior.deviation[place] == min(PROBE_DEVIATION, BASE.deviation[place])
 
 
 def test_what_no_probe_speaks_of_stays() -> None:
-    prior = probed_prior([simulated(gemm(1024, 1024, 1024))], RATES, "fp32", BASE, LAUNCH_S, serial=True)
+    prior = narrow_by_probes(BASE, [simulated(gemm(1024, 1024, 1024))], RATES, "fp32", LAUNCH_S, serial=True)
     for name in ("efficiency_attention", "efficiency_conv_3x3", "step_s", "half"):
         place = NAMES.index(name)
         assert (prior.mean[place], prior.deviation[place]) == (BASE.mean[place], BASE.deviation[place])
@@ -56,7 +55,7 @@ def test_what_no_probe_speaks_of_stays() -> None:
 
 def test_probe_that_memory_bounds_says_nothing_of_computing() -> None:
     thin = gemm(4096, 1, 4096)  # a matrix times a vector
-    prior = probed_prior([simulated(thin)], RATES, "fp32", BASE, LAUNCH_S, serial=True)
+    prior = narrow_by_probes(BASE, [simulated(thin)], RATES, "fp32", LAUNCH_S, serial=True)
     assert value(prior, "efficiency_gemm") == pytest.approx(value(BASE, "efficiency_gemm"))
 
 
@@ -64,7 +63,7 @@ def test_probe_that_memory_bounds_says_nothing_of_computing() -> None:
     ("serial", "told", "kept"), [(True, "floor_s", "share_matrix"), (False, "overhead_s", "floor_s")]
 )
 def test_launch(serial: bool, told: str, kept: str) -> None:
-    prior = probed_prior([], RATES, "fp32", BASE, LAUNCH_S, serial)
+    prior = narrow_by_probes(BASE, [], RATES, "fp32", LAUNCH_S, serial)
     assert value(prior, told) == pytest.approx(LAUNCH_S)
     assert value(prior, kept) == pytest.approx(value(BASE, kept))
 
@@ -72,7 +71,7 @@ def test_launch(serial: bool, told: str, kept: str) -> None:
 def test_probes_that_disagree_leave_it_open() -> None:
     probes = [convolution(64, 128, 56, 3, 8, stride=2), convolution(3, 64, 224, 7, 8, stride=2)]
     times = [simulated(p, efficiency_conv_direct=e) for p, e in zip(probes, (1.8, 0.5))]
-    prior = probed_prior(times, RATES, "fp32", BASE, LAUNCH_S, serial=True)
+    prior = narrow_by_probes(BASE, times, RATES, "fp32", LAUNCH_S, serial=True)
     place = NAMES.index("efficiency_conv_direct")
     assert 0.5 < value(prior, "efficiency_conv_direct") < 1.8
-    assert DEVIATION <= prior.deviation[place] <= BASE.deviation[place]
+    assert PROBE_DEVIATION <= prior.deviation[place] <= BASE.deviation[place]
