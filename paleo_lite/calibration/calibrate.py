@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
 from ..counting import Layer, Work, count
 from ..errors import CalibrationFailed
-from ..hardware import Device
+from ..hardware import Device, find_device
 from ..networks import find_network
 from ..timing.features import Features, features_of, merge_alike
 from ..timing.fitted import rates_of
@@ -45,6 +46,28 @@ def _counted(name: str, image_size: int, precision: str) -> tuple[tuple[Layer, .
 def order(measurements: Sequence[Measurement]) -> list[Measurement]:
     """Measurements in an order of their own, so that no result depends on the order of rows."""
     return sorted(measurements)
+
+
+def measurements_of(
+    measurements: Sequence[Measurement], device: Device, precision: str, hardware_files: Iterable[Path] = ()
+) -> list[Measurement]:
+    """Those of a device in a precision, whatever they call it.
+
+    Raises
+    ------
+    CalibrationFailed
+        If there is none.
+    UnknownName
+        If one is of a device that has no file, shipped or among `hardware_files`.
+    """
+    ids = {name: find_device(name, hardware_files).id for name in {step.gpu for step in measurements}}
+    own = [step for step in measurements if ids[step.gpu] == device.id and step.precision == precision]
+    if not own:
+        have = ", ".join(sorted({f"{step.gpu} {step.precision}" for step in measurements}))
+        raise CalibrationFailed(
+            f"no measurement of {device.id} in {precision} among {len(measurements)}: there are {have}"
+        )
+    return own
 
 
 def runs_of(measurements: Sequence[Measurement], device: Device, precision: str) -> Runs:
