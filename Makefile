@@ -25,7 +25,7 @@ fuzz: $(STAMPS)/test
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --timeout 0
 
 # In parts, which the hooks of .pre-commit-config.yaml call.
-LINTED := paleo_lite tests benchmarks notebooks docs
+LINTED := paleo_lite validation tests benchmarks notebooks docs
 LINT := lint-rules lint-format lint-types lint-hardware
 .PHONY: $(LINT)
 lint: $(LINT)
@@ -55,20 +55,18 @@ data:
 
 # Every calibration, fitted anew from them.
 calibrations: data $(STAMPS)/test
-	$(BIN)/python -m paleo_lite.calibration.ship $(DATA) calibrations
-	$(BIN)/python -m paleo_lite.calibration.collectives $(DATA) calibrations/links
-	$(BIN)/python -m paleo_lite.calibration.ship_platforms $(DATA) calibrations/platforms
+	$(BIN)/python -m validation ship $(DATA) calibrations
 
 # How true predictions are, on what was held out of the same measurements.
 accuracy: data $(STAMPS)/test
 	sed -n '/^# /,/^<!-- tables -->/p' docs/accuracy.md > docs/accuracy.md.new
 	for split in network family gpu source; do \
 		printf '\n## Leave one %s out\n\n' $$split; \
-		COLUMNS=400 $(BIN)/paleo-lite validate --data $(DATA) --split $$split --format markdown || exit 1; \
+		COLUMNS=400 $(BIN)/python -m validation accuracy --data $(DATA) --split $$split --format markdown || exit 1; \
 	done >> docs/accuracy.md.new
 	for split in layers profile collectives scaling; do \
 		printf '\n## Predicted beside measured: %s\n\n' $$split; \
-		COLUMNS=400 $(BIN)/paleo-lite validate --data $(DATA) --split $$split --format markdown || exit 1; \
+		COLUMNS=400 $(BIN)/python -m validation accuracy --data $(DATA) --split $$split --format markdown || exit 1; \
 	done >> docs/accuracy.md.new
 	mv docs/accuracy.md.new docs/accuracy.md
 
@@ -86,7 +84,7 @@ docs: $(STAMPS)/test
 examples: $(STAMPS)/test
 	PALEO_LITE_DATA=$(DATA) $(BIN)/python docs/examples.py
 
-# The pictures of README.md and docs/plots.md, drawn by the commands that stand beside them.
+# The pictures of README.md and docs/plots.md, drawn as the commands beside them do it.
 PLOT := $(BIN)/paleo-lite plot
 RUN := $(DATA)/surfboard/pyprof_kernels
 TRACE := $(DATA)/profiles/torch_chrome_trace_resnet50/resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz
@@ -100,7 +98,7 @@ images: data $(STAMPS)/test
 	$(BIN)/paleo-lite sweep --networks resnet50 --gpus all --precisions fp16,fp32 --batch-sizes 1:256:x2 \
 		-o build/sweep.parquet --force
 	$(PLOT) pareto build/sweep.parquet --pareto time,throughput --where "time_model == calibrated" -o docs/images/pareto.png
-	$(PLOT) accuracy --data $(DATA) --split network -o docs/images/accuracy.png
+	$(BIN)/python -m validation accuracy --data $(DATA) --split network --plot docs/images/accuracy.png > build/accuracy.txt
 	$(PLOT) timeline $(TRACE) -o docs/images/timeline.png
 	$(PLOT) compare --predict resnet50 --gpu k40m -o docs/images/compare.png \
 		$(RUN)/run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip

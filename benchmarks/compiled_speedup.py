@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 import paleo_lite as pl
-from paleo_lite.calibration.datasets import rows_of
-from paleo_lite.calibration.published_timm import SAME
 from paleo_lite.calibration.validate import family_of
 from paleo_lite.networks import find_network
+from validation.steps.timm import SAME
+from validation.tables import rows_of
 
 
 def main() -> None:

@@ -7,9 +7,10 @@ import time
 
 import numpy as np
 
-from paleo_lite.calibration.calibrate import order, prior_of, runs_of
+from paleo_lite.calibration.calibrate import order, runs_of
 from paleo_lite.calibration.fit import fit
 from paleo_lite.calibration.measurements import Measurement
+from paleo_lite.calibration.prior import device_prior
 from paleo_lite.hardware import find_device
 from paleo_lite.networks import network_names
 
@@ -20,7 +21,7 @@ def main() -> None:
     """Simulate, fit, print."""
     device = find_device("v100-sxm2")
     rng = np.random.default_rng(0)
-    prior = prior_of(device, "fp32")
+    prior = device_prior(device, "fp32")
     steps = [
         Measurement(device.id, network, batch, phase, "fp32", 1.0)
         for network in network_names()

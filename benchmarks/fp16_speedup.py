@@ -14,9 +14,9 @@ from collections import defaultdict
 from pathlib import Path
 
 import paleo_lite as pl
-from paleo_lite.calibration.datasets import published
 from paleo_lite.errors import PaleoError
 from paleo_lite.timing.options import TrainingOptions
+from validation.steps.published import published_steps
 
 NETWORKS = (
     "alexnet", "vgg16", "googlenet", "inception_v3", "resnet18", "resnet50", "resnet152", "resnext50_32x4d",
@@ -62,7 +62,7 @@ def predicted_table() -> None:
 def measured_table(folder: Path) -> None:
     """Print measured ratios of one source, device, phase and batch, and what is predicted for the same."""
     times: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
-    for one in published(folder / "measured").measurements:
+    for one in published_steps(folder / "measured").measurements:
         if one.precision in ("fp32", "fp16"):
             key = (one.gpu, one.source, one.phase, str(one.batch_size), one.network)
             times[key][one.precision] = one.time_s

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
 from example_files import DATA_FILES, FILES, bring, data_folder
 
@@ -37,7 +38,7 @@ NOT_RUN = {
 """Commands that are shown and not run here, and why not."""
 
 _SHELL = ("sh", "bash", "shell", "console")
-_COMMAND = re.compile("|".join([r"paleo-lite ", *NOT_RUN]))
+_COMMAND = re.compile("|".join([r"paleo-lite ", r"python -m validation ", *NOT_RUN]))
 
 
 class NeedsDataError(Exception):
@@ -179,8 +180,8 @@ class Session:
         words = shlex.split(step.text, comments=True)
         made = {after for word, after in pairwise(words) if word == ">" or re.fullmatch(r"-o|--(\w+-)?out(put)?", word)}
         try:
-            if words[1] == "validate" and "--data" not in words and data_folder() is None:
-                raise NeedsDataError("holds published measurements out; name their folder in PALEO_LITE_DATA")
+            if words[0] == "python" and "--data" not in words and data_folder() is None:
+                raise NeedsDataError("no measured data to hold out: set PALEO_LITE_DATA")
             self._bring([word for word in words if word not in made])
         except NeedsDataError as error:
             self.unmade |= made
@@ -206,15 +207,17 @@ class Session:
         from click.testing import CliRunner
 
         from paleo_lite.cli import main
+        from validation.__main__ import main as validation
 
+        command, first = (validation, 3) if words[0] == "python" else (main, 1)  # python -m validation, or paleo-lite
         target = words[words.index(">") + 1] if ">" in words else None
         arguments = [
             path
-            for word in words[1 : words.index(">") if target else None]
+            for word in words[first : words.index(">") if target else None]
             for path in (sorted(map(str, Path().glob(word))) if "*" in word and "/" not in word else []) or [word]
         ]
         environment = {"COLUMNS": str(self.columns), "PALEO_LITE_DATA": str(data_folder() or "")}
-        ran = CliRunner(env=environment).invoke(main, arguments, prog_name="paleo-lite")
+        ran = CliRunner(env=environment).invoke(command, arguments, prog_name=" ".join(words[:first]))
         if ran.exit_code == 0 and target:
             # A reader fills in what a template leaves open: the example's own file is what that comes to.
             bring(target) if target in FILES else Path(target).write_text(ran.stdout)
@@ -232,7 +235,7 @@ def why_not_run(command: str) -> str:
     for pattern, reason in NOT_RUN.items():
         if re.match(pattern, command):
             return reason
-    if not command.startswith("paleo-lite "):
+    if not command.startswith(("paleo-lite ", "python -m validation ")):
         raise ValueError(f"cannot run {command!r}: let it be one of paleo-lite, or say in NOT_RUN why it is not run")
     return ""
 

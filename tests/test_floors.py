@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "paleo_lite"
+VALIDATION = PACKAGE.parent / "validation"
 FLOORS = {
     "units": 1, "errors": 1, "files": 1, "extras": 1, "counting": 2,
     "networks": 3, "hardware": 3, "profiles": 3, "measure": 3,
@@ -40,3 +42,25 @@ def test_imports_point_down(path: Path) -> None:
         assert FLOORS[other] <= FLOORS[room], f"{room} imports {other}, which is above it"
         assert not any({room, other} <= twins for twins in APART), f"{room} and {other} are apart"
         assert FLOORS[other] < FLOORS[room] or FLOORS[room] in (1, 5, 7), f"{room} imports its neighbour {other}"
+
+
+def names_imported(path: Path) -> set[str]:
+    """What stands at the root of each absolute import of a module."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    return {name.partition(".")[0] for name in found}
+
+
+def test_validation_stands_beside_the_package() -> None:
+    """What reads published measurements imports the package and the libraries that it has anyway."""
+    modules = sorted(VALIDATION.rglob("*.py"))
+    assert len(modules) > 20
+    beside = set().union(*map(names_imported, modules)) - set(sys.stdlib_module_names)
+    assert beside <= {"paleo_lite", "click", "msgspec", "numpy"}
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_the_package_does_without_validation(path: Path) -> None:
+    """It is not in the wheel."""
+    assert "validation" not in names_imported(path)

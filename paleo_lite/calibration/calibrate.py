@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
 from ..errors import CalibrationFailed
-from ..hardware import Device, Machine
+from ..hardware import Device, Machine, find_device
 from ..networks import find_network
-from ..timing.calibrated import sensitivities
 from ..timing.features import Features, features_of, merge_alike
-from ..timing.fitted import own_variance, rates_of
+from ..timing.fitted import rates_of
 from ..timing.workload import Workload
 from .fit import SCATTER, Fit, Prior, Runs, fit, stack
 from .measurements import Measurement
-from .prior import base_prior, is_kepler
+from .prior import device_prior
 
 _features: dict[tuple[str, int, str, str, int], Features] = {}  # the same step is asked for in every fold
 
@@ -49,21 +49,33 @@ def order(measurements: Sequence[Measurement]) -> list[Measurement]:
     return sorted(measurements)
 
 
+def measurements_of(
+    measurements: Sequence[Measurement], device: Device, precision: str, hardware_files: Iterable[Path] = ()
+) -> list[Measurement]:
+    """Those of a device in a precision, whatever they call it.
+
+    Raises
+    ------
+    CalibrationFailed
+        If there is none.
+    UnknownName
+        If one is of a device that has no file, shipped or among `hardware_files`.
+    """
+    ids = {name: find_device(name, hardware_files).id for name in {step.gpu for step in measurements}}
+    own = [step for step in measurements if ids[step.gpu] == device.id and step.precision == precision]
+    if not own:
+        have = ", ".join(sorted({f"{step.gpu} {step.precision}" for step in measurements}))
+        raise CalibrationFailed(
+            f"no measurement of {device.id} in {precision} among {len(measurements)}: there are {have}"
+        )
+    return own
+
+
 def runs_of(measurements: Sequence[Measurement], device: Device, precision: str) -> Runs:
     """Measured steps as the fit takes them, in the order given (see `order`)."""
     return stack(
         [features_for(m) for m in measurements], rates_of(Machine(device), precision), [m.time_s for m in measurements]
     )
-
-
-def on_tensor_cores(device: Device, precision: str) -> bool:
-    """Whether multiply-accumulates in this precision run on tensor cores."""
-    return device.find_peak(precision).peak.unit == "tensor"
-
-
-def prior_of(device: Device, precision: str) -> Prior:
-    """What is believed of a device in a precision before any measurement."""
-    return base_prior(on_tensor_cores(device, precision), is_kepler(device))
 
 
 def calibrate(
@@ -78,7 +90,7 @@ def calibrate(
     device : Device
     precision : str
     prior : Prior, optional
-        Without it the weak one of `prior.BASE`.
+        Without it `device_prior`, which is weak.
 
     Returns
     -------
@@ -97,8 +109,13 @@ def calibrate(
     if others:
         raise CalibrationFailed(f"measurements in {', '.join(others)} cannot calibrate {precision}")
     ordered = order(measurements)
-    prior = prior or prior_of(device, precision)
+    prior = prior or device_prior(device, precision)
     return ordered, fit(runs_of(ordered, device, precision), prior)
+
+
+def folds_of(labels: Sequence[str]) -> list[np.ndarray]:
+    """Which steps are held out together: those of each label, in the order of labels."""
+    return [np.array([i for i, label in enumerate(labels) if label == one]) for one in sorted(set(labels))]
 
 
 def held_out(
@@ -128,14 +145,7 @@ def held_out(
     for fold, prior in zip(folds, priors):
         start = None if whole is None else whole.theta
         learnt = fit(runs.choose(np.setdiff1d(everything, fold)), prior, scatter, start)
-        left_out = runs.choose(fold)
-        times, gradient = sensitivities(
-            left_out.features, left_out.rates, np.exp(learnt.theta), left_out.run, len(left_out)
-        )
-        relative = gradient / times[:, None]
-        variance = np.einsum("ij,jk,ik->i", relative, learnt.covariance, relative)
-        predicted[fold] = times
-        deviation[fold] = np.sqrt(variance + own_variance(learnt.scatter))
+        predicted[fold], deviation[fold] = learnt.predict(runs.choose(fold))
     return predicted, deviation
 
 
@@ -147,6 +157,6 @@ def held_out_error(
     if len(set(networks)) < 3:
         return None
     runs = runs_of(measurements, device, precision)
-    folds = [np.array([i for i, name in enumerate(networks) if name == one]) for one in sorted(set(networks))]
-    predicted, _ = held_out(runs, [prior or prior_of(device, precision)] * len(folds), folds)
+    folds = folds_of(networks)
+    predicted, _ = held_out(runs, [prior or device_prior(device, precision)] * len(folds), folds)
     return float(np.mean(np.abs(predicted / runs.measured_s - 1)))

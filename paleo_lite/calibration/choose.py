@@ -12,7 +12,7 @@ from ..files import shipped
 from ..hardware import Device
 from ..timing import RooflineModel, TimeModel, find_model
 from ..timing.models import LEARNT
-from .covered import why_not_covered
+from .poolable import why_not_pooled
 
 if TYPE_CHECKING:
     from .store import Calibration
@@ -76,14 +76,14 @@ def default_model(device: Device, precision: str, time_model: str | None = None)
         from .store import find_calibration
 
         return find_calibration(f"{device.id}-{precision}").model()
-    reason = why_not_covered(device)
+    reason = why_not_pooled(device)
     if not reason:
-        from .pooled import NotPooled, pooled_model
+        from .pool import NotPooled, pooled_model
 
-        found = pooled_model(device, precision)
-        if not isinstance(found, NotPooled):
-            return found
-        reason = found.reason
+        model = pooled_model(device, precision)
+        if not isinstance(model, NotPooled):
+            return model
+        reason = model.reason
     if time_model == LEARNT:
         raise BadValue(
             f"the calibrated model needs a calibration of {device.id} in {precision} ({reason}): --calibration"

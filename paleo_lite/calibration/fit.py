@@ -21,6 +21,7 @@ from ..errors import CalibrationFailed
 from ..extras import need
 from ..timing.calibrated import NAMES, Rates, sensitivities
 from ..timing.features import Features
+from ..timing.fitted import own_variance
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,6 +85,17 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
     scatter: float
     residuals: Floats
     moved: Floats
+
+    def predict(self, runs: Runs) -> tuple[Floats, Floats]:
+        """Seconds of each step, and the standard deviation of the logarithm of each.
+
+        To first order in the parameters, d = d log(step) / d theta: the variance is d^T covariance d, and that of
+        single measurements on top.
+        """
+        times, gradient = sensitivities(runs.features, runs.rates, np.exp(self.theta), runs.run, len(runs))
+        relative = gradient / times[:, None]
+        variance = np.einsum("ij,jk,ik->i", relative, self.covariance, relative)
+        return times, np.sqrt(variance + own_variance(self.scatter))
 
 
 def stack(features: Sequence[Features], rates: Rates, measured_s: Sequence[float]) -> Runs:

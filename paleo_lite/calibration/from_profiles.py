@@ -8,8 +8,7 @@ from pathlib import Path
 from ..efficiency.executor import run_files
 from ..efficiency.files import Finding, examiner, find_files
 from ..errors import BadProfile
-from .datasets import medians
-from .measurements import Measurement
+from .measurements import Measurement, medians
 
 
 def measure_profiles(

@@ -136,3 +136,16 @@ def write_csv(measurements: Iterable[Measurement]) -> str:
     lines = [",".join((*COLUMNS, *OPTIONAL))]
     lines += [",".join(str(getattr(m, name)) for name in (*COLUMNS, *OPTIONAL)) for m in measurements]
     return "\n".join(lines) + "\n"
+
+
+def medians(measurements: list[Measurement]) -> list[Measurement]:
+    """Repeated rows of one source become their median."""
+    groups: dict[Measurement, list[float]] = {}
+    for step in measurements:
+        groups.setdefault(msgspec.structs.replace(step, time_s=0.0), []).append(step.time_s)
+    merged = []
+    for step, times in groups.items():
+        ordered, half = sorted(times), len(times) // 2
+        middle = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+        merged.append(msgspec.structs.replace(step, time_s=middle))
+    return sorted(merged)

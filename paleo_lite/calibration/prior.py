@@ -1,19 +1,40 @@
-"""What is believed of a device without measurements, and how fits of others narrow it."""
+"""The prior: what is believed of a device's parameters before its own measurements are looked at.
+
+Every fit starts from one, and a device without measurements keeps it. One way leads through this module, and each step
+narrows the one before:
+
+1. `device_prior`: the medians of `BASE` for the units that multiply, shifted on Kepler;
+2. `narrow_by_others`: fits of other devices, wherever they come from (`pool` has them);
+3. `narrow_by_probes`: single operations timed on the device itself.
+
+A prior holds the logarithms of the parameters, in the order of `NAMES`: each normal, with a mean and a deviation.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from ..timing.calibrated import NAMES
-from .fit import Fit, Prior
+from ..counting import Layer
+from ..hardware import Device
+from ..networks import Network
+from ..timing.calibrated import NAMES, POWER, Rates, evaluate
+from ..timing.classes import CLASSES, MATRIX_CLASSES
+from ..timing.features import features_of
+from ..timing.workload import Workload
+from .fit import Prior
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+# 1. What kind of device it is -----------------------------------------------------------------------------------------
 
 BASE: dict[str, tuple[float, float, float]] = {
     "efficiency_conv_3x3": (1.3, 0.6, 0.3),
@@ -43,6 +64,7 @@ depthwise convolution reach a few to some tens of percent; launching from Python
 the autograd engine, which is C++, less than half of that; a kernel takes a few microseconds at least.
 """
 
+KEPLER = "Kepler"
 
 KEPLER_SHARE = 128 / 192
 """Of Kepler's 192 lanes per multiprocessor four schedulers fill 128 with one instruction each (GK110 white paper)."""
@@ -50,6 +72,22 @@ KEPLER_SHARE = 128 / 192
 KEPLER_HALF = 20.0
 """How many times more tiles a 3x3 convolution needs on Kepler: cuDNN computes Winograd's 36 products there in as many
 launches, each of a sixteenth of the positions. Two fits of a K80 say 19 and 26."""
+
+
+def device_prior(device: Device, precision: str) -> Prior:
+    """What is believed of a device in a precision when nothing but its data sheet is known.
+
+    Raises
+    ------
+    UnknownPrecision
+        If the device has no such peak.
+    """
+    return base_prior(on_tensor_cores(device, precision), device.architecture == KEPLER)
+
+
+def on_tensor_cores(device: Device, precision: str) -> bool:
+    """Whether multiply-accumulates in this precision run on tensor cores."""
+    return device.find_peak(precision).peak.unit == "tensor"
 
 
 def base_prior(tensor_cores: bool, kepler: bool = False) -> Prior:
@@ -60,42 +98,17 @@ def base_prior(tensor_cores: bool, kepler: bool = False) -> Prior:
     """
     rows = [BASE[name] for name in NAMES]
     median = [row[1 if tensor_cores else 0] for row in rows]
-    return Prior(np.log(median) + kepler_shift(kepler), np.array([row[2] for row in rows]))
+    return Prior(np.log(median) + _kepler_shift(kepler), np.array([row[2] for row in rows]))
 
 
-def kepler_shift(kepler: bool) -> NDArray[np.float64]:
+def _kepler_shift(kepler: bool) -> Floats:
     """What is different on Kepler, in logarithms of the parameters."""
     shift = np.log([KEPLER_SHARE if name.startswith("efficiency") else 1.0 for name in NAMES])
     shift[NAMES.index("half_3x3")] = np.log(KEPLER_HALF)
     return shift if kepler else np.zeros(len(NAMES))
 
 
-def pooled_prior(fits: Sequence[Fit], base: Prior, weights: Sequence[float] | None = None) -> Prior:
-    """The prior that fits of other devices leave: their mean, and how much they differ (and do not know).
-
-    Each parameter's mean is weighted by how far its measurements moved it, with `base` as one device more. The
-    deviation adds what differs between devices to what each of them leaves open.
-
-    Parameters
-    ----------
-    fits : sequence of Fit
-    base : Prior
-    weights : sequence of float, optional
-        How much each fit counts, of a device: several fits of one share its weight.
-    """
-    if not fits:
-        return base
-    counts = np.ones(len(fits)) if weights is None else np.array(weights)
-    thetas = np.array([base.mean, *(fit.theta for fit in fits)])
-    moved = np.array([np.full(len(NAMES), 0.5), *(np.clip(fit.moved, 0.02, 1) for fit in fits)])
-    shares = moved * np.array([1.0, *counts])[:, None]
-    total = shares.sum(axis=0)
-    mean = (shares * thetas).sum(axis=0) / total
-    between = (shares * (thetas - mean) ** 2).sum(axis=0) / total
-    variances = np.array([base.deviation**2, *(np.diag(fit.covariance) for fit in fits)])
-    within = (shares * variances).sum(axis=0) / total
-    return Prior(mean, np.minimum(np.sqrt(between + within), base.deviation))
-
+# 2. What fits of other devices say ------------------------------------------------------------------------------------
 
 OTHER_SOFTWARE = 0.1
 """How much a fit under other software counts beside one under the same."""
@@ -104,41 +117,49 @@ YEARS_TO_HALF = 2.0
 """Devices this many years apart count half for each other: kernels are written for a generation."""
 
 
-class Known(Protocol):
-    """What the pool needs to know of a device."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def architecture(self) -> str: ...
-
-    @property
-    def year(self) -> int: ...
-
-
-class Neighbour(msgspec.Struct, frozen=True, eq=False):
-    """A fit of a device, as another device borrows from it.
+class DeviceFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the fit of a device says to others.
 
     Attributes
     ----------
-    device : Device
-        Or as much of it as `Known` asks for.
+    id, architecture : str
+        Of the device.
+    year : int
+    precision, unit : str
+        ``vector`` or ``tensor``: which units multiplied.
+    share_of_fp32 : float
+        The device's peak in this precision over its fp32 vector peak.
     source : str
         Its first word names the software.
-    fit : Fit
+    theta, variance, moved : list of float
+        Logarithm of each parameter, the variance of that, and how far measurements moved it; in the order of `NAMES`.
     """
 
-    device: Known
+    id: str
+    architecture: str
+    year: int
+    precision: str
+    unit: str
+    share_of_fp32: float
     source: str
-    fit: Fit
+    theta: list[float]
+    variance: list[float]
+    moved: list[float]
 
 
-def prior_from_others(base: Prior, device: Known, source: str, others: Sequence[Neighbour]) -> Prior:
-    """The prior for a device under some software from fits of other devices in the same precision.
+def narrow_by_others(base: Prior, device: Device, source: str, others: Sequence[DeviceFit]) -> Prior:
+    """The prior of a device under some software, from fits of other devices in the same precision on such units.
 
-    Launching, copies and the choice of algorithms are the software's, so that fits under the same software count most,
-    and those of a near generation; several fits of one device count as one.
+    The others are a mixture, with `base` as one more of them. The weight of a fit j in parameter i is how far its
+    measurements moved that parameter, m_ij, times w_j: launching, copies and the choice of algorithms are the
+    software's, so that other software counts `OTHER_SOFTWARE`; a generation apart counts half; several fits of one
+    device share its weight. Mean and variance are the mixture's (law of total variance)::
+
+        mean_i     = sum_j w_j m_ij theta_ij / sum_j w_j m_ij
+        variance_i = sum_j w_j m_ij ((theta_ij - mean_i)^2 + variance_ij) / sum_j w_j m_ij
+
+    No parameter becomes wider than in `base`. The weights were chosen by what leaving a device out costs
+    (docs/accuracy.md, ``gpu``).
 
     Parameters
     ----------
@@ -146,32 +167,109 @@ def prior_from_others(base: Prior, device: Known, source: str, others: Sequence[
         Of the device.
     device : Device
     source : str
-        Empty where the software is not known: then all fits count alike.
-    others : sequence of Neighbour
-        Those of the device itself are not looked at.
+        Its first word names the software; empty where that is not known: then all fits count alike.
+    others : sequence of DeviceFit
+        Those of the device itself are left out.
     """
-    used = [other for other in others if other.device.id != device.id]
-    same = [_software(other.source) == _software(source) for other in used]
+    others = [other for other in others if other.id != device.id]
+    if not others:
+        return base
+    shift = _kepler_shift(device.architecture == KEPLER)
+    fitted = (np.array(other.theta) - _kepler_shift(other.architecture == KEPLER) + shift for other in others)
+    thetas = np.array([base.mean, *fitted])
+    moved = np.array([np.full(len(NAMES), 0.5), *(np.clip(other.moved, 0.02, 1) for other in others)])
+    variances = np.array([base.deviation**2, *(other.variance for other in others)])
+    shares = moved * np.array([1.0, *_weights(device, source, others)])[:, None]
+    total = shares.sum(axis=0)
+    mean = (shares * thetas).sum(axis=0) / total
+    between = (shares * (thetas - mean) ** 2).sum(axis=0) / total
+    within = (shares * variances).sum(axis=0) / total
+    return Prior(mean, np.minimum(np.sqrt(between + within), base.deviation))
+
+
+def _weights(device: Device, source: str, others: Sequence[DeviceFit]) -> list[float]:
+    """How much each fit counts, of a device of the same software and year."""
+    same = [_software(other.source) == _software(source) for other in others]
     rest = OTHER_SOFTWARE if any(same) else 1.0
-    alike = Counter((other.device.id, equal) for other, equal in zip(used, same))
-    weights = [
-        (1.0 if equal else rest)
-        / alike[other.device.id, equal]
-        * 0.5 ** (abs(other.device.year - device.year) / YEARS_TO_HALF)
-        for other, equal in zip(used, same)
+    alike = Counter((other.id, equal) for other, equal in zip(others, same))
+    return [
+        (1.0 if equal else rest) / alike[other.id, equal] * 0.5 ** (abs(other.year - device.year) / YEARS_TO_HALF)
+        for other, equal in zip(others, same)
     ]
-    shift = kepler_shift(is_kepler(device))
-    fits = [
-        msgspec.structs.replace(other.fit, theta=other.fit.theta - kepler_shift(is_kepler(other.device)) + shift)
-        for other in used
-    ]
-    return pooled_prior(fits, base, weights)
-
-
-def is_kepler(device: Known) -> bool:
-    """Whether a device is of NVIDIA's Kepler generation."""
-    return device.architecture == "Kepler"
 
 
 def _software(source: str) -> str:
     return source.split(" ", maxsplit=1)[0]
+
+
+# 3. What single operations on the device itself say -------------------------------------------------------------------
+
+PROBE_DEVIATION = 0.3
+"""Deviation of a parameter's logarithm that a probe leaves at least: networks hold other shapes, and cold caches."""
+
+
+class TimedLayer(msgspec.Struct, frozen=True):
+    """One operation run by itself, and the seconds that it took."""
+
+    layer: Layer
+    batch_size: int
+    time_s: float
+
+
+def narrow_by_probes(
+    base: Prior, timed: Iterable[TimedLayer], rates: Rates, precision: str, launch_s: float, serial: bool
+) -> Prior:
+    """The prior of a device on which single operations were timed.
+
+    Each probe inverts the model's own formula for one layer (`timing.calibrated`): with the time measured and the
+    other terms at their prior, what is left is the compute term, and FLOPs over it is the efficiency of the probe's
+    class. Of several probes of a class the median holds, and their spread is what it leaves open.
+
+    Parameters
+    ----------
+    base : Prior
+        What is kept where no probe says anything.
+    timed : iterable of TimedLayer
+        Probes that need no time for anything else: not those of the launch itself.
+    rates : Rates
+    precision : str
+    launch_s : float
+        Seconds of the shortest operation.
+    serial : bool
+        Whether launching and computing take turns, as on a CPU: then the shortest operation is the floor of each.
+        Elsewhere it is what the host needs to launch one.
+    """
+    mean, deviation = base.mean.copy(), base.deviation.copy()
+
+    def believe(name: str, value: float, spread: float) -> None:
+        index = NAMES.index(name)
+        mean[index] = np.log(value)
+        deviation[index] = min(max(spread, PROBE_DEVIATION), deviation[index])
+
+    for name in ("floor_s", "overhead_s", "overhead_backward_s") if serial else ("overhead_s",):
+        believe(name, launch_s, 0.5)
+    shares: dict[str, list[float]] = defaultdict(list)
+    for probe in timed:
+        name, share = _share(probe, rates, precision, mean)
+        if share is not None:
+            shares[name].append(share)
+    for name, values in shares.items():
+        believe(name, statistics.median(values), statistics.pstdev(np.log(values)))
+    return Prior(mean, deviation)
+
+
+def _share(probe: TimedLayer, rates: Rates, precision: str, theta: Floats) -> tuple[str, float | None]:
+    """The parameter that a probe is about and its value; None where the other terms leave nothing of the time."""
+    network = Network("probe", (), (probe.layer,), 0)
+    features = features_of(Workload(network, precision, probe.batch_size))
+    values = np.exp(theta)
+    work_class = CLASSES[int(features.work_class[0])]
+    name = f"efficiency_{work_class}" if work_class in MATRIX_CLASSES else "share_other"
+    values[NAMES.index(name)] = 1.0
+    terms = evaluate(features, rates, values)
+    own, other = (terms.compute_s, terms.memory_s) if work_class in MATRIX_CLASSES else (terms.memory_s, 0.0)
+    left = probe.time_s**POWER - float(np.sum(other**POWER + terms.floor_s**POWER))
+    # Less than a third of the time is no measure of this term.
+    if left < (probe.time_s / 3) ** POWER:
+        return name, None
+    return name, float(own[0]) / left ** (1 / POWER)

@@ -10,12 +10,14 @@ import msgspec
 import numpy as np
 
 from ..errors import BadValue
-from ..hardware import find_device
+from ..hardware import Device, find_device
 from ..timing.terms import QUANTILES
-from .borrowed import Key, Taught, group_by_source
-from .calibrate import held_out, order, runs_of
-from .fit import Runs
+from ..units import format_si
+from .calibrate import folds_of, held_out, order, runs_of
+from .fit import Fit, Runs
 from .measurements import Measurement
+from .pool import Key, MeasuredDevices, group_by_source
+from .prior import on_tensor_cores
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,14 +75,14 @@ def validate(
 ) -> tuple[list[Row], list[Point]]:
     """Hold out, predict, compare.
 
-    What other devices taught is the prior of each, see `borrowed.Taught`; they have not seen what is held out either.
+    Other devices narrow the prior of each, see `pool.MeasuredDevices`; they have not seen what is held out either.
 
     Parameters
     ----------
     measurements : sequence of Measurement
     split : {"network", "family", "gpu", "source"}
         What is held out at a time: a network or a family of what one source measured of a device in a precision; all
-        measurements of a device, which is then predicted from its data sheet and what the others taught; or a source,
+        measurements of a device, which is then predicted from its data sheet and from other devices; or a source,
         predicted from the other sources of the device. All phases are fitted together, as calibrations are.
     gpus, precisions : sequence of str
         Only these devices and precisions; all where empty. The others are learnt from all the same.
@@ -92,43 +94,40 @@ def validate(
     """
     if split not in SPLITS:
         raise BadValue(f"the split is {', '.join(SPLITS)}, not {split!r}")
-    taught = Taught(measurements, _LABELS.get(split))
+    devices = MeasuredDevices(measurements, _LABELS.get(split))
     groups = group_by_source(measurements) if split != "source" else _group_by_device(measurements)
     rows, points = [], []
     for (gpu, precision, source), group in groups.items():
         wanted = (not gpus or gpu in gpus) and (not precisions or precision in precisions)
-        if not wanted or len({m.network for m in group}) < 3:
+        if not wanted or len({step.network for step in group}) < 3:
             continue
         device = find_device(gpu)
         if split == "gpu":
             labels = [source] * len(group)
-            if not taught.others(device, precision):
-                continue
+            others = bool(devices.others(device, precision))
         else:
-            labels = [_LABELS[split](m) for m in group]
-            if len(set(labels)) < 2:
-                continue
-        runs, folds = runs_of(group, device, precision), _folds(labels)
+            labels = [_LABELS[split](step) for step in group]
+            others = len(set(labels)) > 1
+        if not others:
+            continue
+        runs, folds = runs_of(group, device, precision), folds_of(labels)
         priors = [
-            taught.prior(device, precision, label if split == "source" else source, label)
+            devices.prior(device, precision, label if split == "source" else source, label)
             for label in sorted(set(labels))
         ]
         predicted, deviation = held_out(runs, priors, folds)
-        found = [Point(m, float(p), float(d)) for m, p, d in zip(group, predicted, deviation)]
-        simple = {} if split == "gpu" else simple_times(runs, folds)
-        parts = [(m.phase, m.source) for m in group]
-        for phase, name in sorted(set(parts)):
-            chosen = np.array([part == (phase, name) for part in parts])
-            baselines = {
-                name: float(np.mean(np.abs(times[chosen] / runs.measured_s[chosen] - 1)))
-                for name, times in simple.items()
-            }
-            kept = [point for point, is_in in zip(found, chosen) if is_in]
-            rows.append(_row(split, (gpu, precision, phase, name), kept, baselines))
-        points += found
+        group_points = [Point(step, float(p), float(d)) for step, p, d in zip(group, predicted, deviation)]
+        rows += _rows(split, runs, group_points, {} if split == "gpu" else simple_times(runs, folds))
+        points += group_points
     if not rows:
         raise BadValue(f"nothing to hold out: a {split} is predicted from measurements of three or more other networks")
     return rows, points
+
+
+def predict_measured(fit: Fit, measurements: Sequence[Measurement], device: Device, precision: str) -> list[Point]:
+    """Measurements that a fit has not seen beside its predictions of them."""
+    predicted, deviation = fit.predict(runs_of(measurements, device, precision))
+    return [Point(step, float(p), float(d)) for step, p, d in zip(measurements, predicted, deviation)]
 
 
 _LABELS: dict[str, Callable[[Measurement], str]] = {
@@ -140,24 +139,59 @@ _LABELS: dict[str, Callable[[Measurement], str]] = {
 
 def _group_by_device(measurements: Sequence[Measurement]) -> dict[Key, list[Measurement]]:
     groups: dict[Key, list[Measurement]] = defaultdict(list)
-    for each in order(measurements):
-        groups[each.gpu, each.precision, ""].append(each)
+    for step in order(measurements):
+        groups[step.gpu, step.precision, ""].append(step)
     return groups
 
 
-def _folds(labels: list[str]) -> list[NDArray[np.int64]]:
-    return [np.array([i for i, label in enumerate(labels) if label == one]) for one in sorted(set(labels))]
+def _rows(split: str, runs: Runs, points: Sequence[Point], simple: dict[str, Floats]) -> list[Row]:
+    """A row for each phase and source of a device's points, which are in the order of `runs`."""
+    kinds = [(point.measurement.phase, point.measurement.source) for point in points]
+    rows = []
+    for phase, source in sorted(set(kinds)):
+        chosen = np.array([kind == (phase, source) for kind in kinds])
+        own = [point for point, is_own in zip(points, chosen) if is_own]
+        step = own[0].measurement
+        measured = runs.measured_s[chosen]
+        baselines = {name: float(np.mean(np.abs(times[chosen] / measured - 1))) for name, times in simple.items()}
+        predicted, deviation = np.array([(point.predicted_s, point.deviation) for point in own]).T
+        rows.append(
+            Row(
+                split=split, gpu=step.gpu, precision=step.precision, phase=phase, points=len(own), source=source,
+                baselines=baselines, **scores(measured, predicted, deviation),
+            )
+        )  # fmt: skip
+    return rows
 
 
-def _row(split: str, key: tuple[str, str, str, str], points: list[Point], baselines: dict[str, float]) -> Row:
-    gpu, precision, phase, source = key
-    measured, predicted, deviation = np.array(
-        [(point.measurement.time_s, point.predicted_s, point.deviation) for point in points]
-    ).T
-    return Row(
-        split=split, gpu=gpu, precision=precision, phase=phase, points=len(points), source=source, baselines=baselines,
-        **scores(measured, predicted, deviation),
-    )  # fmt: skip
+def explain(point: Point, points: Sequence[Point]) -> str:
+    """What makes a point hard to predict, as far as its configuration and the other points tell."""
+    own = point.measurement
+    alike = [p.measurement for p in points if (p.measurement.gpu, p.measurement.source) == (own.gpu, own.source)]
+    networks = len({m.network for m in alike})
+    wider = [m.time_s for m in alike if _step(m) == _step(own) and m.precision == "fp32"]
+    if own.precision == "fp16" and wider and own.time_s > 1.2 * min(wider):
+        return f"a suspicious row: the same step takes {format_si(min(wider), 's')} in fp32"
+    larger = [m.time_s / m.batch_size for m in alike if (m.network, m.phase) == ("vgg19", own.phase)]
+    if own.network in ("vgg11", "vgg13", "vgg16") and larger and own.time_s / own.batch_size > min(larger):
+        return "a suspicious row: slower per sample than VGG19, which contains it"
+    if own.precision == "fp16" and not on_tensor_cores(find_device(own.gpu), "fp16"):
+        return "fp16 without tensor cores: which kernels the library takes changes from layer to layer"
+    if networks < 6:
+        return f"one of {networks} networks of its source, so the others hold little of its work"
+    if own.batch_size <= 2:
+        return "a batch so small that launching and short kernels rule"
+    if own.network.startswith(("regnet", "resnext")):
+        return "grouped convolutions: what libraries make of them changed severalfold between generations"
+    if own.precision == "fp64":
+        return "fp64 kernels differ by shape more than one share per class says"
+    if own.network.startswith(("shufflenet", "mnasnet", "mobilenet", "squeezenet", "densenet")):
+        return "many short kernels: the speed of the host that launched them, which no data sheet tells"
+    return "the source's software or clocks differ from what the others taught"
+
+
+def _step(measurement: Measurement) -> tuple[str, str, int, int]:
+    return measurement.network, measurement.phase, measurement.batch_size, measurement.image_size
 
 
 def scores(measured: Floats, predicted: Floats, deviation: Floats) -> dict[str, Any]:

@@ -33,8 +33,32 @@ _COMMANDS = {
 }
 
 
-class _Commands(click.Group):
-    """Imports a command's module when it is called, and no other; turns errors into one sentence and an exit code."""
+class OneSentence(click.Group):
+    """Commands whose errors become one sentence and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.ClickException:
+            raise
+        except (click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except PaleoError as error:
+            if _debugging(ctx):
+                raise
+            click.echo(f"paleo-lite: {error}", err=True)
+            ctx.exit(2 if isinstance(error, UsageProblem) else 1)
+        except Exception as error:
+            if _debugging(ctx):
+                raise
+            click.echo(
+                f"paleo-lite: a defect of paleo-lite, {type(error).__name__}: {error} (--debug shows where)", err=True
+            )
+            ctx.exit(1)
+
+
+class _Commands(OneSentence):
+    """Imports a command's module when it is called, and no other."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -56,26 +80,6 @@ class _Commands(click.Group):
 
             raise click.UsageError(str(UnknownName("command", name, _COMMANDS)), ctx)
         return super().resolve_command(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except click.ClickException:
-            raise
-        except (click.exceptions.Exit, click.Abort, BrokenPipeError):
-            raise
-        except PaleoError as error:
-            if _debugging(ctx):
-                raise
-            click.echo(f"paleo-lite: {error}", err=True)
-            ctx.exit(2 if isinstance(error, UsageProblem) else 1)
-        except Exception as error:
-            if _debugging(ctx):
-                raise
-            click.echo(
-                f"paleo-lite: a defect of paleo-lite, {type(error).__name__}: {error} (--debug shows where)", err=True
-            )
-            ctx.exit(1)
 
 
 def _debugging(ctx: click.Context) -> bool:

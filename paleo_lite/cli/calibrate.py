@@ -9,11 +9,10 @@ import msgspec
 
 from .. import __version__
 from ..calibration.calibrate import calibrate as fit_device
-from ..calibration.calibrate import held_out_error
+from ..calibration.calibrate import held_out_error, measurements_of
 from ..calibration.measurements import TEMPLATE, is_measurements, read_measurements
-from ..calibration.pooled import pool_prior
+from ..calibration.pool import pool_prior
 from ..calibration.store import make_calibration, write_calibration
-from ..errors import CalibrationFailed
 from ..hardware import find_device
 from ..networks import find_network
 from ..report.calibrations import calibration_page
@@ -89,13 +88,7 @@ def calibrate(
         network = find_network(network).name
         everything += measure_profiles(profiles, device.id, network, precision, batch_size, name_pattern)
         files += find_files(profiles)
-    same = {name for name in {each.gpu for each in everything} if find_device(name, hardware_files).id == device.id}
-    chosen = [each for each in everything if each.gpu in same and each.precision == precision]
-    if not chosen:
-        have = ", ".join(sorted({f"{each.gpu} {each.precision}" for each in everything}))
-        raise CalibrationFailed(
-            f"no measurement of {device.id} in {precision} among {len(everything)}: there are {have}"
-        )
+    chosen = measurements_of(everything, device, precision, hardware_files)
     prior = pool_prior(device, precision)
     measurements, fit = fit_device(chosen, device, precision, prior)
     error = held_out_error(measurements, device, precision, prior)

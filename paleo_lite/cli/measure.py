@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from .. import __version__
-from ..calibration.calibrate import on_tensor_cores
+from ..calibration.calibrate import calibrate, held_out_error
 from ..calibration.measurements import Measurement, write_csv
-from ..calibration.prior import base_prior
-from ..calibration.probed import TimedLayer, compare, learn, probed_prior
+from ..calibration.prior import TimedLayer, device_prior, narrow_by_probes
 from ..calibration.store import make_calibration, write_calibration
+from ..calibration.validate import predict_measured
 from ..errors import AmbiguousName, BadValue, CalibrationFailed, UnknownName
 from ..extras import need
 from ..files import write_aside
@@ -118,14 +118,15 @@ def measure(
         for each in probed
         if each.probe.purpose != "launch"
     ]
-    base = base_prior(on_tensor_cores(machine, precision))
-    prior = probed_prior(timed, rates, precision, base, launch_s(probed), serial=device == "cpu")
-    learnt = learn([step.measurement for step in fitted], machine, precision, prior)
+    base = device_prior(machine, precision)
+    prior = narrow_by_probes(base, timed, rates, precision, launch_s(probed), serial=device == "cpu")
+    measurements, fit = calibrate([step.measurement for step in fitted], machine, precision, prior)
     calibration = make_calibration(
-        machine.id, precision, learnt.measurements, learnt.fit,
-        held_out_error=learnt.held_out_error, date=date.today().isoformat(), version=__version__,
+        machine.id, precision, measurements, fit,
+        held_out_error=held_out_error(measurements, machine, precision, prior),
+        date=date.today().isoformat(), version=__version__,
     )  # fmt: skip
-    points = compare(learnt.fit, [step.measurement for step in unseen], machine, precision)
+    points = predict_measured(fit, [step.measurement for step in unseen], machine, precision)
     if output is not None:
         write_aside(output, write_csv(step.measurement for step in (*fitted, *unseen)).encode())
     if calibration_out is not None:

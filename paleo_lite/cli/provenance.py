@@ -79,7 +79,7 @@ def network_sources(asked: dict[str, Any], prediction: Prediction, calibration: 
         path = Path(given) if given and given.endswith(".toml") else _shipped_calibration(calibration)
         found.append(_source("calibration", path))
     elif prediction.model.label:
-        from ..calibration.pooled import POOL_FILE
+        from ..calibration.pool import POOL_FILE
 
         found.append(_source("fits of other devices", shipped("calibrations") / POOL_FILE))
     return found

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from ..calibration.measurements import Measurement
 from ..calibration.store import Calibration
-from ..calibration.validate import Point, Row
-from ..hardware import find_device
+from ..calibration.validate import Point, Row, explain
 from ..units import format_si
 from .sheet import Column, Page, Sheet
 
@@ -140,7 +138,7 @@ def validation_page(rows: Sequence[Row], points: Sequence[Point]) -> Page:
             Column("measured_s", "measured", lambda value: format_si(value, "s")),
             Column("predicted_s", "predicted", lambda value: format_si(value, "s")),
             Column("error", "error", lambda value: f"{value:+.0%}"),
-            Column("word", "why", left=True, fold=True, spare=2),
+            Column("why", "why", left=True, fold=True, spare=2),
         ],
         [
             {
@@ -148,7 +146,7 @@ def validation_page(rows: Sequence[Row], points: Sequence[Point]) -> Page:
                 "measured_s": point.measurement.time_s,
                 "predicted_s": point.predicted_s,
                 "error": point.error,
-                "word": _word(point, points),
+                "why": explain(point, points),
             }
             for point in worst
         ],
@@ -161,37 +159,3 @@ def validation_page(rows: Sequence[Row], points: Sequence[Point]) -> Page:
     inside = sum(row.coverage_90 * row.points for row in rows) / sum(row.points for row in rows)
     facts.append(("within", f"{inside:.0%} of {len(points)} points lie in their 90 % interval"))
     return Page(headline, facts, [sheet, worst_sheet], (), sheet)
-
-
-def _word(point: Point, points: Sequence[Point]) -> str:
-    """What makes a point hard, as far as its configuration tells."""
-    own = point.measurement
-    alike = [p.measurement for p in points if (p.measurement.gpu, p.measurement.source) == (own.gpu, own.source)]
-    networks = len({m.network for m in alike})
-    wider = [m.time_s for m in alike if _step(m) == _step(own) and m.precision == "fp32"]
-    if own.precision == "fp16" and wider and own.time_s > 1.2 * min(wider):
-        return f"a suspicious row: the same step takes {format_si(min(wider), 's')} in fp32"
-    larger = [m.time_s / m.batch_size for m in alike if (m.network, m.phase) == ("vgg19", own.phase)]
-    if own.network in ("vgg11", "vgg13", "vgg16") and larger and own.time_s / own.batch_size > min(larger):
-        return "a suspicious row: slower per sample than VGG19, which contains it"
-    if own.precision == "fp16" and not _has_tensor_cores(own.gpu):
-        return "fp16 without tensor cores: which kernels the library takes changes from layer to layer"
-    if networks < 6:
-        return f"one of {networks} networks of its source, so the others hold little of its work"
-    if own.batch_size <= 2:
-        return "a batch so small that launching and short kernels rule"
-    if own.network.startswith(("regnet", "resnext")):
-        return "grouped convolutions: what libraries make of them changed severalfold between generations"
-    if own.precision == "fp64":
-        return "fp64 kernels differ by shape more than one share per class says"
-    if own.network.startswith(("shufflenet", "mnasnet", "mobilenet", "squeezenet", "densenet")):
-        return "many short kernels: the speed of the host that launched them, which no data sheet tells"
-    return "the source's software or clocks differ from what the others taught"
-
-
-def _step(measurement: Measurement) -> tuple[str, str, int, int]:
-    return measurement.network, measurement.phase, measurement.batch_size, measurement.image_size
-
-
-def _has_tensor_cores(gpu: str) -> bool:
-    return find_device(gpu).find_peak("fp16").peak.unit == "tensor"

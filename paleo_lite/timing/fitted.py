@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 UNFAMILIAR = 0.07
 """Relative error that the networks of a family share beyond what a fit without the family knows of itself, and those of
 a source beyond a fit of other sources: 0.077 and 0.062 in the published measurements of 14 devices (maximum likelihood
-under Student's t with 5 degrees of freedom, of the errors of ``validate --split family`` and ``source``). Part of every
+under Student's t with 5 degrees of freedom, of the errors with a family or a source held out). Part of every
 prediction: who asks runs other software than who measured."""
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from paleo_lite.calibration.covered import why_not_covered
 
 from paleo_lite.calibration.choose import choose_model, default_model
-from paleo_lite.calibration.covered import why_not_covered
 from paleo_lite.calibration.store import find_calibration, shipped_calibrations
 from paleo_lite.errors import BadValue, CalibrationFailed, UnknownName
 from paleo_lite.hardware import find_device, list_devices

@@ -130,7 +130,8 @@ def test_a_bad_measurement_is_named_with_its_line(csv_file: Path, old: str, new:
         (["calibrate", "absent.csv", "--gpu", "k80"], 1, "cannot be read"),
         (["calibrations", "show", "nothing"], 2, "no calibration is called 'nothing'"),
         (["validate", "--data", "absent"], 1, "cannot be read"),
-        (["validate"], 2, "--data or PALEO_LITE_DATA must name"),
+        (["validate"], 2, "Missing option '--data'"),
+        (["validate", "--data", ".", "--split", "layers"], 2, "'layers' is not one of"),
         (["predict", "vgg16", "--gpu", "k80", "--time-model", "calibrated"], 2, "needs a calibration"),
     ],
 )

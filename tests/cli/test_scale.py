@@ -1,7 +1,4 @@
-"""``paleo-lite scale`` and ``validate --split scaling`` from outside.
-
-Tests: report/scale.py, scaling/run.py, scaling/table.py.
-"""
+"""``paleo-lite scale`` from outside."""
 
 from __future__ import annotations
 

@@ -220,10 +220,12 @@ STEPS = (512, 384, 256, 192, 128, 96, 64, 48, 32)
 def published_runs():
     if not DATA.is_dir():
         pytest.skip(f"no published measurements in {DATA}: set PALEO_LITE_DATA")
-    from paleo_lite.calibration.datasets import published
+    from validation.steps.published import published_steps
 
     return [
-        run for run in published(DATA).measurements if run.image_size in (0, find_network(run.network).inputs[0][-1])
+        run
+        for run in published_steps(DATA).measurements
+        if run.image_size in (0, find_network(run.network).inputs[0][-1])
     ]
 
 

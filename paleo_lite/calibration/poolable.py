@@ -1,0 +1,17 @@
+"""Devices that fits of others say nothing of; apart from `pool` and small, since every prediction asks."""
+
+from __future__ import annotations
+
+from ..hardware import Device
+
+VENDOR = "NVIDIA"
+"""All fits are of its GPUs; they do not cover another's libraries."""
+
+
+def why_not_pooled(device: Device) -> str:
+    """Why no fit of another device says anything of this one; empty where some may."""
+    if device.parts is not None:
+        return f"only single devices were measured, {device.id} is a {device.scope} of {device.parts.count}"
+    if device.vendor != VENDOR:
+        return f"only GPUs of {VENDOR} were measured"
+    return ""

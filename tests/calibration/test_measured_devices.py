@@ -1,0 +1,72 @@
+"""Measured devices narrow the priors of each other, and never with what they learnt from what is held out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from paleo_lite.calibration.calibrate import calibrate, runs_of
+from paleo_lite.calibration.measurements import Measurement
+from paleo_lite.calibration.pool import MeasuredDevices
+from paleo_lite.calibration.prior import device_prior
+from paleo_lite.calibration.validate import validate
+from paleo_lite.hardware import find_device
+from paleo_lite.timing.calibrated import NAMES
+
+pytest.importorskip("scipy")
+
+GPUS = ("titanx-pascal", "gtx1080ti", "titan-xp")
+NETWORKS = ("resnet18", "vgg11", "squeezenet1_1", "resnext50_32x4d")
+
+
+def simulate(gpu: str, theta: np.ndarray, networks: tuple[str, ...] = NETWORKS) -> list[Measurement]:
+    steps = [
+        Measurement(gpu, network, batch_size, "inference", "fp32", 1.0, source="me 1")
+        for network in networks
+        for batch_size in (1, 8, 64)
+    ]
+    times = runs_of(steps, find_device(gpu), "fp32").predict_s(theta)
+    return [Measurement(m.gpu, m.network, m.batch_size, m.phase, m.precision, float(t), source=m.source)
+            for m, t in zip(steps, times)]  # fmt: skip
+
+
+def slow_grouped(gpu: str) -> np.ndarray:
+    """A device that computes grouped convolutions at a quarter of what the prior believes."""
+    theta = device_prior(find_device(gpu), "fp32").mean.copy()
+    theta[NAMES.index("efficiency_conv_grouped")] -= np.log(4)
+    return theta
+
+
+def test_a_device_that_never_ran_a_class_of_work_takes_it_from_others() -> None:
+    own = simulate("gtx1080ti", slow_grouped("gtx1080ti"), NETWORKS[:3])
+    others = [m for gpu in GPUS if gpu != "gtx1080ti" for m in simulate(gpu, slow_grouped(gpu))]
+    device, index = find_device("gtx1080ti"), NAMES.index("efficiency_conv_grouped")
+    truth = slow_grouped("gtx1080ti")[index]
+    alone = calibrate(own, device, "fp32")[1].theta[index]
+    among = calibrate(own, device, "fp32", MeasuredDevices(others).prior(device, "fp32", "me 1"))[1].theta[index]
+    assert abs(among - truth) < abs(alone - truth) - 0.2
+
+
+def test_what_is_held_out_nobody_has_seen() -> None:
+    """The only network with groups is held out: that they are slow cannot be known."""
+    everything = [m for gpu in GPUS for m in simulate(gpu, slow_grouped(gpu))]
+    devices = MeasuredDevices(everything, lambda measurement: measurement.network)
+    device, index = find_device("gtx1080ti"), NAMES.index("efficiency_conv_grouped")
+    base = device_prior(device, "fp32")
+    assert devices.prior(device, "fp32", "me 1", "resnext50_32x4d").mean[index] == pytest.approx(
+        base.mean[index], abs=1e-3
+    )
+    assert devices.prior(device, "fp32", "me 1").mean[index] < base.mean[index] - 0.3
+
+
+def test_asking_for_one_device_changes_no_row() -> None:
+    everything = [m for gpu in GPUS for m in simulate(gpu, slow_grouped(gpu))]
+    rows, _ = validate(everything, "network")
+    (own,), _ = validate(everything, "network", ["titan-xp"])
+    assert own == next(row for row in rows if row.gpu == "titan-xp") and len(rows) == 3
+
+
+def test_a_device_alone_starts_from_the_prior_of_its_kind() -> None:
+    own = simulate("gtx1080ti", slow_grouped("gtx1080ti"))
+    device = find_device("gtx1080ti")
+    assert np.array_equal(MeasuredDevices(own).prior(device, "fp32", "me 1").mean, device_prior(device, "fp32").mean)

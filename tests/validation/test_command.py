@@ -1,0 +1,46 @@
+"""``python -m validation`` from outside: what it refuses, and in which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from paleo_lite.calibration.validate import SPLITS as STEP_SPLITS
+from validation.__main__ import SPLITS, main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--split", "network"], 1, "torchvision_fp16_fp32_fp64.csv: cannot be read"),
+        (["--split", "profile", "--gpu", "t4"], 2, "no measurement of t4 in"),
+        (["--split", "scaling", "--precision", "fp16"], 2, "no measurement of fp16 in"),
+        (["--split", "weather"], 2, "'weather' is not one of"),
+        (["--plot", "chart.gif"], 2, "chart.gif: a chart is a .png, .svg, .html file"),
+    ],
+)
+def test_mistakes_get_one_sentence(tmp_path: Path, arguments: list[str], code: int, says: str) -> None:
+    result = CliRunner().invoke(main, ["accuracy", "--data", str(tmp_path), *arguments])
+    assert (result.exit_code, says in result.output) == (code, True), result.output
+    assert "Traceback" not in result.output
+
+
+def test_the_folder_comes_from_an_option_or_the_environment(tmp_path: Path) -> None:
+    result = CliRunner(env={"PALEO_LITE_DATA": None}).invoke(main, ["accuracy"])
+    assert result.exit_code == 2 and "Missing option '--data' (env var: 'PALEO_LITE_DATA')" in result.output
+    result = CliRunner(env={"PALEO_LITE_DATA": str(tmp_path)}).invoke(main, ["accuracy"])
+    assert result.exit_code == 1 and f"{tmp_path}/torchvision_fp16_fp32_fp64.csv: cannot be read" in result.output
+
+
+def test_shipping_needs_both_folders(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["ship", str(tmp_path), str(tmp_path / "absent")])
+    assert result.exit_code == 2 and "does not exist" in result.output
+    result = CliRunner().invoke(main, ["ship", str(tmp_path), str(tmp_path)])
+    assert result.exit_code == 1 and "cannot be read" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_users_hold_out_of_their_own_measurements_can_be_held_out_here_too() -> None:
+    assert set(STEP_SPLITS) < set(SPLITS)

@@ -1,0 +1,188 @@
+"""Single layers that others timed: what is read of them, how they are counted, and how true they are.
+
+Tests: calibration/layer_datasets.py, calibration/validate_layers.py, report/layers.py.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from paleo_lite.counting import Layer
+from paleo_lite.errors import BadFile, BadValue, PaleoError
+from validation.__main__ import main
+from validation.layers.hold_out import runs_of_layers, validate_layers
+from validation.layers.published import FILES, hash_of, layer_time, published_layers
+from validation.layers.timed import LayerTime, Operation
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("PALEO_LITE_DATA", ROOT.parent / "shared" / "data"))
+MEASURED = DATA / "measured"
+
+pytest.importorskip("scipy")
+
+
+def data(test: Any) -> Any:
+    """Marks of a test that reads the published measurements."""
+    skip = pytest.mark.skipif(
+        not MEASURED.is_dir(), reason=f"no published measurements in {MEASURED}: set PALEO_LITE_DATA"
+    )
+    return pytest.mark.needs_data(skip(test))
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    with gzip.open(MEASURED / name, "rt") as file:
+        return list(csv.DictReader(file))
+
+
+def one_layer(time_s: float, channels: int, batch_size: int = 8, phase: str = "inference") -> LayerTime:
+    shape = (channels, 28, 28)
+    layer = Layer("conv", "conv2d", (shape,), (shape,), ((channels, channels, 3, 3),), attributes={"stride": [1, 1]})
+    return LayerTime(
+        "titanx-pascal", "fp32", "me", "conv", "conv", phase, str(channels), batch_size, time_s,
+        (Operation(layer, "inference"),),
+    )  # fmt: skip
+
+
+@data
+def test_sizes_are_those_that_the_sources_count() -> None:
+    """Their own GFLOP columns: TensorFlow's and DeepBench's forward pass, 2 per multiply-accumulate."""
+    checked = 0
+    for name, column in (("deepbench_conv.csv.gz", "gflop"), ("conv_layers_tensorflow.csv.gz", "gflop_fwd")):
+        for row in rows(name)[:400]:
+            if row["phase"].startswith("forward") and float(row[column]) > 0.01 and not row.get("check"):
+                timed = layer_time(name, row, "v100-sxm2", "fp32")
+                (layer,) = (
+                    layer for layer, part in timed.operations if layer.weights and part in ("inference", "forward")
+                )
+                weight, outputs = layer.weights[0], layer.outputs[0]
+                macs = timed.batch_size * int(np.prod(outputs)) * int(np.prod(weight[1:]))
+                assert 2e-9 * macs == pytest.approx(float(row[column]), rel=0.01), row
+                checked += 1
+    assert checked > 300
+
+
+@data
+def test_a_tensorflow_training_step_updates_input_and_target() -> None:
+    """benchmark_conv.py keeps both as trainable variables; Adam reads 4 and writes 3 numbers for each of theirs."""
+    (row,) = (
+        row for row in rows("conv_layers_tensorflow.csv.gz")[:2000]
+        if (row["optimizer"], row["matsize"], row["channels_in"]) == ("adam", "7", "1040")
+    )  # fmt: skip
+    timed = layer_time("conv_layers_tensorflow.csv.gz", row, "gtx1080ti", "fp32")
+    names = [layer.name for layer, _ in timed.operations]
+    assert names.count("input") == names.count("target") == names.count("variable") == 1
+    # NHWC to NCHW and back, forward and for both gradients.
+    assert names.count("layout") == 6
+    runs = runs_of_layers([timed])
+    held = 35 * 7 * 7 * 1040 * 4
+    inputs = names.index("input")
+    assert runs.features.bytes[inputs] == 7 * held
+    # The variable does not grow with the batch: 7 times 749 x 1040 x 7 x 7 numbers.
+    assert runs.features.bytes[names.index("variable")] == 7 * 749 * 1040 * 49 * 4
+
+
+@data
+def test_a_sample_holds_the_same_rows_whatever_their_order(tmp_path: Path) -> None:
+    for name in FILES:
+        table = rows(name)[:3000]
+        for folder, ordered in (("a", table), ("b", table[::-1])):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            with gzip.open(tmp_path / folder / name, "wt", newline="") as file:
+                writer = csv.DictWriter(file, list(table[0]))
+                writer.writeheader()
+                writer.writerows(ordered)
+    one, other = (published_layers(tmp_path / folder, sample=40) for folder in ("a", "b"))
+    assert one.layers == other.layers and one.left_out == other.left_out
+    assert len(one.layers) > 200
+    # Every row is read or counted.
+    assert len(one.layers) + sum(one.left_out.values()) == 3000 * 3 + len(rows("deepbench_gemm.csv.gz")) + 3000
+
+
+@data
+def test_flagged_rows_and_devices_without_a_file_are_left_out() -> None:
+    found = published_layers(MEASURED, gpus=["mi25"])
+    flagged = [row for row in rows("deepbench_conv.csv.gz") if row["check"]]
+    assert found.left_out["flagged by its collector"] == len(flagged) == 24
+    assert {timed.gpu for timed in found.layers} == {"mi25"}
+    assert len([t for t in found.layers if t.kind == "conv"]) == 282 - sum(row["gpu"] == "MI25" for row in flagged)
+
+
+@data
+def test_layers_are_held_out_in_one_command() -> None:
+    """Better than launch and roofline, the three parameters that trials reached 28 to 33 % with."""
+    result = CliRunner().invoke(
+        main, ["accuracy", "--data", str(DATA), "--split", "layers", "--gpu", "t4", "--format", "json"]
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["rows"]
+    assert {row["kind"] for row in found} == {
+        "conv", "gemm", "linear", "bmm", "elementwise", "layer norm", "softmax",
+    }  # fmt: skip
+    assert {row["precision"] for row in found} == {"fp32", "fp16"}
+    own, simple = (
+        np.mean(values) for values in zip(*((row["mape"], row["baselines"]["launch_and_roofline"]) for row in found))
+    )
+    assert own < 0.25 and own < simple
+    assert np.average([row["coverage_90"] for row in found], weights=[row["points"] for row in found]) > 0.85
+
+
+def test_a_model_of_its_own_times_is_recovered() -> None:
+    """Times that follow a power of the size are interpolated; a shape's repeats stay in one fold."""
+    sizes = [16 * (1 + i) for i in range(40)]
+    layers = [one_layer(1e-4 + 1e-9 * size**2, size) for size in sizes]
+    found, points = validate_layers(layers)
+    assert len(found) == 1 and found[0].points == 40 == len(points)
+    assert found[0].median < 0.1
+    assert validate_layers(layers[::-1])[0] == found
+    assert {hash_of("fold 16") % 5 for _ in range(3)} == {hash_of("fold 16") % 5}
+
+
+def test_too_few_layers_and_a_folder_without_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match="too few layers"):
+        validate_layers([one_layer(1e-3, 64)])
+    with pytest.raises(BadFile, match=r"conv_layers_tensorflow\.csv\.gz: cannot be read"):
+        published_layers(tmp_path)
+    result = CliRunner().invoke(main, ["accuracy", "--data", str(tmp_path), "--split", "layers"])
+    assert result.exit_code == 1 and "cannot be read" in result.output
+
+
+@data
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda row: {**row, "kernelsize": "wide"}, "sizes or time cannot be read"),
+        (lambda row: {**row, "value": ""}, "sizes or time cannot be read"),
+        (lambda row: {**row, "value": "0"}, "a number above 0, not 0.0"),
+        (lambda row: {name: value for name, value in row.items() if name != "gpu"}, "no column gpu"),
+    ],
+)
+def test_a_damaged_row_is_named(tmp_path: Path, change: Any, message: str) -> None:
+    for name in FILES:
+        table = rows(name)[:200]
+        if name.startswith("conv"):
+            table = [change(row) for row in table]
+        with gzip.open(tmp_path / name, "wt", newline="") as file:
+            writer = csv.DictWriter(file, list(table[0]))
+            writer.writeheader()
+            writer.writerows(table)
+    with pytest.raises(PaleoError, match=message):
+        validate_layers(published_layers(tmp_path).layers)
+
+
+@data
+def test_a_file_that_was_cut_off_is_named(tmp_path: Path) -> None:
+    name = next(iter(FILES))
+    (tmp_path / name).write_bytes((MEASURED / name).read_bytes()[:100_000])
+    with pytest.raises(BadFile, match=rf"{name}: damaged"):
+        published_layers(tmp_path)

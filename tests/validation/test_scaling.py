@@ -1,0 +1,101 @@
+"""Training on several devices, predicted beside measured; and how the measurements are read.
+
+Tests: calibration/published_scaling.py, calibration/ship_platforms.py, calibration/validate_scaling.py.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from paleo_lite.errors import BadFile
+from paleo_lite.scaling.platforms import find_platform, platform_names
+from paleo_lite.units import parse_quantity
+from validation.scaling.hold_out import validate_scaling
+from validation.scaling.page import scaling_truth_page
+from validation.scaling.platforms import platforms_of
+from validation.scaling.published import surfboard_scaling, tensorflow_scaling
+
+pytestmark = pytest.mark.slow
+
+DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+HEAD = (
+    "source,gpu,network,batch_size,image_size,framework_version,precision,phase,n_gpus,ms_per_iter,images_per_s,extra\n"
+)
+TF = (
+    "tensorflow-docs-benchmarks,K80,vgg16,32.0,224.0,1.1,fp32,train,{n},{ms},1,"
+    "data={data}; platform={on}; variable_update=ps\n"
+)
+
+
+def test_reading_tensorflow(tmp_path):
+    text = HEAD
+    for data, factor in (("synthetic", 1), ("real", 2)):
+        text += "".join(TF.format(n=n, ms=ms * factor, data=data, on="EC2") for n, ms in ((1, 880), (2, 920)))
+    text += (
+        TF.format(n=8, ms=5, data="synthetic", on="EC2 distributed")
+        + "other"
+        + TF.format(n=2, ms=1, data="real", on="x")
+    )
+    (tmp_path / "networks.csv").write_text(text)
+    (one,) = tensorflow_scaling(tmp_path)
+    assert (one.gpu, one.network, one.batch_size, one.workers) == ("k80-die", "vgg16", 32, 2)
+    assert (one.alone_s, one.time_s) == (0.88, 0.92)
+    (real,) = tensorflow_scaling(tmp_path, "real")
+    assert (real.alone_s, real.time_s) == (1.76, 1.84)
+
+
+def test_reading_surfboard(tmp_path):
+    path = tmp_path / "durations.csv"
+    path.write_text("nodes,workers,loader,bs,grad,t_min_oldnb\n1,2,dali-gpu,32,fp16,0.9\n8,2,dali-gpu,32,fp16,0.75\n")
+    (one,) = surfboard_scaling(path)
+    assert (one.nodes, one.workers, one.batch_size, one.gradient_precision, one.time_s) == (8, 16, 32, "fp16", 0.75)
+    path.write_text("nodes,loader\n8,dali\n")
+    with pytest.raises(BadFile, match="not the recovered batch durations"):
+        surfboard_scaling(path)
+    with pytest.raises(BadFile, match="cannot be read"):
+        surfboard_scaling(tmp_path / "none.csv")
+
+
+@pytest.fixture(scope="module")
+def truth():
+    if not DATA.is_dir():
+        pytest.skip(f"no measured data in {DATA}")
+    return validate_scaling(DATA)
+
+
+@pytest.mark.needs_data
+def test_shipped_platforms_are_what_the_data_say(truth):
+    fitted = platforms_of(truth)
+    assert sorted(fitted) == platform_names()
+    for name, found in fitted.items():
+        shipped = find_platform(name)
+        for field in ("inside", "between"):
+            rates = [parse_quantity(getattr(each, field), "B/s") for each in (shipped, found)]
+            assert rates[0] == pytest.approx(rates[1], rel=0.05)
+        for field in ("slowdown", "interference", "computing"):
+            assert getattr(shipped, field) == pytest.approx(getattr(found, field), rel=0.1, abs=0.005)
+        assert (shipped.device, shipped.measurements) == (found.device, found.measurements)
+
+
+@pytest.mark.needs_data
+def test_predictions_hold_on_what_was_held_out(truth):
+    def held(platform, what):
+        return [p for p in truth.points if p.measurement.platform == platform and p.held_out == what]
+
+    # TensorFlow's page: 5 networks, of them 16 (DGX-1: 9, EC2: 7) with batch, each on 2, 4 and 8 GPUs.
+    assert [len(held(platform, "network")) for platform in ("DGX-1", "EC2 p2.8xlarge")] == [27, 21]
+    for platform in ("DGX-1", "EC2 p2.8xlarge"):
+        assert all(abs(point.off) < 0.05 for point in held(platform, "batch 64"))
+        points = held(platform, "network")
+        assert sum(abs(point.off) < 0.05 for point in points) >= 0.8 * len(points)
+    cluster = held("Cartesius", "16 and 32 nodes")
+    assert len(cluster) == 32 and sum(abs(point.error) < 0.08 for point in cluster) >= 30
+    gaps = [gap for gap in truth.gaps if not gap.fitted]
+    assert len(gaps) == 16
+    assert sum(abs(gap.predicted_s / gap.measured_s - 1) < 0.3 for gap in gaps) >= 11
+    page = scaling_truth_page(truth)
+    assert page.sheets[0].rows and len(page.data.rows) == len(truth.points)

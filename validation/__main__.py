@@ -1,0 +1,187 @@
+"""``python -m validation accuracy`` and ``ship``: what published measurements say of predictions, and teach them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+import msgspec
+
+from paleo_lite.calibration.validate import SPLITS as STEP_SPLITS
+from paleo_lite.cli import OneSentence, set_debug
+from paleo_lite.cli.common import output_options, show
+from paleo_lite.cli.plot_options import Drawing, plot_options
+from paleo_lite.errors import BadValue, UnknownName
+from paleo_lite.report.sheet import Page
+
+if TYPE_CHECKING:
+    from paleo_lite.report.charts.accuracy import Pair
+
+
+class Asked(NamedTuple):
+    """What to validate on: where the data is, and which devices and precisions (all where empty)."""
+
+    split: str
+    data: Path
+    gpus: tuple[str, ...]
+    precisions: tuple[str, ...]
+
+    @property
+    def measured(self) -> Path:
+        """The folder of published tables: the data's ``measured``, or itself."""
+        return self.data / "measured" if (self.data / "measured").is_dir() else self.data
+
+    def wants(self, gpu: str, precision: str) -> bool:
+        """Whether measurements of a device in a precision are asked for."""
+        return (not self.gpus or gpu in self.gpus) and (not self.precisions or precision in self.precisions)
+
+    def nothing(self) -> BadValue:
+        """The error to raise where no row is of what was asked for."""
+        return BadValue(f"no measurement of {', '.join((*self.gpus, *self.precisions))} in {self.data}")
+
+
+Answer = tuple[Sequence[msgspec.Struct], Callable[[], Page], Callable[[], "list[Pair]"]]
+"""Rows for JSON, what makes the page, and what makes the points of the chart."""
+
+
+def _steps(asked: Asked) -> Answer:
+    """Steps of whole networks: a network, a family, a device or a source."""
+    from paleo_lite.calibration.validate import validate
+    from paleo_lite.report.calibrations import validation_page
+    from paleo_lite.report.charts.pairs import network_pairs
+
+    from .steps.published import published_steps
+
+    measurements = published_steps(asked.measured).measurements
+    if not any(asked.wants(m.gpu, m.precision) for m in measurements):
+        raise asked.nothing()
+    rows, points = validate(measurements, asked.split, asked.gpus, asked.precisions)
+    return rows, lambda: validation_page(rows, points), lambda: network_pairs(points)
+
+
+def _layers(asked: Asked) -> Answer:
+    """Single layers: a fifth of their shapes."""
+    from .layers.hold_out import validate_layers
+    from .layers.page import layer_pairs, layer_validation_page
+    from .layers.published import published_layers
+
+    published = published_layers(asked.measured, asked.gpus, asked.precisions)
+    if not published.layers:
+        raise asked.nothing()
+    rows, points = validate_layers(published.layers)
+    return rows, lambda: layer_validation_page(rows, points, published.left_out), lambda: layer_pairs(points)
+
+
+def _profiles(asked: Asked) -> Answer:
+    """Classes of work in profiles: every batch size but the smallest."""
+    from .profiles.hold_out import validate_profiles
+    from .profiles.page import profile_pairs, profile_validation_page
+    from .profiles.published import PROFILE_SETS
+
+    wanted = [known for known in PROFILE_SETS if asked.wants(known.gpu, known.precision)]
+    if not wanted:
+        raise asked.nothing()
+    rows = [
+        row
+        for known in wanted
+        for row in validate_profiles([known.path(asked.data)], known.gpu, known.network, known.precision)
+    ]
+    return rows, lambda: profile_validation_page(rows), lambda: profile_pairs(rows)
+
+
+def _collectives(asked: Asked) -> Answer:
+    """Collectives between devices: message sizes and numbers of workers."""
+    from .collectives.hold_out import validate_collectives
+    from .collectives.page import exchange_pairs, exchange_validation_page
+    from .collectives.published import PLATFORMS, published_exchanges
+
+    if asked.precisions:
+        raise BadValue("collectives are timed by bytes, whatever their precision: leave --precision out")
+    for name in asked.gpus:
+        if name not in PLATFORMS:
+            raise UnknownName("measured platform", name, PLATFORMS)
+    published = published_exchanges(asked.measured)
+    rows, points = validate_collectives([e for e in published.exchanges if not asked.gpus or e.platform in asked.gpus])
+    page = partial(exchange_validation_page, rows, points, published.left_out)
+    return rows, page, lambda: exchange_pairs(points)
+
+
+def _scaling(asked: Asked) -> Answer:
+    """Training on several devices: networks, batch sizes and numbers of nodes."""
+    from .scaling.hold_out import validate_scaling
+    from .scaling.page import scaling_pairs, scaling_truth_page
+
+    if asked.precisions not in ((), ("fp32",)):
+        raise asked.nothing()
+    truth = validate_scaling(asked.data, asked.gpus)
+    if not truth.points:
+        raise asked.nothing()
+    return truth.points, lambda: scaling_truth_page(truth), lambda: scaling_pairs(truth.points)
+
+
+SPLITS: dict[str, Callable[[Asked], Answer]] = {
+    **dict.fromkeys(STEP_SPLITS, _steps),
+    "layers": _layers,
+    "profile": _profiles,
+    "collectives": _collectives,
+    "scaling": _scaling,
+}
+"""What can be held out, and who does it."""
+
+
+@click.group(cls=OneSentence, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def main() -> None:
+    """Published measurements: how true predictions of them are, and the calibrations that are learnt from them."""
+
+
+@main.command()
+@click.option(
+    "--data", type=click.Path(path_type=Path), required=True, envvar="PALEO_LITE_DATA", show_envvar=True,
+    help="A folder of published measurements.",
+)  # fmt: skip
+@click.option(
+    "--split", type=click.Choice(tuple(SPLITS)), default="network", show_default=True,
+    help="What is held out at a time.",
+)  # fmt: skip
+@click.option("--gpu", "gpus", multiple=True, help="Only this device; of collectives, this platform.")
+@click.option("--precision", "precisions", multiple=True, help="Only this precision.")
+@plot_options("accuracy")
+@output_options
+def accuracy(
+    data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[str, ...], plot: Drawing | None, style: str
+) -> None:
+    """Hold published measurements out, predict them from the rest, and say how far off that is.
+
+    Of steps a network, a family, a device or a source at a time; of single layers a fifth of their shapes; of profiles
+    all batch sizes but the smallest, by class of work; of exchanges message sizes and numbers of workers; of training
+    on several devices networks, a batch size and numbers of nodes. Beside the calibrated model stand simpler ones on
+    the same folds.
+    """
+    rows, page, pairs = SPLITS[split](Asked(split, data, gpus, precisions))
+    show(style, lambda: {"rows": [msgspec.to_builtins(row) for row in rows]}, page)
+    if plot is not None:
+        held_out = f"one {split} left out at a time" if split in STEP_SPLITS else split
+        plot.draw(pairs(), f"Predicted beside measured: {held_out}", "dashed: a factor of 1.2 to either side")
+
+
+@main.command()
+@click.argument("data", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--debug", is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks.")
+def ship(data: Path, folder: Path) -> None:
+    """Fit what is published in DATA; write the calibrations of devices, links and platforms into FOLDER."""
+    from .ship import ship_devices, ship_links, ship_platforms
+
+    for name, text in (
+        *ship_devices(data, folder),
+        *ship_links(data / "measured", folder / "links"),
+        *ship_platforms(data, folder / "platforms"),
+    ):
+        click.echo(f"{name}: {text}")
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m validation")

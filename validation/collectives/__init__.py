@@ -1,0 +1,1 @@
+"""Exchanges between devices."""

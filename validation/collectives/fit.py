@@ -1,0 +1,145 @@
+"""The model of `LinkRate` fitted to published collectives.
+
+Robustly (soft L1 on the logarithms of the times) and with weak priors, so that a platform measured with one number of
+workers still gets a latency per step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paleo_lite.errors import CalibrationFailed
+from paleo_lite.extras import need
+from paleo_lite.scaling.collectives import LinkRate
+from paleo_lite.scaling.link_calibration import OPERATIONS
+from paleo_lite.timing.terms import QUANTILES
+
+from .published import MeasuredExchange
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Choice = NDArray[np.bool_]
+
+# Medians and deviations of the logarithms: microseconds to start a kernel and to cross a link, most of the bandwidth.
+_PRIOR = {
+    "start_s": (8e-6, 1.5),
+    "latency_s": (1.5e-6, 1.5),
+    "ramp_s": (3e-6, 2.0),
+    "switch_s": (1e-5, 1.5),
+    "small_excess": (1.0, 1.0),  # how much longer a byte takes in a small message: 1 / small_share - 1
+    "ppp": (0.5, 2.0),
+}
+_NOISE = 0.05
+"""Relative scatter within which residuals count squared."""
+SIZE_FOLDS = 7
+"""Message sizes, in rising order, are held out every seventh at a time: each lies between sizes that are not."""
+FEWEST = 10
+
+
+def operation_cost(operation: str, workers: Floats, message_bytes: Floats) -> tuple[Floats, Floats]:
+    """Steps and sent bytes of a measured operation, over a ring."""
+    times, divided = OPERATIONS[operation]
+    if not divided:
+        return np.ones_like(workers), message_bytes
+    return times * (workers - 1), times * (workers - 1) / workers * message_bytes
+
+
+def _columns(exchanges: Sequence[MeasuredExchange]) -> tuple[Floats, Floats, Floats]:
+    """Workers, bytes and seconds."""
+    table = np.array([(each.workers, each.message_bytes, each.time_s) for each in exchanges], dtype=np.float64)
+    return table[:, 0], table[:, 1], table[:, 2]
+
+
+def seconds_of(exchanges: Sequence[MeasuredExchange]) -> Floats:
+    """What each took."""
+    return _columns(exchanges)[2]
+
+
+def predict(link: LinkRate, exchanges: Sequence[MeasuredExchange]) -> Floats:
+    """Seconds that a link's model gives for measured exchanges of one operation."""
+    workers, message_bytes, _ = _columns(exchanges)
+    cost = operation_cost(exchanges[0].operation, workers, message_bytes)
+    return np.asarray(link.time_s(cost, workers), dtype=np.float64)
+
+
+def fit_link(exchanges: Sequence[MeasuredExchange], name: str, bandwidth_bytes_per_s: float) -> LinkRate:
+    """The link with latency, start, ramp and PPP by number of workers fitted to exchanges of one operation.
+
+    Raises
+    ------
+    CalibrationFailed
+        If there is nothing to fit.
+    """
+    if not exchanges:
+        raise CalibrationFailed(f"{name}: no exchange was measured")
+    optimize = need("scipy.optimize", "calibrating", "calibrate")
+    workers, message_bytes, measured = _columns(exchanges)
+    counts = sorted(set(workers.tolist()))
+    cost = operation_cost(exchanges[0].operation, workers, message_bytes)
+    names = [*_PRIOR][:-1] + ["ppp"] * len(counts)
+    middle = np.log([_PRIOR[each][0] for each in names])
+    spread = np.array([_PRIOR[each][1] for each in names])
+
+    def link_of(theta: Floats) -> LinkRate:
+        start, latency, ramp, switch, excess, *shares = np.exp(theta).tolist()
+        at = tuple((int(count), share) for count, share in zip(counts, shares))
+        small = 1 / (1 + excess)
+        return LinkRate(name, bandwidth_bytes_per_s, latency, shares[-1], "fit", start, ramp, switch, small, ppp_at=at)
+
+    def residuals(theta: Floats) -> Floats:
+        away = (np.log(link_of(theta).time_s(cost, workers)) - np.log(measured)) / _NOISE
+        soft = np.sign(away) * np.sqrt(2 * (np.sqrt(1 + away**2) - 1))
+        return np.concatenate([soft, (theta - middle) / spread])
+
+    # From the shares that the largest messages reach, as the prior's middle may be decades away.
+    reached = [np.max((cost[1] / measured)[workers == count]) / bandwidth_bytes_per_s for count in counts]
+    start = np.concatenate([middle[: -len(counts)], np.log(reached)])
+    found = optimize.least_squares(
+        residuals, start, method="trf", jac="3-point", max_nfev=500, xtol=1e-14, ftol=1e-14, gtol=1e-12
+    )
+    return link_of(found.x)
+
+
+def size_folds(exchanges: Sequence[MeasuredExchange]) -> list[Choice]:
+    """Which exchanges are held out at a time: every seventh message size."""
+    sizes = np.array([each.message_bytes for each in exchanges])
+    rank = np.searchsorted(np.unique(sizes), sizes)
+    return [rank % SIZE_FOLDS == fold for fold in range(min(SIZE_FOLDS, len(np.unique(sizes))))]
+
+
+def worker_folds(exchanges: Sequence[MeasuredExchange]) -> list[Choice]:
+    """Which exchanges are held out at a time: all of one number of workers; none where there is only one."""
+    workers = np.array([each.workers for each in exchanges])
+    return [workers == count for count in np.unique(workers)] if len(np.unique(workers)) > 1 else []
+
+
+def held_out(
+    exchanges: Sequence[MeasuredExchange], bandwidth_bytes_per_s: float, folds: Sequence[Choice]
+) -> tuple[Floats, Floats]:
+    """Seconds of each exchange from a fit to the other folds, and the scatter which that fit had on its own."""
+    predicted, scatter = np.zeros(len(exchanges)), np.zeros(len(exchanges))
+    for fold in folds:
+        rest = [each for each, out in zip(exchanges, fold) if not out]
+        link = fit_link(rest, "held out", bandwidth_bytes_per_s)
+        predicted[fold] = predict(link, [each for each, out in zip(exchanges, fold) if out])
+        scatter[fold] = scatter_of(predict(link, rest), seconds_of(rest))
+    return predicted, scatter
+
+
+def scatter_of(predicted: Floats, measured: Floats) -> float:
+    """The deviation whose 90 % interval holds nine tenths of the residuals: their tails are longer than a normal's."""
+    return float(np.quantile(np.abs(np.log(predicted / measured)), 0.9)) / QUANTILES[0.9]
+
+
+def by_operation(exchanges: Sequence[MeasuredExchange]) -> dict[tuple[str, str], list[MeasuredExchange]]:
+    """Exchanges by platform and operation, of those measured often enough to be fitted and held out."""
+    groups: dict[tuple[str, str], list[MeasuredExchange]] = defaultdict(list)
+    for each in exchanges:
+        groups[each.platform, each.operation].append(each)
+    return {key: group for key, group in sorted(groups.items()) if len(group) >= FEWEST}

@@ -1,0 +1,112 @@
+"""How true the models of links are: message sizes, or numbers of workers, held out and predicted from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from paleo_lite.errors import BadValue
+from paleo_lite.hardware import read_links
+from paleo_lite.timing.terms import QUANTILES
+
+from .fit import by_operation, held_out, operation_cost, size_folds, worker_folds
+from .published import PLATFORMS, MeasuredExchange
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+FOLDS = {"sizes": size_folds, "workers": worker_folds}
+
+
+class ExchangePoint(msgspec.Struct, frozen=True):
+    """One held-out exchange beside its prediction, and the deviation that the rest of its platform has."""
+
+    exchange: MeasuredExchange
+    held_out: str
+    predicted_s: float
+    data_sheet_s: float
+    deviation: float
+
+    @property
+    def error(self) -> float:
+        """Relative error."""
+        return self.predicted_s / self.exchange.time_s - 1
+
+
+class ExchangeRow(msgspec.Struct, frozen=True):
+    """A line of the table: shares of 1.
+
+    Attributes
+    ----------
+    held_out : str
+        ``sizes`` (every seventh message size at a time) or ``workers`` (each number of workers in turn).
+    data_sheet : float
+        Mean absolute error of the data sheet's bandwidth alone: fewest bytes, no latency, all of it reached.
+    """
+
+    held_out: str
+    platform: str
+    link: str
+    operation: str
+    points: int
+    mape: float
+    median: float
+    p90: float
+    bias: float
+    coverage_90: float
+    data_sheet: float
+
+
+def validate_collectives(exchanges: Sequence[MeasuredExchange]) -> tuple[list[ExchangeRow], list[ExchangePoint]]:
+    """Hold out, predict, compare, platform by platform and operation by operation.
+
+    Raises
+    ------
+    BadValue
+        If no platform was measured often enough.
+    """
+    rows, points = [], []
+    links = read_links().link
+    for kind, folds_of in FOLDS.items():
+        for (platform, operation), group in by_operation(exchanges).items():
+            link = PLATFORMS[platform].link
+            bandwidth = links[link].bandwidth_bytes_per_s
+            folds = folds_of(group)
+            if not folds:
+                continue
+            predicted, scatter = held_out(group, bandwidth, folds)
+            table = np.array([(each.workers, each.message_bytes) for each in group], dtype=np.float64)
+            sheet = operation_cost(operation, table[:, 0], table[:, 1])[1] / bandwidth
+            found = [
+                ExchangePoint(each, kind, float(p), float(s), float(d))
+                for each, p, s, d in zip(group, predicted, sheet, scatter)
+            ]
+            rows.append(_row(kind, platform, link, operation, found))
+            points += found
+    if not rows:
+        raise BadValue("nothing to hold out: a platform needs ten exchanges of an operation")
+    return rows, points
+
+
+def _row(kind: str, platform: str, link: str, operation: str, points: Sequence[ExchangePoint]) -> ExchangeRow:
+    errors = np.array([point.error for point in points])
+    reach = QUANTILES[0.9] * np.array([point.deviation for point in points])
+    sheet = np.array([point.data_sheet_s / point.exchange.time_s - 1 for point in points])
+    return ExchangeRow(
+        held_out=kind,
+        platform=platform,
+        link=link,
+        operation=operation,
+        points=len(points),
+        mape=float(np.mean(np.abs(errors))),
+        median=float(np.median(np.abs(errors))),
+        p90=float(np.quantile(np.abs(errors), 0.9)),
+        bias=float(np.median(errors)),
+        coverage_90=float(np.mean(np.abs(np.log1p(errors)) < reach)),
+        data_sheet=float(np.mean(np.abs(sheet))),
+    )

@@ -1,0 +1,170 @@
+"""How true single layers are on shapes that were held out, beside simpler models on the same folds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from paleo_lite.calibration.calibrate import held_out
+from paleo_lite.calibration.fit import Runs, stack
+from paleo_lite.calibration.prior import device_prior
+from paleo_lite.calibration.validate import Row, scores, simple_times
+from paleo_lite.counting import Layer
+from paleo_lite.counting.layer import Op
+from paleo_lite.counting.rules import count_layer
+from paleo_lite.errors import BadValue, CountFailed
+from paleo_lite.extras import need
+from paleo_lite.hardware import Machine, find_device
+from paleo_lite.timing.classes import CLASSES, class_of
+from paleo_lite.timing.features import PARTS, Features, sizes_of
+from paleo_lite.timing.fitted import rates_of
+from paleo_lite.units import element_bytes
+
+from .published import hash_of
+from .timed import LayerTime
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+FOLDS = 5
+"""Each holds out a fifth of the shapes."""
+
+SCATTER = 0.15
+"""Relative scatter of single layers around a good model: what errs in a layer averages out over a network."""
+
+_FEWEST = 20
+"""A row of fewer points says little."""
+
+
+class LayerPoint(msgspec.Struct, frozen=True):
+    """One held-out layer beside its prediction."""
+
+    layer: LayerTime
+    predicted_s: float
+    deviation: float
+
+    @property
+    def error(self) -> float:
+        """Relative error."""
+        return self.predicted_s / self.layer.time_s - 1
+
+
+class LayerRow(Row, frozen=True):
+    """A line of the table: a `Row` of one kind of layer."""
+
+    kind: str = ""
+
+
+def validate_layers(layers: Sequence[LayerTime]) -> tuple[list[LayerRow], list[LayerPoint]]:
+    """Hold a fifth of the shapes out at a time, predict them from the rest, compare.
+
+    What a source timed of a device in one way is fitted together; a shape is held out in all passes. Which shapes are
+    held out together their hashes say, so that the order of rows does not matter.
+
+    Raises
+    ------
+    BadValue
+        If there are too few layers to hold any out.
+    """
+    groups: dict[tuple[str, str, str, str], list[LayerTime]] = defaultdict(list)
+    for each in sorted(layers, key=lambda layer: (layer.kind, layer.phase, layer.shape, layer.time_s)):
+        groups[each.source, each.gpu, each.precision, each.mode].append(each)
+    rows, points = [], []
+    for (source, gpu, precision, _), group in sorted(groups.items()):
+        parts = np.array([hash_of(f"fold {each.shape}") % FOLDS for each in group])
+        folds = [np.flatnonzero(parts == part) for part in range(FOLDS)]
+        if len(group) < _FEWEST or not all(map(len, folds)):
+            continue
+        runs = runs_of_layers(group)
+        prior = device_prior(find_device(gpu), precision)
+        predicted, deviation = held_out(runs, [prior] * FOLDS, folds, SCATTER)
+        simple = {**simple_times(runs, folds), "launch_and_roofline": _launch_and_roofline(runs, folds)}
+        del simple["per_class_ppp"]
+        kinds = [(each.kind, each.phase) for each in group]
+        for kind, phase in sorted(set(kinds)):
+            chosen = np.array([one == (kind, phase) for one in kinds])
+            if chosen.sum() < _FEWEST:
+                continue
+            measured = runs.measured_s[chosen]
+            baselines = {name: float(np.mean(np.abs(times[chosen] / measured - 1))) for name, times in simple.items()}
+            scored = scores(measured, predicted[chosen], deviation[chosen])
+            number = int(chosen.sum())
+            rows.append(
+                LayerRow(
+                    "layers", gpu, precision, phase, number, **scored, baselines=baselines, source=source, kind=kind
+                )
+            )
+        points += [LayerPoint(each, float(p), float(d)) for each, p, d in zip(group, predicted, deviation)]
+    if not rows:
+        raise BadValue(f"too few layers to hold a fifth of their shapes out: at least {_FEWEST} of a kind")
+    return rows, points
+
+
+def runs_of_layers(layers: Sequence[LayerTime]) -> Runs:
+    """Measured layers of one device in one precision as the fit takes them."""
+    rates = rates_of(Machine(find_device(layers[0].gpu)), layers[0].precision)
+    return stack([_features(each) for each in layers], rates, [each.time_s for each in layers])
+
+
+def _features(timed: LayerTime) -> Features:
+    """Features of the operations that were timed, counted by our own rules, every gradient wanted."""
+    entries = [
+        _entry(layer, part, timed.batch_size, element_bytes(timed.precision)) for layer, part in timed.operations
+    ]
+    columns = np.array([entry for entry in entries if entry[2]], dtype=np.float64).T
+    flops, moved, kernels, gradients, padding, tiles, work_class, part = columns
+    place = np.zeros((len(flops), 2), dtype=np.int64)
+    return Features(
+        flops, moved, kernels, gradients, padding, tiles, work_class.astype(np.int64), part.astype(np.int64), place
+    )
+
+
+def _entry(layer: Layer, part: str, batch_size: int, size: int) -> tuple[float, ...]:
+    # What is updated is there once, whatever the batch.
+    grows = part != "update"
+    op = Op(layer, batch_size if grows else 1, [grows] * len(layer.inputs), grows, [True] * len(layer.inputs))
+    cost = count_layer(op)
+    if cost is None:
+        raise CountFailed(f"there is no counting rule for {layer.kind}")
+    phase = getattr(cost, part) if grows else cost.forward
+    padding, tiles = sizes_of(layer, part, batch_size)
+    moved = (phase.reads + phase.writes) * size + phase.index_bytes
+    gradients = len(layer.weights) if part == "backward_weight" else 0
+    place = _class_index(class_of(layer)), PARTS[part]
+    return phase.flops, moved, phase.kernels, gradients, float(padding), float(tiles), *place
+
+
+@cache
+def _class_index(name: str) -> int:
+    return CLASSES.index(name)
+
+
+def _launch_and_roofline(runs: Runs, folds: Sequence[NDArray[np.int64]]) -> Floats:
+    """Seconds by ``launch + sum of max(FLOPs / (a peak), bytes / (b bandwidth))``, the three fitted to the rest."""
+    least_squares = need("scipy.optimize", "fitting", "calibrate").least_squares
+
+    features, rates, number = runs.features, runs.rates, len(runs)
+    compute = features.flops / np.where(features.matrix, rates.matrix_per_s, rates.vector_per_s)
+    memory = features.bytes / rates.bandwidth_bytes_per_s
+
+    def times(theta: Floats) -> Floats:
+        launch, share_of_peak, share_of_bandwidth = np.exp(theta)
+        roof = np.maximum(compute / share_of_peak, memory / share_of_bandwidth)
+        return np.asarray(launch + np.bincount(runs.run, roof, number))
+
+    def residuals(theta: Floats, rest: NDArray[np.int64]) -> Floats:
+        return np.asarray(np.log(times(theta)[rest] / runs.measured_s[rest]))
+
+    predicted = np.zeros(number)
+    start = np.log([runs.measured_s.min(), 0.6, 0.7])
+    for fold in folds:
+        rest = np.setdiff1d(np.arange(number), fold)
+        predicted[fold] = times(least_squares(residuals, start, loss="soft_l1", f_scale=0.2, args=(rest,)).x)[fold]
+    return predicted

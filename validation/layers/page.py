@@ -1,0 +1,99 @@
+"""The validation of single layers to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from paleo_lite.report.charts.accuracy import Pair
+from paleo_lite.report.charts.pairs import interval_of
+from paleo_lite.report.links import share
+from paleo_lite.report.sheet import Column, Page, Sheet
+from paleo_lite.units import format_si
+
+from .hold_out import LayerPoint, LayerRow
+
+
+def layer_validation_page(
+    rows: Sequence[LayerRow], points: Sequence[LayerPoint], left_out: Mapping[str, int] = {}
+) -> Page:
+    """Held-out error of single layers by device and kind, and the points it is worst at."""
+    sheet = Sheet(
+        "Held-out error",
+        [
+            Column("gpu", "gpu", left=True),
+            Column("precision", "precision", left=True, spare=2),
+            Column("kind", "kind", left=True),
+            Column("phase", "phase", left=True),
+            Column("points", "points", spare=1),
+            Column("mape", "MAPE", share),
+            Column("median", "median", share, spare=4),
+            Column("p90", "90th\npercentile", share, spare=5),
+            Column("bias", "bias", lambda value: f"{value:+.1%}", spare=6),
+            Column("rank_correlation", "rank\ncorrelation", lambda value: f"{value:.3f}", spare=8),
+            Column("coverage_80", "within\n80 %", lambda value: f"{value:.0%}", spare=7),
+            Column("coverage_90", "within\n90 %", lambda value: f"{value:.0%}"),
+            Column("width_90", "width", share, spare=9),
+            Column("launch_and_roofline", "launch +\nroofline", share),
+            Column("one_ppp", "one PPP", share, spare=3),
+            Column("roofline", "roofline", share, spare=3),
+            Column("source", "source", left=True, fold=True, spare=10),
+        ],
+        [{**msgspec.to_builtins(row), **row.baselines} for row in rows],
+    )
+    worst = Sheet(
+        "Worst points",
+        [
+            Column("kind", "kind", left=True),
+            Column("gpu", "gpu", left=True),
+            Column("phase", "phase", left=True, spare=1),
+            Column("batch_size", "batch"),
+            Column("operation", "operation", left=True, fold=True),
+            Column("measured_s", "measured", lambda value: format_si(value, "s")),
+            Column("predicted_s", "predicted", lambda value: format_si(value, "s")),
+            Column("error", "error", lambda value: f"{value:+.0%}"),
+        ],
+        [_point(point) for point in sorted(points, key=lambda point: -abs(point.error))[:10]],
+    )
+    names = sorted({(row.source.split(" ")[0], row.kind) for row in rows})
+    facts = [(f"{source}, {kind}", _summary([r for r in rows if _of(r, source, kind)])) for source, kind in names]
+    inside = sum(row.coverage_90 * row.points for row in rows) / sum(row.points for row in rows)
+    facts.append(("within", f"{inside:.0%} of {len(points)} layers lie in their 90 % interval"))
+    mean = sum(row.mape for row in rows) / len(rows)
+    headline = f"leave a fifth of the shapes out: {mean:.1%} mean absolute error over {len(rows)} groups of layers"
+    notes = [f"{number} rows left out: {reason}" for reason, number in left_out.items() if number]
+    return Page(headline, facts, [sheet, worst], notes, sheet)
+
+
+def _of(row: LayerRow, source: str, kind: str) -> bool:
+    return row.source.startswith(source + " ") and row.kind == kind
+
+
+def _summary(rows: Sequence[LayerRow]) -> str:
+    own, simple = (
+        sum(values) / len(rows)
+        for values in ([r.mape for r in rows], [r.baselines["launch_and_roofline"] for r in rows])
+    )
+    return f"{own:.1%} mean absolute error (launch and roofline {simple:.1%})"
+
+
+def _point(point: LayerPoint) -> dict[str, object]:
+    timed = point.layer
+    layer, _ = max(timed.operations, key=lambda operation: len(operation.layer.weights))
+    shapes = [*layer.inputs, *layer.weights[:1]]
+    stride = layer.attributes.get("stride", [1])[0]
+    text = " by ".join("x".join(map(str, shape)) for shape in shapes) + (f", stride {stride}" if stride > 1 else "")
+    return {
+        **{name: getattr(timed, name) for name in ("kind", "gpu", "phase", "batch_size")},
+        "operation": text, "measured_s": timed.time_s, "predicted_s": point.predicted_s, "error": point.error,
+    }  # fmt: skip
+
+
+def layer_pairs(points: Iterable[LayerPoint]) -> list[Pair]:
+    """Held-out layers as points of a chart, by kind."""
+    return [
+        Pair(f"{e.kind} {e.shape}, {e.phase}, {e.gpu} {e.precision}", e.kind, e.time_s, p.predicted_s,
+             interval_of(p.predicted_s, p.deviation))
+        for p in points for e in [p.layer]
+    ]  # fmt: skip

@@ -1,0 +1,124 @@
+"""Single layers that other people timed, all sources together.
+
+Files of 150,000 rows are sampled: of each device and phase the shapes whose hashes are smallest, whatever the order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from paleo_lite.errors import BadFile, UsageProblem
+from paleo_lite.hardware import find_device
+
+from ..tables import rows_of
+from .deepbench import deepbench_convolution, deepbench_product
+from .neusight import neusight
+from .tensorflow import tensorflow_convolution, tensorflow_dense
+from .timed import LayerTime, Reader
+
+SAMPLE = 600
+"""Rows kept of each device, source and phase."""
+
+_DEVICES = {
+    # What the sources do not say: the K40 is clocked alike on every board; clouds rent these boards.
+    "K40": "k40m",
+    "K80": "k80-die",
+    "P100": "p100-pcie-16gb",
+    "V100": "v100-sxm2",
+}
+_PRECISIONS = {"fp32": "fp32", "fp16_mixed(16b mul,32b acc)": "fp16"}
+
+
+class LayerDataset(msgspec.Struct, frozen=True):
+    """Measured layers, and what of the files was left out and why: reason to number of rows."""
+
+    layers: list[LayerTime]
+    left_out: dict[str, int]
+
+
+def published_layers(
+    folder: Path, gpus: Iterable[str] = (), precisions: Iterable[str] = (), sample: int = SAMPLE
+) -> LayerDataset:
+    """The layers that a folder's files time, of some devices and precisions (all where empty), a sample of each group.
+
+    Raises
+    ------
+    BadFile
+        If a file is missing or damaged, or a size or time in it is not a number.
+    """
+    gpus, precisions, left_out = set(gpus), set(precisions), Counter[str]()
+    groups: dict[tuple[str, ...], list[tuple[int, dict[str, str]]]] = defaultdict(list)
+    for file, (_, group) in FILES.items():
+        for row in rows_of(folder / file):
+            if missing := {"gpu", "precision", "value", *group} - row.keys():
+                raise BadFile(f"{folder / file}: no column {', '.join(sorted(missing))}")
+            device, precision = _device(row["gpu"]), _PRECISIONS.get(row["precision"])
+            if device is None or precision is None:
+                left_out["a device or precision without a file here"] += 1
+            elif row.get("check"):
+                left_out["flagged by who collected it"] += 1
+            elif (not gpus or device in gpus) and (not precisions or precision in precisions):
+                key = (file, device, precision, *(row[name] for name in group))
+                groups[key].append((hash_of(_text(row)), row))
+    found: list[LayerTime] = []
+    for (file, device, precision, *_), rows in sorted(groups.items()):
+        rows.sort(key=lambda pair: (pair[0], pair[1]["value"]))
+        left_out["beyond the sample"] += max(0, len(rows) - sample)
+        found += [_read(folder / file, row, device, precision) for _, row in rows[:sample]]
+    return LayerDataset(found, dict(left_out))
+
+
+def layer_time(file: str, row: dict[str, str], gpu: str, precision: str) -> LayerTime:
+    """What a row of a file says of a device."""
+    read, _ = FILES[file]
+    return LayerTime(gpu, precision, shape=_text(row), time_s=float(row["value"]) / 1e3, **read(row)._asdict())
+
+
+def _read(path: Path, row: dict[str, str], device: str, precision: str) -> LayerTime:
+    try:
+        return layer_time(path.name, row, device, precision)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise BadFile(
+            f"{path}: a row whose sizes or time cannot be read: {_text(row)!r} ({type(error).__name__}: {error})"
+        ) from None
+
+
+def hash_of(text: str) -> int:
+    """A number that a text alone decides."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+_NO_SIZE = {
+    "source", "source_path", "commit", "date", "gpu", "framework", "framework_version", "driver", "mode", "value",
+    "unit", "min_ms", "max_ms", "std_ms", "gflop", "gflop_fwd", "tflops", "algo", "app", "check", "kernel", "grid",
+    "block", "n_gpus", "split", "precision", "padded_kernel", "phase", "out_hw", "optimizer",
+}  # fmt: skip
+
+
+def _text(row: dict[str, str]) -> str:
+    """What of a row is shape."""
+    return " ".join(value for name, value in sorted(row.items()) if name not in _NO_SIZE and value)
+
+
+@cache
+def _device(name: str) -> str | None:
+    try:
+        return find_device(_DEVICES.get(name, name)).id
+    except UsageProblem:
+        return None
+
+
+FILES: dict[str, tuple[Reader, tuple[str, ...]]] = {
+    "conv_layers_tensorflow.csv.gz": (tensorflow_convolution, ("phase",)),
+    "dense_layers_tensorflow.csv.gz": (tensorflow_dense, ("phase",)),
+    "deepbench_conv.csv.gz": (deepbench_convolution, ("phase",)),
+    "deepbench_gemm.csv.gz": (deepbench_product, ()),
+    "kernels_neusight.csv.gz": (neusight, ("op",)),
+}
+"""Each file with what reads its rows, and the columns that separate what is sampled apart."""

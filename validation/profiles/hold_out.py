@@ -1,0 +1,240 @@
+"""How true the times of classes of work are at a batch size that was held out, from profiles at another.
+
+Profiles tell what the kernels of each layer take. For each class and pass the model is fitted to its layers at the
+smallest batch size and predicts their sum at the others. There is no host in it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from paleo_lite.calibration.fit import Prior, fit, stack
+from paleo_lite.calibration.prior import device_prior
+from paleo_lite.efficiency.by_kind import PassTimes, measure_passes
+from paleo_lite.efficiency.executor import run_files
+from paleo_lite.efficiency.files import find_files
+from paleo_lite.errors import BadProfile, BadValue, PaleoError
+from paleo_lite.hardware import Machine, find_device
+from paleo_lite.networks import Network, find_network
+from paleo_lite.profiles.configuration import parse_name
+from paleo_lite.profiles.detect import open_profile
+from paleo_lite.timing.calibrated import NAMES, Rates, sensitivities
+from paleo_lite.timing.classes import class_of
+from paleo_lite.timing.features import Features, features_of
+from paleo_lite.timing.fitted import own_variance, rates_of
+from paleo_lite.timing.terms import QUANTILES
+from paleo_lite.timing.workload import Workload
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_CLASS_OF_KIND = {
+    "batch_norm": "norm", "normalization": "norm", "pooling": "pool", "linear": "gemm", "attention": "attention",
+    "elementwise": "elementwise",
+}  # fmt: skip
+"""Kinds of operations that are one class of work; convolutions are told apart layer by layer."""
+
+_HOST = ("overhead_s", "overhead_backward_s", "overhead_gradient_s", "step_s")
+
+SCATTER = 0.1
+"""Relative scatter of the layers of a class around a good model."""
+
+
+ALONE = 3.0
+"""How much wider the prior is for a class of which a profile tells one time."""
+
+
+class ProfileRow(msgspec.Struct, frozen=True):
+    """One class of work in one pass; the class ``all`` is their sum.
+
+    Attributes
+    ----------
+    split, gpu, precision, network : str
+    work_class, phase : str
+    layers : int
+        Measured one by one and fitted at `fitted_batch_size`; 1 where the profile tells their sum only.
+    fitted_batch_size, batch_size : int
+        Fitted at the one, predicted at the other.
+    measured_s, predicted_s : float
+    low_s, high_s : float
+        The 90 % interval of the prediction.
+    error : float
+        Relative.
+    profiles : int
+        Whose median is measured.
+    """
+
+    split: str
+    gpu: str
+    precision: str
+    network: str
+    work_class: str
+    phase: str
+    layers: int
+    fitted_batch_size: int
+    batch_size: int
+    measured_s: float
+    predicted_s: float
+    low_s: float
+    high_s: float
+    error: float
+    profiles: int
+
+
+class _Measured(msgspec.Struct, frozen=True, eq=False):
+    """What a class takes in a pass: which layers each time is of, and the times, medians over profiles."""
+
+    layers: list[list[int]]
+    times_s: NDArray[np.float64]
+
+
+def validate_profiles(paths: Iterable[Path], gpu: str, network: str, precision: str = "fp32") -> list[ProfileRow]:
+    """Fit each class and pass at the smallest batch size of the profiles, predict it at the others.
+
+    Raises
+    ------
+    BadProfile
+        If a profile cannot be read.
+    BadValue
+        If there are not two batch sizes among them.
+    """
+    found = find_network(network)
+    device = find_device(gpu)
+    sizes: dict[int, list[PassTimes]] = defaultdict(list)
+    for path, times in sorted(run_files(find_files(paths), partial(_examine, network=found.name)), key=_first):
+        if isinstance(times, str):
+            raise BadProfile(times)
+        if times is not None:
+            sizes[parse_name(path.name)["batch_size"]].append(times)
+    if len(sizes) < 2:
+        raise BadValue(
+            f"profiles of {network} at {len(sizes)} batch sizes: two are needed, all but the smallest are held out"
+        )
+    smallest, *others = sorted(sizes)
+    model = _ClassModel(Workload(found, precision), rates_of(Machine(device), precision),
+                        _without_host(device_prior(device, precision)), smallest)  # fmt: skip
+    known = _by_class(sizes[smallest], found)
+    rows = []
+    for batch_size in others:
+        classes = []
+        for (name, phase), measured in _by_class(sizes[batch_size], found).items():
+            if (name, phase) in known:
+                fitted = known[name, phase]
+                predicted_s, deviation = model.predict(fitted, phase, batch_size)
+                sums = (float(measured.times_s.sum()), predicted_s, deviation)
+                classes.append(_Class(name, phase, len(fitted.times_s), *sums))
+        for phase in ("forward", "backward"):
+            classes.append(_together(phase, [each for each in classes if each.phase == phase]))
+        about = ("profile", device.id, precision, found.name)
+        for each in classes:
+            reach = float(np.exp(QUANTILES[0.9] * each.deviation))
+            times_s = (each.measured_s, each.predicted_s, each.predicted_s / reach, each.predicted_s * reach)
+            rows.append(
+                ProfileRow(
+                    *about, each.name, each.phase, each.layers, smallest, batch_size, *times_s,
+                    each.predicted_s / each.measured_s - 1, len(sizes[batch_size]),
+                )
+            )  # fmt: skip
+    return rows
+
+
+class _Class(NamedTuple):
+    """A class of work in a pass, measured and predicted at one batch size."""
+
+    name: str
+    phase: str
+    layers: int
+    measured_s: float
+    predicted_s: float
+    deviation: float
+
+
+def _together(phase: str, classes: Sequence[_Class]) -> _Class:
+    """All classes of a pass; their errors add up as if they had nothing in common but what families have."""
+    total = sum(each.predicted_s for each in classes)
+    spread = float(np.sqrt(sum((each.predicted_s * each.deviation) ** 2 for each in classes))) / total
+    layers, measured_s = sum(each.layers for each in classes), sum(each.measured_s for each in classes)
+    return _Class("all", phase, layers, measured_s, total, spread)
+
+
+def _first(pair: tuple[Path, object]) -> Path:
+    return pair[0]
+
+
+def _examine(path: Path, network: str) -> PassTimes | str | None:
+    """Times of a profile; None of another network's; in words why it cannot be read."""
+    try:
+        told = parse_name(path.name)
+        if told.get("network", network) != network or "batch_size" not in told:
+            return None
+        return measure_passes(open_profile(path))
+    except PaleoError as error:
+        text = str(error)
+        return text if str(path) in text else f"{path}: {text}"
+
+
+def _by_class(profiles: Sequence[PassTimes], network: Network) -> dict[tuple[str, str], _Measured]:
+    """Medians over profiles of each class and pass."""
+    classes = [class_of(layer) for layer in network.layers]
+    found: dict[tuple[str, str], _Measured] = {}
+    for phase in ("forward", "backward"):
+        for kind, name in _CLASS_OF_KIND.items():
+            sums = [times.seconds[kind, phase] for times in profiles if (kind, phase) in times.seconds]
+            layers = [index for index, own in enumerate(classes) if own == name]
+            if sums and layers and (name, phase) not in found:
+                found[name, phase] = _Measured([layers], np.array([np.median(sums)]))
+        convolutions = [i for i, layer in enumerate(network.layers) if layer.kind.startswith("conv")]
+        # The backward pass goes through them from the last to the first.
+        ordered = convolutions if phase == "forward" else convolutions[::-1]
+        single = [times.layers.get(("convolution", phase), ()) for times in profiles]
+        single = [durations for durations in single if len(durations) == len(ordered)]
+        if not single:
+            continue
+        medians = dict(zip(ordered, np.median(np.array(single), axis=0).tolist()))
+        for name in sorted({classes[index] for index in convolutions}):
+            own = [index for index in convolutions if classes[index] == name]
+            found[name, phase] = _Measured([[index] for index in own], np.array([medians[index] for index in own]))
+    return found
+
+
+class _ClassModel(msgspec.Struct, frozen=True, eq=False):
+    """Predicts classes of work of a network on a device from their times at one batch size."""
+
+    workload: Workload
+    rates: Rates
+    prior: Prior
+    batch_size: int
+
+    def predict(self, measured: _Measured, phase: str, batch_size: int) -> tuple[float, float]:
+        """Seconds of all layers of a class at another batch size, and the deviation of their logarithm."""
+        whole = features_of(self.workload.but(phase=phase, batch_size=self.batch_size))
+        runs = stack([_choose(whole, layers) for layers in measured.layers], self.rates, measured.times_s.tolist())
+        # A single time can move one parameter only, and that one should follow it.
+        wide = ALONE if len(runs) == 1 else 1.0
+        learnt = fit(runs, Prior(self.prior.mean, self.prior.deviation * wide), SCATTER)
+        everything = [index for layers in measured.layers for index in layers]
+        other = _choose(features_of(self.workload.but(phase=phase, batch_size=batch_size)), everything)
+        run = np.zeros(len(other.flops), dtype=np.int64)
+        # Layers run one after the other, with nothing beside them: their sum.
+        (total,), gradient = sensitivities(other, self.rates, np.exp(learnt.theta), run, 1)
+        relative = gradient[0] / total
+        variance = float(relative @ learnt.covariance @ relative) + own_variance(learnt.scatter) / len(measured.times_s)
+        return float(total), float(np.sqrt(variance))
+
+
+def _choose(features: Features, layers: Sequence[int]) -> Features:
+    kept = np.isin(features.place[:, 1], layers)
+    return Features(**{name: getattr(features, name)[kept] for name in Features.__struct_fields__})
+
+
+def _without_host(prior: Prior) -> Prior:
+    """A prior of kernels alone: the host takes a nanosecond."""
+    host = np.isin(NAMES, _HOST)
+    return Prior(np.where(host, np.log(1e-9), prior.mean), np.where(host, 1e-6, prior.deviation))

@@ -1,0 +1,172 @@
+"""Training on several devices, predicted beside measured, to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from paleo_lite.report.charts.accuracy import Pair
+from paleo_lite.report.sheet import Column, Page, Sheet
+from paleo_lite.units import format_si
+
+from .hold_out import Gap, ScaledPoint, ScalingTruth
+
+EFFICIENCY_GOAL, TIME_GOAL, GAP_GOAL = 0.05, 0.08, 0.3
+"""What is wanted: points of efficiency, and relative errors of times and of what gradients cost."""
+
+
+def scaling_truth_page(truth: ScalingTruth) -> Page:
+    """Predicted beside measured training on several devices."""
+    held = [point for point in truth.points if point.held_out]
+    good = sum(_is_good(point) for point in held)
+    facts = []
+    for platform, constants in truth.constants.items():
+        named = ", ".join(
+            f"{name.removesuffix('_bytes_per_s')} {format_si(value, 'B/s', 3)}"
+            if name.endswith("bytes_per_s")
+            else f"{name.replace('_', ' ')} {value:.3g}"
+            for name, value in constants.items()
+        )
+        facts.append((platform, named))
+    sheets = [_truth_summary(truth), _efficiencies(held), _cluster_times(held)]
+    if truth.gaps:
+        sheets.append(_gap_sheet(truth.gaps))
+    return Page(
+        f"scaling: {good} of {len(held)} held-out measurements within {100 * EFFICIENCY_GOAL:g} points of efficiency "
+        f"or {100 * TIME_GOAL:g} % of the time",
+        facts,
+        [sheet for sheet in sheets if sheet.rows],
+        data=Sheet("", _point_columns(efficiency=True, time=True), [_point_row(point) for point in truth.points]),
+    )
+
+
+def _is_good(point: ScaledPoint) -> bool:
+    return abs(point.error) <= TIME_GOAL if point.off is None else abs(point.off) <= EFFICIENCY_GOAL
+
+
+def _truth_summary(truth: ScalingTruth) -> Sheet:
+    groups: dict[tuple[str, str], list[ScaledPoint]] = {}
+    for point in truth.points:
+        groups.setdefault((point.measurement.platform, point.held_out), []).append(point)
+    rows = []
+    for (platform, held_out), points in groups.items():
+        errors = [abs(point.error if point.off is None else point.off) for point in points]
+        row = {
+            "platform": platform,
+            "gpu": points[0].measurement.gpu,
+            "held_out": held_out or "nothing (8 nodes, fitted)",
+            "points": len(points),
+            "mean": sum(errors) / len(errors),
+            "worst": max(errors),
+            "good": sum(map(_is_good, points)) / len(points),
+            "of": "time" if points[0].off is None else "efficiency",
+        }
+        ideal = [1 - point.efficiency for point in points if point.efficiency is not None]
+        row["ideal"] = sum(map(abs, ideal)) / len(ideal) if ideal else None
+        rows.append(row)
+
+    def share(value: float) -> str:
+        return f"{value:.1%}"
+
+    return Sheet(
+        "Errors (points of efficiency, or of the time)",
+        [
+            Column("platform", "platform", left=True),
+            Column("gpu", "gpu", left=True, spare=2),
+            Column("held_out", "held out", left=True, fold=True),
+            Column("of", "of", left=True, spare=3),
+            Column("points", "points"),
+            Column("mean", "mean", share),
+            Column("worst", "worst", share),
+            Column("good", "within\n5 % or 8 %", lambda value: f"{value:.0%}"),
+            Column("ideal", "perfect\nscaling", share, spare=1),
+        ],
+        rows,
+    )
+
+
+def _point_row(point: ScaledPoint) -> dict[str, Any]:
+    each = point.measurement
+    return {
+        "platform": each.platform, "gpu": each.gpu, "network": each.network, "batch_size": each.batch_size,
+        "workers": each.workers, "gradients": each.gradient_precision, "held_out": point.held_out or "-",
+        "measured_s": each.time_s, "predicted_s": point.predicted_s, "error": point.error,
+        "efficiency": point.efficiency, "predicted_efficiency": point.predicted_efficiency, "off": point.off,
+        "how": each.how,
+    }  # fmt: skip
+
+
+def _point_columns(*, efficiency: bool, time: bool) -> list[Column]:
+    columns = [
+        Column("platform", "platform", left=True, spare=4),
+        Column("gpu", "gpu", left=True),
+        Column("network", "network", left=True, spare=0 if efficiency else 5),
+        Column("batch_size", "batch"),
+        Column("workers", "workers"),
+    ]
+    if time:
+        columns.append(Column("gradients", "gradients", left=True))
+    columns.append(Column("held_out", "held out", left=True, spare=1))
+    columns.append(Column("measured_s", "measured", lambda value: format_si(value, "s"), spare=3 if efficiency else 0))
+    columns.append(
+        Column("predicted_s", "predicted", lambda value: format_si(value, "s"), spare=3 if efficiency else 0)
+    )
+    if time:
+        columns.append(Column("error", "error", lambda value: f"{value:+.1%}"))
+    if efficiency:
+        columns += [
+            Column("efficiency", "measured\nefficiency", lambda value: f"{value:.1%}"),
+            Column("predicted_efficiency", "predicted\nefficiency", lambda value: f"{value:.1%}"),
+            Column("off", "points", lambda value: f"{100 * value:+.1f}"),
+        ]
+    columns.append(Column("how", "how", left=True, fold=True, spare=5))
+    return columns
+
+
+def _efficiencies(points: list[ScaledPoint]) -> Sheet:
+    rows = [_point_row(point) for point in points if point.off is not None]
+    return Sheet("Efficiency relative to one GPU", _point_columns(efficiency=True, time=False), rows)
+
+
+def _cluster_times(points: list[ScaledPoint]) -> Sheet:
+    rows = [_point_row(point) for point in points if point.off is None]
+    return Sheet("Times on a cluster", _point_columns(efficiency=False, time=True), rows)
+
+
+def _gap_sheet(gaps: list[Gap]) -> Sheet:
+    rows = [
+        {
+            "nodes": gap.nodes, "batch_size": gap.batch_size, "measured_s": gap.measured_s,
+            "predicted_s": gap.predicted_s, "how": gap.how, "held_out": "fitted" if gap.fitted else "held out",
+            "error": gap.predicted_s / gap.measured_s - 1 if gap.measured_s > 0 else None,
+        }
+        for gap in gaps
+    ]  # fmt: skip
+    held = [gap for gap in gaps if not gap.fitted]
+    good = sum(abs(gap.predicted_s - gap.measured_s) <= GAP_GOAL * gap.measured_s for gap in held)
+    return Sheet(
+        f"What fp32 gradients take longer than fp16 ones: {good} of {len(held)} held out within {GAP_GOAL:.0%}",
+        [
+            Column("nodes", "nodes"),
+            Column("batch_size", "batch"),
+            Column("measured_s", "measured", lambda value: format_si(value, "s", 3)),
+            Column("predicted_s", "predicted", lambda value: format_si(value, "s", 3)),
+            Column("error", "error", lambda value: f"{value:+.0%}"),
+            Column("held_out", "fit", left=True, spare=2),
+            Column("how", "how", left=True, fold=True, spare=1),
+        ],
+        rows,
+    )
+
+
+def scaling_pairs(points: Iterable[ScaledPoint]) -> list[Pair]:
+    """Measured steps of several devices as points of a chart, by platform, held out or not."""
+    return [
+        Pair(f"{m.network}, batch {m.batch_size} per GPU, {m.workers} workers", _seen(m.platform, p.held_out),
+             m.time_s, p.predicted_s)
+        for p in points for m in [p.measurement]
+    ]  # fmt: skip
+
+
+def _seen(platform: str, held_out: str) -> str:
+    return f"{platform}, {held_out} held out" if held_out else f"{platform}, fitted to it"

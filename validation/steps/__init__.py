@@ -1,0 +1,1 @@
+"""Steps of whole networks on one device."""

@@ -1,0 +1,86 @@
+"""``networks.csv``: whole networks timed by the authors of MXNet, of TensorFlow and of cnn-benchmarks.
+
+A network is read only where the shipped descriptor computes the same: the old AlexNet has 96 channels and groups, and
+what 2016 called ResNet strides in one convolution or in another.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from paleo_lite.calibration.measurements import Measurement, medians
+
+from ..tables import device_of, rows_of
+from .dataset import Dataset
+
+_NETWORKS = {
+    # Pre-activation ResNets with the stride in the 3x3 convolution: the convolutions of torchvision's.
+    "mxnet-docs-perf": {
+        "resnet50": "resnet50",
+        "resnet152": "resnet152",
+        "inception_v3": "inception_v3",
+        "vgg11": "vgg11",
+        "vgg16": "vgg16",
+    },
+    # tf_cnn_benchmarks of 2017 strides in the first 1x1 convolution.
+    "tensorflow-docs-benchmarks": {
+        "resnet50": "resnet50-caffe",
+        "inception_v3": "inception_v3",
+        "vgg16": "vgg16",
+    },
+    # Facebook's ResNets for Torch, VGG and GoogLeNet from Caffe.
+    "cnn-benchmarks": {
+        "resnet-18": "resnet18",
+        "resnet-34": "resnet34",
+        "resnet-50": "resnet50",
+        "resnet-101": "resnet101",
+        "resnet-152": "resnet152",
+        "vgg16": "vgg16",
+        "vgg19": "vgg19",
+        "googlenet-v1": "googlenet-caffe",
+    },
+}
+"""For each source that is read the networks that are the same here."""
+
+_PHASES = {"inference": "inference", "train": "training", "forward": "forward", "backward": "backward"}
+
+
+def published_networks(folder: Path) -> Dataset:
+    """MXNet (Apache-2.0), TensorFlow (Apache-2.0) and cnn-benchmarks (MIT), one GPU.
+
+    Raises
+    ------
+    BadFile
+        If the folder does not hold ``networks.csv``.
+    """
+    left_out, found = Counter[str](), []
+    for row in rows_of(folder / "networks.csv"):
+        networks = _NETWORKS.get(row["source"])
+        if networks is None:
+            left_out["read from another file, or of networks that are not shipped"] += 1
+        elif row["n_gpus"] != "1" or " distributed;" in row["extra"]:
+            left_out["several GPUs"] += 1
+        elif row["network"] not in networks:
+            left_out["another network than the one shipped under that name"] += 1
+        elif row["phase"] not in _PHASES:
+            left_out["the sum of other rows"] += 1
+        elif "cudnn=none" in row["extra"]:
+            left_out["without cuDNN"] += 1
+        else:
+            version = row["framework_version"].split(" (")[0]
+            cudnn = f" {row['extra']}" if row["source"] == "cnn-benchmarks" else ""
+            found.append(
+                Measurement(
+                    gpu=device_of(row["gpu"]),
+                    network=networks[row["network"]],
+                    batch_size=int(float(row["batch_size"])),
+                    phase=_PHASES[row["phase"]],
+                    precision=row["precision"],
+                    time_s=float(row["ms_per_iter"]) / 1e3,
+                    image_size=int(float(row["image_size"])),
+                    framework=f"{row['framework']} {version}",
+                    source=f"{row['source']} {version}{cudnn}",
+                )
+            )
+    return Dataset(medians(found), dict(left_out))

@@ -1,0 +1,49 @@
+"""``torchvision_fp16_fp32_fp64.csv``: networks of torchvision on four GPUs, in three precisions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from paleo_lite.calibration.measurements import Measurement, medians
+from paleo_lite.networks import network_names
+
+from ..tables import device_of, rows_of
+from .dataset import Dataset
+
+_PHASES = {"inference": "inference", "forward+backward": "forward+backward"}
+
+
+def torchvision_benchmark(folder: Path) -> Dataset:
+    """ryujaehun/pytorch-gpu-benchmark (MIT): 32 torchvision networks, batch 12, three precisions, host copy included.
+
+    Raises
+    ------
+    BadFile
+        If the folder does not hold ``torchvision_fp16_fp32_fp64.csv``.
+    """
+    known, left_out, found = set(network_names()), Counter[str](), []
+    for row in rows_of(folder / "torchvision_fp16_fp32_fp64.csv"):
+        if row["n_gpus"] != "1":
+            left_out["several GPUs"] += 1
+        elif row["network"] not in known:
+            left_out["unknown network"] += 1
+        elif row["phase"] not in _PHASES:
+            left_out["unknown phase"] += 1
+        else:
+            name, _, run = row["gpu"].partition("(")
+            source = f"pytorch-gpu-benchmark {row['framework_version']}" + (f" run {run.rstrip(')')}" if run else "")
+            found.append(
+                Measurement(
+                    gpu=device_of(name),
+                    network=row["network"],
+                    batch_size=int(row["batch_size"]),
+                    phase=_PHASES[row["phase"]],
+                    precision=row["precision"],
+                    time_s=float(row["value"]) / 1e3,
+                    image_size=int(float(row["image_size"])),
+                    framework=f"pytorch {row['framework_version']}",
+                    source=source,
+                )
+            )
+    return Dataset(medians(found), dict(left_out))

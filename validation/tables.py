@@ -1,0 +1,49 @@
+"""The tables that other people published: rows of their CSVs, and which device they mean."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from paleo_lite.errors import BadFile, UsageProblem
+from paleo_lite.hardware import find_device
+
+_DEVICES = {
+    "K80": "k80-die",
+    # What these sources ran on: a DGX-1, and Amazon's p3 instances.
+    "P100": "p100-sxm2",
+    "P100-SXM2 (DGX-1)": "p100-sxm2",
+    "V100": "v100-sxm2",
+    "M60 (1 of 2 GPUs)": "m60-die",
+    "GTX TITAN X (Maxwell)": "titanx-maxwell",
+    "TITAN X (Pascal)": "titanx-pascal",
+}
+"""What sources call a device that is another here: those that say K80 time one of its two devices."""
+
+
+@cache
+def device_of(name: str) -> str:
+    """The id of the device that a source means by a name."""
+    try:
+        return find_device(_DEVICES.get(name, name)).id
+    except UsageProblem as error:
+        raise BadFile(f"a published measurement names a GPU that has no file: {error}") from None
+
+
+def rows_of(path: Path) -> Iterator[dict[str, str]]:
+    """Rows of a CSV, gzipped where its name says so."""
+    try:
+        with (
+            gzip.open(path, "rt", newline="", encoding="utf-8")
+            if path.suffix == ".gz"
+            else path.open(newline="", encoding="utf-8") as file
+        ):
+            yield from csv.DictReader(file)
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        raise BadFile(f"{path}: damaged, or not a CSV file: {error}") from None
