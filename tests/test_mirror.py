@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-PACKAGE = TESTS.parent / "paleo_lite"
+PACKAGE, VALIDATION = TESTS.parent / "paleo_lite", TESTS.parent / "validation"
 LINE = re.compile(r"^Tests: (\S+(?:,\s+\S+)*)\.$", re.MULTILINE)
 
 
@@ -59,7 +59,11 @@ def test_every_test_file_says_what_it_tests() -> None:
     """By its name or by a line. The files beside this one test the project as a whole."""
     own, problems = {own_file(module) for module in modules()}, []
     for file, paths in lines().items():
-        if "/" in file and file not in own and not paths:
+        room = VALIDATION / file.removeprefix("validation/test_").removesuffix(".py")
+        if file.startswith("validation/"):  # a file for each folder there, and one for the command
+            if not (room.is_dir() or file == "validation/test_command.py"):
+                problems.append(f"tests/{file} is named after no folder of validation/: rename it")
+        elif "/" in file and file not in own and not paths:
             problems.append(
                 f"tests/{file} is named after no module: rename it, or say `Tests: folder/module.py.` in its docstring"
             )

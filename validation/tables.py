@@ -31,7 +31,7 @@ def device_of(name: str) -> str:
     try:
         return find_device(_DEVICES.get(name, name)).id
     except UsageProblem as error:
-        raise BadFile(f"a published measurement names a GPU that has no file: {error}") from None
+        raise BadFile(f"a published measurement is of a GPU without a hardware file: {error}") from None
 
 
 def rows_of(path: Path) -> Iterator[dict[str, str]]:

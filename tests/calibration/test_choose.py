@@ -1,15 +1,15 @@
 """Which model answers: what was asked for, else the device's calibration, else the pool, else a bound that says so.
 
-Tests: calibration/covered.py.
+Tests: calibration/poolable.py.
 """
 
 from __future__ import annotations
 
 import msgspec
 import pytest
-from paleo_lite.calibration.covered import why_not_covered
 
 from paleo_lite.calibration.choose import choose_model, default_model
+from paleo_lite.calibration.poolable import why_not_pooled
 from paleo_lite.calibration.store import find_calibration, shipped_calibrations
 from paleo_lite.errors import BadValue, CalibrationFailed, UnknownName
 from paleo_lite.hardware import find_device, list_devices
@@ -48,7 +48,7 @@ def test_every_device_has_an_answer_and_a_bound_says_that_it_is_one() -> None:
     for device in list_devices([]):
         model = default_model(device, "fp32")
         assert model.name == "calibrated" or model.notes[0].startswith("a bound, not a forecast: ")
-        assert (model.name == "roofline") >= bool(why_not_covered(device))
+        assert (model.name == "roofline") >= bool(why_not_pooled(device))
 
 
 @pytest.mark.parametrize(

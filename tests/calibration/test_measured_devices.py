@@ -1,4 +1,7 @@
-"""Measured devices narrow the priors of each other, and never with what they learnt from what is held out."""
+"""Measured devices narrow the priors of each other, and never with what they learnt from what is held out.
+
+Tests: calibration/validate.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The prior that probes leave: a device whose parameters are known is simulated and has to be found again."""
+"""The prior that probes leave: a device whose parameters are known is simulated and has to be found again.
+
+Tests: calibration/prior.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``paleo-lite scale`` from outside."""
+"""``paleo-lite scale`` from outside.
+
+Tests: report/scale.py, scaling/run.py, scaling/table.py.
+"""
 
 from __future__ import annotations
 

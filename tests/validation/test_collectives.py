@@ -1,6 +1,6 @@
 """Links learnt from measured collectives: what is read, what a fit finds, and what is shipped.
 
-Tests: calibration/exchanges.py, calibration/validate_collectives.py, report/links.py.
+Tests: report/links.py.
 """
 
 from __future__ import annotations

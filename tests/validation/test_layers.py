@@ -1,7 +1,4 @@
-"""Single layers that others timed: what is read of them, how they are counted, and how true they are.
-
-Tests: calibration/layer_datasets.py, calibration/validate_layers.py, report/layers.py.
-"""
+"""Single layers that others timed: what is read of them, how they are counted, and how true they are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Training on several devices, predicted beside measured; and how the measurements are read.
-
-Tests: calibration/published_scaling.py, calibration/ship_platforms.py, calibration/validate_scaling.py.
-"""
+"""Training on several devices, predicted beside measured; and how the measurements are read."""
 
 from __future__ import annotations
 

@@ -60,9 +60,9 @@ def published_layers(
                 raise BadFile(f"{folder / file}: no column {', '.join(sorted(missing))}")
             device, precision = _device(row["gpu"]), _PRECISIONS.get(row["precision"])
             if device is None or precision is None:
-                left_out["a device or precision without a file here"] += 1
+                left_out["an unknown device or precision"] += 1
             elif row.get("check"):
-                left_out["flagged by who collected it"] += 1
+                left_out["flagged by its collector"] += 1
             elif (not gpus or device in gpus) and (not precisions or precision in precisions):
                 key = (file, device, precision, *(row[name] for name in group))
                 groups[key].append((hash_of(_text(row)), row))
