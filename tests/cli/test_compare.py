@@ -47,7 +47,7 @@ def test_json(pair):
 @pytest.mark.parametrize("width", [80, 120])
 def test_table(pair, width):
     shown = run("compare", *pair, width=width).stdout
-    for text in ("Only in A", "Only in B", "0.002000", "0.003000", "+0.001000", "1.5000", "no spread"):
+    for text in ("Only in A", "Only in B", "0.002000", "0.003000", "+0.001000", "1.5000", "one run on each side"):
         assert text in shown
 
 
@@ -119,7 +119,7 @@ def test_a_prediction_beside_a_profile(width):
         (["--predict", "resnet50", "{a}"], 2, "--gpu"),
         (["--predict", "resnet50", "--gpu", "k40m", "{a}"], 1, "--batch-size"),
         (["--predict", "resnet51", "--gpu", "k40m", "{a}", "--batch-size", "8"], 2, "resnet50"),
-        (["--predict", "resnet50", "--gpu", "k40m", "{a}", "--batch-size", "8"], 1, "repeats"),
+        (["--predict", "resnet50", "--gpu", "k40m", "{a}", "--batch-size", "8"], 1, "no iterations were found"),
         (["--predict", "resnet50", "--gpu", "k40m", "{a}", "{b}"], 2, "one profile"),
     ],
 )

@@ -137,7 +137,7 @@ def test_a_bad_file_among_good_ones(folder):
         (["--group-by", "machines"], 2, "no column is called 'machines'"),
         (["--group-by", "node"], 2, "did you mean nodes"),
         (["--name-pattern", "("], 2, "not a regular expression"),
-        (["--name-pattern", "run"], 2, "names nothing"),
+        (["--name-pattern", "run"], 2, "has no named group"),
         (["--precision", "fp8"], 2, "has no fp8 peak"),
         (["--jobs", "0"], 2, "whole number of 1 or more"),
         (["--method", "other"], 2, "'other' is not one of"),
