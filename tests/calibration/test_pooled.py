@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
+from measured import DATA
 from paleo_lite.calibration.calibrate import on_tensor_cores, prior_of, runs_of
 from paleo_lite.calibration.fit import Fit, fit
 from paleo_lite.calibration.measurements import Measurement
@@ -23,7 +23,7 @@ from paleo_lite.hardware import find_device
 from paleo_lite.timing.calibrated import sensitivities
 from paleo_lite.timing.fitted import QUANTILES, CalibratedModel
 
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "measured"
+MEASURED = DATA / "measured"
 
 
 def model_of(gpu: str, precision: str) -> CalibratedModel:
@@ -104,10 +104,8 @@ def test_where_no_fit_speaks_of_a_device_it_gets_a_bound_that_says_so(gpu: str, 
 def test_nine_of_ten_measurements_lie_in_their_90_percent_interval() -> None:
     """Every measured device as if nobody had measured it, and under whatever software: 85 to 95 % lie inside."""
     datasets = pytest.importorskip("paleo_lite.calibration.datasets")
-    if not DATA.is_dir():
-        pytest.skip(f"no measurements in {DATA}: set PALEO_LITE_DATA")
     groups = defaultdict(list)
-    for each in datasets.published(DATA).measurements:
+    for each in datasets.published(MEASURED).measurements:
         groups[each.gpu, each.precision].append(each)
     inside: dict[float, list[bool]] = {0.8: [], 0.9: []}
     for (gpu, precision), group in groups.items():

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import csv
 import gzip
-import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from measured import DATA
 from paleo_lite.calibration.borrowed import Taught
 from paleo_lite.calibration.calibrate import calibrate, order, prior_of, runs_of
 from paleo_lite.calibration.datasets import Dataset, published, torchvision_benchmark
@@ -27,23 +27,10 @@ from paleo_lite.files import shipped
 from paleo_lite.hardware import find_device
 from paleo_lite.networks import find_network
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("PALEO_LITE_DATA", ROOT.parent / "shared" / "data"))
 MEASURED = DATA / "measured"
 PROFILES = DATA / "surfboard" / "pyprof_kernels"
 
 pytest.importorskip("scipy")
-needs_data = [
-    pytest.mark.needs_data,
-    pytest.mark.skipif(not MEASURED.is_dir(), reason=f"no published measurements in {MEASURED}: set PALEO_LITE_DATA"),
-]
-
-
-def data(test):  # type: ignore[no-untyped-def]
-    """Marks of a test that reads the published measurements."""
-    for mark in needs_data:
-        test = mark(test)
-    return test
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -52,7 +39,7 @@ def rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@data
+@pytest.mark.needs_data
 @pytest.mark.parametrize(
     ("read", "file"),
     [
@@ -69,7 +56,7 @@ def test_every_row_is_read_or_counted(read, file: str) -> None:  # type: ignore[
     assert len(found.measurements) > 0.6 * kept
 
 
-@data
+@pytest.mark.needs_data
 def test_networks_are_those_of_the_source() -> None:
     found = published_networks(MEASURED).measurements
     assert {m.gpu for m in found} == {
@@ -93,7 +80,7 @@ def test_networks_are_those_of_the_source() -> None:
     assert {m.network for m in found if "tensorflow" in m.source} == {"resnet50-caffe", "inception_v3", "vgg16"}
 
 
-@data
+@pytest.mark.needs_data
 def test_timm_networks_have_as_many_parameters() -> None:
     """The file's own column, in millions. Inception v3 has 3.33 M more here, in a classifier for training only."""
     millions = {row["network"]: float(row["param_count_m"]) for row in rows("timm_rtx3090_rtx4090.csv.gz")}
@@ -102,7 +89,7 @@ def test_timm_networks_have_as_many_parameters() -> None:
         assert find_network(same).parameters / 1e6 - extra == pytest.approx(millions[name], abs=0.006), name
 
 
-@data
+@pytest.mark.needs_data
 def test_automatic_mixed_precision_is_fp16_and_vgg16_is_faster_than_vgg19() -> None:
     found = published_timm(MEASURED)
     assert {m.precision for m in found.measurements} == {"fp16"}
@@ -112,7 +99,7 @@ def test_automatic_mixed_precision_is_fp16_and_vgg16_is_faster_than_vgg19() -> N
     assert found.left_out["VGG16 slower than VGG19, which contains it"] == 2
 
 
-@data
+@pytest.mark.needs_data
 def test_a_shipped_calibration_comes_out_again_bit_for_bit(tmp_path: Path) -> None:
     pytest.importorskip("tomli_w")
     everything = published(MEASURED).measurements
@@ -126,7 +113,7 @@ def test_a_shipped_calibration_comes_out_again_bit_for_bit(tmp_path: Path) -> No
     assert (tmp_path / "a.toml").read_bytes() == (shipped("calibrations") / "titanx-pascal-fp32.toml").read_bytes()
 
 
-@data
+@pytest.mark.needs_data
 def test_the_k40m_at_batch_64_from_its_profiles_at_batch_32() -> None:
     """SURFBoard: forward 430 ms, backward 935 ms at batch 64 on one node (medians of the kernels' summed times)."""
     from paleo_lite.calibration.from_profiles import measure_profiles
@@ -142,7 +129,7 @@ def test_the_k40m_at_batch_64_from_its_profiles_at_batch_32() -> None:
         assert predicted == pytest.approx(found[64, phase].time_s, rel=0.05)
 
 
-@data
+@pytest.mark.needs_data
 def test_profiles_of_nothing_asked_for_are_named() -> None:
     from paleo_lite.calibration.from_profiles import measure_profiles
 

@@ -5,11 +5,9 @@ Tests: calibration/published_scaling.py, calibration/ship_platforms.py, calibrat
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
+from measured import DATA
 from paleo_lite.calibration.published_scaling import surfboard_scaling, tensorflow_scaling
 from paleo_lite.calibration.ship_platforms import platforms_of
 from paleo_lite.calibration.validate_scaling import validate_scaling
@@ -17,8 +15,6 @@ from paleo_lite.errors import BadFile
 from paleo_lite.report.scale import scaling_truth_page
 from paleo_lite.scaling.platforms import find_platform, platform_names
 from paleo_lite.units import parse_quantity
-
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
 HEAD = (
     "source,gpu,network,batch_size,image_size,framework_version,precision,phase,n_gpus,ms_per_iter,images_per_s,extra\n"
@@ -60,8 +56,6 @@ def test_reading_surfboard(tmp_path):
 
 @pytest.fixture(scope="module")
 def truth():
-    if not DATA.is_dir():
-        pytest.skip(f"no measured data in {DATA}")
     return validate_scaling(DATA)
 
 
