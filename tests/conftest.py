@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections import Counter
 from functools import lru_cache
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+import measured
 
 # Random tests draw the same examples everywhere; those of `make fuzz` are new each time. Only here is that set.
 _COMMON = {
@@ -51,8 +54,14 @@ def interruptible():
 
 
 def pytest_collection_modifyitems(items):
-    """What takes long begins first; tests of a file stay in one process, which makes their fixtures once."""
+    """What takes long begins first; tests of a file stay in one process, which makes their fixtures once.
+
+    Those that read published measurements are skipped where there are none.
+    """
+    why_absent = measured.why_absent()
     for item in items:
+        if why_absent and item.get_closest_marker("needs_data") is not None:
+            item.add_marker(pytest.mark.skip(reason=why_absent))
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(item.config.rootpath))))
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
@@ -62,10 +71,11 @@ UNTESTED = "not tested in a browser"
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say once why there was no browser."""
-    reasons = {str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []) if report.longrepr}
-    for reason in sorted(reason for reason in reasons if UNTESTED in reason):
-        terminalreporter.write_line(reason.removeprefix("Skipped: "))
+    """Say once for each reason how many tests were skipped."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if report.longrepr]
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.write_line(f"{count} skipped: {reason}")
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ def test_shipped_files_lie_in_the_package_or_beside_it(tmp_path, monkeypatch) ->
         ({"HOME": "/c"}, "/c/.cache/paleo-lite"),
     ],
 )
-@pytest.mark.skipif(os.name == "nt", reason="XDG's rules are those of Unix")
+@pytest.mark.skipif(os.name == "nt", reason="tests the folders of Unix (XDG), which Windows does not have")
 def test_the_cache_is_where_it_is_looked_for(variables, folder, monkeypatch) -> None:
     for name in ("PALEO_LITE_CACHE", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)

@@ -17,12 +17,12 @@ import pytest
 from nbclient import NotebookClient
 from traitlets.config import Config
 
+from measured import DATA
 from paleo_lite.cli import main
 
 pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 NEEDS = {
     "calibrate_your_gpu": "surfboard",
     "feeding_the_gpu": None,
@@ -80,9 +80,6 @@ def on_data(execute):
     """From a notebook's name to its outputs on the real data."""
 
     def run(name):
-        folder = DATA / NEEDS[name]
-        if not folder.is_dir():
-            pytest.skip(f"no {folder}: set PALEO_LITE_DATA")
         found = execute(name, DATA)
         assert "Skipped" not in found
         return found

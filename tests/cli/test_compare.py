@@ -6,17 +6,16 @@ Tests: report/compare.py.
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from measured import DATA
 from paleo_lite.cli import main
 
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "surfboard"
+SURFBOARD = DATA / "surfboard"
 RUN = "run_0_config_{nodes}_2_ib_nvprof_2_resnet50_{loader}_32_fp16_fp32_ret_0_0.gzip"
 
 
@@ -79,9 +78,7 @@ def test_profiles_of_different_formats(tmp_path, pair):
     ("loader", "first"), [("dali-cpu-to-gpu", ("6.037096", "5.987010")), ("dali-gpu", ("6.036142", "5.755177"))]
 )
 def test_the_notebooks_first_kernels(loader, first):
-    paths = [DATA / "pyprof_kernels" / RUN.format(nodes=nodes, loader=loader) for nodes in (1, 8)]
-    if not paths[0].is_file():
-        pytest.skip(f"no {paths[0]}: set PALEO_LITE_DATA")
+    paths = [SURFBOARD / "pyprof_kernels" / RUN.format(nodes=nodes, loader=loader) for nodes in (1, 8)]
     shown = run("compare", *paths, "--direction", "fprop", "--top", "all", width=120).stdout
     (line,) = [line for line in shown.splitlines() if line.startswith("cudnn::detail::implicit_convolve_sgemm")]
     assert all(number in line for number in first)
@@ -90,9 +87,7 @@ def test_the_notebooks_first_kernels(loader, first):
 @pytest.mark.needs_data
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_prediction_beside_a_profile(width):
-    path = DATA / "pyprof_kernels" / RUN.format(nodes=8, loader="dali-gpu")
-    if not path.is_file():
-        pytest.skip(f"no {path}: set PALEO_LITE_DATA")
+    path = SURFBOARD / "pyprof_kernels" / RUN.format(nodes=8, loader="dali-gpu")
     arguments = ["compare", "--predict", "resnet50", "--gpu", "k40m", "--time-model", "roofline", path]
     shown = run(*arguments, width=width)
     assert shown.exit_code == 0, shown.output

@@ -166,7 +166,7 @@ def test_all_files_bad(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc, which only Linux has")
 def test_an_interrupt_exits_130_and_leaves_nothing(folder):
     columns = {"Kernel": [f"k{i % 50}" for i in range(400_000)], "Sil(ns)": list(range(400_000))}
     pq.write_table(pa.table(columns), folder / "large")

@@ -9,18 +9,15 @@ import csv
 import gzip
 import io
 import json
-import os
 import shlex
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from measured import DATA
 from paleo_lite.cli import main
-
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
 
 def run(*arguments, width=80):
@@ -90,8 +87,6 @@ def test_next_command_can_be_run(profile, tool):
 def test_the_numbers_of_the_notebook():
     """SURFBoard's gpu_efficiency.ipynb, the four kernels nearest to the peak."""
     path = DATA / "surfboard/pyprof_kernels/run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"
-    if not path.is_file():
-        pytest.skip(f"no {path}: set PALEO_LITE_DATA")
     answer = json.loads(run("kernels", path, "--gpu", "k40m", "--format", "json").stdout)
     shares = sorted((row["flops_efficiency"] or 0 for row in answer["kernels"]), reverse=True)
     assert [f"{100 * share:.6f}" for share in shares[:4]] == ["34.812331", "32.977376", "30.071315", "14.808427"]
@@ -112,8 +107,6 @@ def test_the_numbers_of_the_notebook():
 )
 def test_real_profiles_of_every_kind(path, gpu, shown):
     found = DATA / path
-    if not found.exists():
-        pytest.skip(f"no {found}: set PALEO_LITE_DATA")
     if found.is_dir():
         found = next(found.iterdir())
     result = run("kernels", found, "--gpu", gpu, width=140)

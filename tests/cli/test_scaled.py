@@ -6,17 +6,16 @@ Tests: report/scaled.py.
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from measured import DATA
 from paleo_lite.cli import main
 
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "surfboard"
+SURFBOARD = DATA / "surfboard"
 NAME = "run_0_config_{}_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"
 
 
@@ -60,10 +59,8 @@ def test_table_says_that_names_were_swapped(folder, width):
 
 @pytest.mark.needs_data
 def test_the_notebooks_first_row():
-    profile = DATA / "pyprof_kernels" / NAME.format(1)
-    if not profile.is_file():
-        pytest.skip(f"no {profile}: set PALEO_LITE_DATA")
-    durations = DATA / "derived" / "cartesius_batch_durations_recovered.csv"
+    profile = SURFBOARD / "pyprof_kernels" / NAME.format(1)
+    durations = SURFBOARD / "derived" / "cartesius_batch_durations_recovered.csv"
     answer = json.loads(run("scaled", profile, "--gpu", "k40m", "--durations", durations, "--format", "json").stdout)
     # gpu_efficiency.ipynb, row 0: 15.714534 stands under "bandwidth" and is FLOPs, 17.460536 the other way round.
     assert 100 * answer["rows"][0]["flops_efficiency"] == pytest.approx(15.714534, abs=1.5e-6)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import csv
-import os
 from pathlib import Path
 
 import pytest
 
+from measured import DATA
 from paleo_lite.efficiency.by_kind import measure_passes
 from paleo_lite.errors import BadProfile
 from paleo_lite.profiles.pyprof import PyprofParquet
 from paleo_lite.profiles.table import Profile, batch_of
 
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "surfboard"
+SURFBOARD = DATA / "surfboard"
 FILES = [
     "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip",
     "run_0_config_1_2_ib_nvprof_8_resnet50_dali-cpu-to-gpu_64_fp32_fp32_ret_0_0.gzip",
@@ -36,10 +36,8 @@ class InMemory:
 @pytest.mark.needs_data
 @pytest.mark.parametrize("name", FILES)
 def test_real_iterations(name):
-    path = DATA / "pyprof_kernels" / name
-    if not path.is_file():
-        pytest.skip(f"no {path}: set PALEO_LITE_DATA")
-    with (DATA / "derived" / "k40m_resnet50_totals.csv").open() as file:
+    path = SURFBOARD / "pyprof_kernels" / name
+    with (SURFBOARD / "derived" / "k40m_resnet50_totals.csv").open() as file:
         (derived,) = [row for row in csv.DictReader(file) if row["file"] == name]
     found = measure_passes(Profile(path, "pyprof", PyprofParquet()))
     assert found.phase == "training" and found.found == int(derived["n_fwd_iters"])

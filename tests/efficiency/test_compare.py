@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 import statistics
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from measured import DATA
 from paleo_lite.efficiency.compare import compare, find_repeats, spread
 from paleo_lite.errors import BadProfile, BadValue
 from paleo_lite.profiles.pyprof import PyprofParquet
 from paleo_lite.profiles.table import Profile
 
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "surfboard"
+SURFBOARD = DATA / "surfboard"
 
 
 def write(path, times_ns, direction="fprop"):
@@ -32,7 +31,7 @@ def by_name(comparison):
 
 def printed(loader):
     """The notebook's table for a loader: kernel, seconds on 1 node, seconds on 8."""
-    text = (DATA / "notebook_outputs" / "kernels_pyprof.txt").read_text()
+    text = (SURFBOARD / "notebook_outputs" / "kernels_pyprof.txt").read_text()
     text = text[text.index(f"## {loader}\n") :]
     text = text[text.index("--out--") :]
     text = text[: text.index("\n\n")] if "\n\n" in text else text
@@ -45,10 +44,10 @@ def test_the_notebooks_tables_to_every_printed_digit(loader, rows):
     profiles = []
     for nodes in (1, 8):
         path = (
-            DATA / "pyprof_kernels" / f"run_0_config_{nodes}_2_ib_nvprof_2_resnet50_{loader}_32_fp16_fp32_ret_0_0.gzip"
+            SURFBOARD
+            / "pyprof_kernels"
+            / f"run_0_config_{nodes}_2_ib_nvprof_2_resnet50_{loader}_32_fp16_fp32_ret_0_0.gzip"
         )
-        if not path.is_file():
-            pytest.skip(f"no {path}: set PALEO_LITE_DATA")
         profiles.append(Profile(path, "pyprof", PyprofParquet()))
     result = compare([profiles[0]], [profiles[1]], "fprop")
     table = printed(loader)

@@ -94,7 +94,7 @@ def test_no_files(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc, which only Linux has")
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_stops_the_processes(work, files, tmp_path):
     program = (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import pytest
 
+from measured import DATA
 from paleo_lite.efficiency.kernels import report_kernels
 from paleo_lite.errors import BadProfile, BadValue, UnknownPrecision
 from paleo_lite.hardware import find_device
@@ -15,7 +15,7 @@ from paleo_lite.profiles.configuration import parse_name
 from paleo_lite.profiles.pyprof import PyprofParquet
 from paleo_lite.profiles.table import Profile, batch_of
 
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "surfboard"
+SURFBOARD = DATA / "surfboard"
 RUN = "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"
 K40M = find_device("k40m")  # 4.29 TFLOP/s, 288 GB/s: the ridge point is 14.9 FLOP per byte
 
@@ -50,15 +50,13 @@ def by_name(result):
 
 @pytest.fixture(scope="module")
 def surfboard():
-    path = DATA / "pyprof_kernels" / RUN
-    if not path.is_file():
-        pytest.skip(f"no {path}: set PALEO_LITE_DATA")
+    path = SURFBOARD / "pyprof_kernels" / RUN
     return report_kernels(Profile(path, "pyprof", PyprofParquet(), parse_name(path.name)), K40M)
 
 
 def printed_table():
     """The last table of SURFBoard's gpu_efficiency.ipynb, whole: kernel, nanoseconds, FLOPs, FLOP/s, per cent."""
-    text = (DATA / "notebook_outputs" / "gpu_efficiency.txt").read_text()
+    text = (SURFBOARD / "notebook_outputs" / "gpu_efficiency.txt").read_text()
     text = text[text.index("#### [12] code") : text.index("#### [13]")]
     rows = {}
     for line in text.splitlines():

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 
+from measured import DATA
 from paleo_lite.efficiency.analysis import measure_efficiency
 from paleo_lite.efficiency.notebook import NotebookSums, sum_rows
 from paleo_lite.efficiency.partial import gather
@@ -20,7 +19,7 @@ from strategies import COUNTED_KERNELS, CUTS, pieces
 
 pytestmark = pytest.mark.slow
 
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "surfboard"
+SURFBOARD = DATA / "surfboard"
 FIGURES = ("compute_efficiency", "flops_per_s", "bandwidth_bytes_per_s", "bandwidth_efficiency", "flops_efficiency")
 SCALES = (100, 1e-12, 1e-9, 100, 100)
 
@@ -39,9 +38,7 @@ PRINTED = """
 
 @pytest.fixture(scope="module")
 def result():
-    folder = DATA / "pyprof_kernels"
-    if not folder.is_dir():
-        pytest.skip(f"no {folder}: set PALEO_LITE_DATA")
+    folder = SURFBOARD / "pyprof_kernels"
     return measure_efficiency([folder], find_device("k40m"), "notebook", group_by=["batch_size", "nodes"])
 
 
@@ -63,7 +60,7 @@ def test_every_row_agrees_with_the_printed_scaled_table(result):
 
     Its columns are swapped, so that printed "bandwidth" over "FLOPS" is FLOPs over bytes, each over the K40m's peak.
     """
-    text = (DATA / "notebook_outputs" / "gpu_efficiency.txt").read_text()
+    text = (SURFBOARD / "notebook_outputs" / "gpu_efficiency.txt").read_text()
     head = re.compile(r"^(\d+) +(\d+) +2 +ib +nvprof +(\d+) +resnet50 *\\?$", re.MULTILINE)
     body = re.compile(r"^(\d+) +(dali-\S+) +(\d+) +(fp\d+) +fp32 +([\d.]+) *\\?$", re.MULTILINE)
     tail = re.compile(r"^(\d+) +([\d.]+) *$", re.MULTILINE)

@@ -5,14 +5,13 @@ Tests: efficiency/durations.py.
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from measured import DATA
 from paleo_lite.efficiency.durations import (
     Duration,
     DurationBook,
@@ -28,7 +27,7 @@ from paleo_lite.profiles.configuration import parse_name
 from paleo_lite.profiles.pyprof import PyprofParquet
 from paleo_lite.profiles.table import Profile
 
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "surfboard"
+SURFBOARD = DATA / "surfboard"
 K40M = find_device("k40m")
 RUN = "run_0_config_{nodes}_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0"
 
@@ -41,15 +40,13 @@ def write(path, flops, moved):
 
 @pytest.fixture(scope="module")
 def surfboard():
-    files = sorted((DATA / "pyprof_kernels").glob("*.gzip"))
-    if not files:
-        pytest.skip(f"no profiles in {DATA}: set PALEO_LITE_DATA")
-    book = read_durations([DATA / "derived" / "cartesius_batch_durations_recovered.csv"])
+    files = sorted((SURFBOARD / "pyprof_kernels").glob("*.gzip"))
+    book = read_durations([SURFBOARD / "derived" / "cartesius_batch_durations_recovered.csv"])
     return report_scaled([Profile(p, "pyprof", PyprofParquet(), parse_name(p.name)) for p in files], book, K40M)
 
 
 def section(start, stop):
-    text = (DATA / "notebook_outputs" / "gpu_efficiency.txt").read_text()
+    text = (SURFBOARD / "notebook_outputs" / "gpu_efficiency.txt").read_text()
     return text[text.index(start) : text.index(stop) if stop else len(text)]
 
 
@@ -104,9 +101,7 @@ def test_group_means(surfboard, by, start, stop):
 @pytest.mark.needs_data
 def test_initialisation_from_real_tau_intervals(tmp_path):
     """The runs of one batch are real; a run's own intervals were not found, so 50 batches are put on top of them."""
-    real = DATA / "mpi" / "batch1_5runs_interval.gzip"
-    if not real.is_file():
-        pytest.skip(f"no {real}: set PALEO_LITE_DATA")
+    real = SURFBOARD / "mpi" / "batch1_5runs_interval.gzip"
     import pandas
 
     frame = pandas.read_parquet(real)

@@ -5,15 +5,14 @@ Tests: efficiency/analysis.py, efficiency/iterations.py, efficiency/parameters.p
 
 from __future__ import annotations
 
-import os
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from measured import DATA
 from paleo_lite.efficiency.analysis import measure_efficiency, steady_figures
 from paleo_lite.efficiency.durations import read_durations
 from paleo_lite.efficiency.files import examiner
@@ -28,8 +27,8 @@ from strategies import CUTS, pieces
 
 pytestmark = pytest.mark.slow
 
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "surfboard"
-FOLDER = DATA / "pyprof_kernels"
+SURFBOARD = DATA / "surfboard"
+FOLDER = SURFBOARD / "pyprof_kernels"
 ONE = FOLDER / "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"
 PEAK = 4.29e12
 CONV = "N=2,C=4,H=8,W=8,K=6,P=8,Q=8,R=3,S=3,ph=1,pw=1,U=1,V=1,dh=1,dw=1,g=1,fp32,"
@@ -39,9 +38,7 @@ LINEAR = "M=5,N=2,K=6,fp32,"
 
 @pytest.fixture(scope="module")
 def surfboard():
-    if not FOLDER.is_dir():
-        pytest.skip(f"no {FOLDER}: set PALEO_LITE_DATA")
-    durations = read_durations([DATA / "derived" / "cartesius_batch_durations_recovered.csv"])
+    durations = read_durations([SURFBOARD / "derived" / "cartesius_batch_durations_recovered.csv"])
     device = find_device("k40m")
     return measure_efficiency([FOLDER], device, group_by=["batch_size"], durations=durations)
 
@@ -84,7 +81,7 @@ def test_near_the_derived_totals(surfboard):
     """Means over 24 iterations, made by somebody else's code; ours are medians."""
     import csv
 
-    with (DATA / "derived" / "k40m_resnet50_totals.csv").open() as file:
+    with (SURFBOARD / "derived" / "k40m_resnet50_totals.csv").open() as file:
         derived = {row["file"]: row for row in csv.DictReader(file)}
     for row in surfboard.rows:
         other = derived.get(row["file"])
@@ -98,8 +95,6 @@ def test_near_the_derived_totals(surfboard):
 def test_the_rules_count_what_pyprof_counts():
     """Where pyprof has a count for a forward convolution or product by one kernel, the rules give the same."""
     pandas = pytest.importorskip("pandas")
-    if not ONE.is_file():
-        pytest.skip(f"no {ONE}: set PALEO_LITE_DATA")
     frame = pandas.read_parquet(ONE)
     counted = frame[(frame["FLOPs"] > 0) & (frame["Direction"] == "fprop") & frame["Op"].isin(["conv2d", "linear"])]
     pairs = counted[["Op", "Params", "FLOPs", "Bytes"]].drop_duplicates()
@@ -113,8 +108,6 @@ def test_the_rules_count_what_pyprof_counts():
 
 @pytest.mark.needs_data
 def test_any_split_of_a_real_file_gives_the_same_iteration():
-    if not ONE.is_file():
-        pytest.skip(f"no {ONE}: set PALEO_LITE_DATA")
     rows = list(open_profile(ONE).batches(COLUMNS))
     assert len(rows) == 1
     whole = steady_state(find_runs(rows[0]))
@@ -289,9 +282,7 @@ def test_parameters_are_read_as_data():
 @pytest.mark.needs_data
 def test_other_formats_go_the_same_way():
     """A Chrome trace has start times and no labels."""
-    folder = DATA.parent / "profiles"
-    if not folder.is_dir():
-        pytest.skip(f"no {folder}: set PALEO_LITE_DATA")
+    folder = DATA / "profiles"
     trace = next((folder / "torch_chrome_trace_resnet50").iterdir())
     finding = examiner("steady", None)(trace)
     assert not finding.error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from strategies import kernels
 
 pytest.importorskip("pyarrow")
 
+from measured import DATA
 from paleo_lite.efficiency.kernels import report_kernels
 from paleo_lite.efficiency.timeline import read_timeline
 from paleo_lite.errors import BadProfile, BadValue
@@ -23,8 +23,8 @@ from paleo_lite.hardware import find_device
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.table import Profile, batch_of
 
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "profiles"
-TRACE = DATA / "torch_chrome_trace_resnet50" / "resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz"
+PROFILES = DATA / "profiles"
+TRACE = PROFILES / "torch_chrome_trace_resnet50" / "resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz"
 
 NAMES = {"volta_sgemm_128x64_nn": "gemm", "cudnn::bn_fw_tr_1C11_kernel_NCHW": "batch_norm"}
 SINCE_1970_NS = 1_623_143_089_000_000_000
@@ -87,8 +87,6 @@ def test_what_has_no_timeline_is_refused_in_words():
 
 @pytest.mark.needs_data
 def test_a_real_trace_adds_up_to_its_kernels():
-    if not TRACE.exists():
-        pytest.skip(f"no {TRACE}: set PALEO_LITE_DATA")
     profile = open_profile(TRACE, None)
     timeline = read_timeline(profile, 200)
     report = report_kernels(profile, find_device("v100-sxm2"), "fp32")

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import csv
-import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from measured import REFERENCES
 from paleo_lite.errors import UnknownPrecision
 from paleo_lite.hardware.device import Device, Peak
 from paleo_lite.hardware.registry import key
 from paleo_lite.units import parse_quantity
 
 ROOT = Path(__file__).parents[2]
-REFERENCES = Path(os.environ.get("PALEO_LITE_REFERENCES") or ROOT / "../shared/references")
 
 
 def load(name: str) -> Device:
@@ -61,8 +60,6 @@ FIGURES = {  # column: (figure of a device, unit, factor from the column's unit)
 
 def reference_rows() -> dict[str, dict[str, str]]:
     path = REFERENCES / "gpus.csv"
-    if not path.is_file():
-        pytest.skip(f"no reference table at {path}: set PALEO_LITE_REFERENCES")
     with path.open(encoding="utf-8", newline="") as file:
         return {row["id"]: row for row in csv.DictReader(file)}
 

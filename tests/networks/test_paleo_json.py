@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-from pathlib import Path
 
 import pytest
 
+from measured import REFERENCES
 from paleo_lite.counting import count
 from paleo_lite.errors import BadDescriptor
 from paleo_lite.networks import find_network
 from paleo_lite.networks.paleo_json import is_paleo_json, read_paleo_json
 
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data")
-NETWORKS = DATA.parent / "references" / "paleo_networks"
+NETWORKS = REFERENCES / "paleo_networks"
 
 
 def conv(parents, filter, padding="SAME", stride=1, **more):
@@ -60,8 +58,6 @@ def rebuilt(name):
 @pytest.mark.needs_data
 @pytest.mark.parametrize("name", ["alex_v2", "inception_v3", "nin", "overfeat", "vgg16"])
 def test_shipped_networks_are_those_of_the_release(name):
-    if not NETWORKS.is_dir():
-        pytest.skip(f"no {NETWORKS}: set PALEO_LITE_DATA")
     shipped, fresh = find_network(f"paleo_{name}"), read(rebuilt(name))
     assert shipped.layers == fresh.layers
     assert shipped.inputs == fresh.inputs

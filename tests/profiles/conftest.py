@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+from measured import DATA
 from paleo_lite.errors import BadProfile, UnknownFormat
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.table import SCHEMA
@@ -18,11 +18,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """The folder of measured data, from PALEO_LITE_DATA; skips the test where it is absent."""
-    folder = Path(os.environ.get("PALEO_LITE_DATA") or ROOT.parent / "shared" / "data")
-    if not (folder / "profiles").is_dir():
-        pytest.skip(f"no profiles in {folder}: set PALEO_LITE_DATA")
-    return folder
+    """The folder of published measurements, of tests marked `needs_data`."""
+    return DATA
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,10 @@ Tests: scaling/paleo_parts.py.
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 
+from measured import DATA
 from paleo_lite.counting import Layer
 from paleo_lite.errors import BadValue, CountFailed, UnknownName
 from paleo_lite.networks import Network, find_network
@@ -20,7 +19,6 @@ from paleo_lite.timing.paleo import DEVICES
 
 pytestmark = pytest.mark.slow
 
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data")
 TABLE = DATA / "paleo" / "precompute_subset.json"
 ITERATIONS = 90 * 1.2e6 / 128  # of the hybrid case: 90 epochs of 1.2 M images in batches of 128
 TREE = {"workers": [1, 2, 4, 8], "batch_size": 128, "ppp": 0.46, "ppp_comm": 0.75}
@@ -28,8 +26,6 @@ TREE = {"workers": [1, 2, 4, 8], "batch_size": 128, "ppp": 0.46, "ppp_comm": 0.7
 
 @pytest.fixture(scope="module")
 def published():
-    if not TABLE.is_file():
-        pytest.skip(f"no {TABLE}: set PALEO_LITE_DATA")
     return json.loads(TABLE.read_text())
 
 

@@ -6,12 +6,11 @@ Tests: timing/gemm_times.py.
 from __future__ import annotations
 
 import math
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from measured import DATA
 from paleo_lite.api import default_model
 from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.hardware import Machine, find_device
@@ -141,9 +140,6 @@ def test_a_precision_that_the_device_lacks():
         time_gemms(1, 1, 1, "fp16", ROOFLINE, machine=Machine(find_device("k80")))
 
 
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data")
-
-
 @pytest.mark.needs_data
 @pytest.mark.parametrize(
     ("gpu", "device", "precision", "at_most"),
@@ -158,8 +154,6 @@ def test_products_that_no_calibration_has_seen(gpu, device, precision, at_most):
     """DeepBench's training set: the median error that docs/gemm.md reports, which beats the roofline's."""
     pandas = pytest.importorskip("pandas")
     path = DATA / "measured" / "deepbench_gemm.csv.gz"
-    if not path.is_file():
-        pytest.skip(f"no {path}: set PALEO_LITE_DATA")
     rows = pandas.read_csv(path).query("mode == 'train' and unit == 'ms' and gpu == @gpu")
     rows = rows[rows["precision"].str.startswith(precision)]
     assert len(rows) == 160

@@ -5,12 +5,10 @@ Tests: timing/checkpointing.py, timing/options.py.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 import paleo_lite as pl
+from measured import DATA
 from paleo_lite.counting import INPUT, Layer
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.hardware import find_device
@@ -211,22 +209,16 @@ def test_options_that_nobody_knows_are_refused(options, says) -> None:
         TrainingOptions(**options)
 
 
-DATA = Path(os.environ.get("PALEO_LITE_DATA", Path(pl.__file__).parents[2] / "shared" / "data")) / "measured"
 STEPS = (512, 384, 256, 192, 128, 96, 64, 48, 32)
 """Batches that the benchmark of pytorch-image-models tries in turn until one fits."""
 
 
 @pytest.fixture(scope="module")
 def published_runs():
-    if not DATA.is_dir():
-        pytest.skip(f"no published measurements in {DATA}: set PALEO_LITE_DATA")
     from validation.steps.published import published_steps
 
-    return [
-        run
-        for run in published_steps(DATA).measurements
-        if run.image_size in (0, find_network(run.network).inputs[0][-1])
-    ]
+    found = published_steps(DATA / "measured").measurements
+    return [run for run in found if run.image_size in (0, find_network(run.network).inputs[0][-1])]
 
 
 @pytest.mark.needs_data

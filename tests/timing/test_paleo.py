@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from measured import REFERENCES
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.networks import find_network
 from paleo_lite.timing.paleo import DEVICES, find_paleo_device, paleo_times, update_ms
 
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data")
-TABLES = DATA.parent / "references" / "paleo_layers"
+TABLES = REFERENCES / "paleo_layers"
 COLUMNS = {"fwd": 0, "bwd_data": 1, "bwd_filter": 2}
 
 
 @pytest.mark.needs_data
 def test_every_layer_of_the_published_tables():
     """Eleven tables of the last revision, GEMM mode, PPP 1: arithmetic and memory of every layer and pass, to 1e-6."""
-    tables = sorted(TABLES.glob("*.csv")) if TABLES.is_dir() else []
-    if not tables:
-        pytest.skip(f"no {TABLES}: set PALEO_LITE_DATA")
+    tables = sorted(TABLES.glob("*.csv"))
     compared = 0
     for table in tables:
         name, device, batch = re.fullmatch(r"(.+)_(K40|TITAN_X)_b(\d+)_ppp1.0_gemm", table.stem).groups()

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
+from measured import DATA
 from paleo_lite.cli import main
 from paleo_lite.cli import predict as predict_command
 from paleo_lite.counting import count
@@ -221,12 +220,10 @@ def test_not_even_one_sample_is_an_answer() -> None:
         pl.predict("vgg16", gpu="k80-die", fit_batch=True, batch_size=4)
 
 
-DATA = Path(os.environ.get("PALEO_LITE_DATA", Path(pl.__file__).parents[2] / "shared" / "data"))
 MEASURED = DATA / "measured" / "torchvision_fp16_fp32_fp64.csv"
 
 
 @pytest.mark.needs_data
-@pytest.mark.skipif(not MEASURED.is_file(), reason=f"no {MEASURED}: set PALEO_LITE_DATA")
 @pytest.mark.parametrize(("gpu", "name"), [("titan-rtx", "TITAN RTX"), ("titan-xp", "TITAN Xp")])
 def test_fp16_gains_what_was_measured(gpu: str, name: str) -> None:
     """A course says 1.5x to 5x for common models. Measured at batch 12: at most 2.7x with tensor cores."""

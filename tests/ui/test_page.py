@@ -16,6 +16,7 @@ pytest.importorskip("altair")
 from streamlit.testing.v1 import AppTest
 
 import paleo_lite as pl
+from measured import DATA
 from paleo_lite.scaling.job import Settings
 from paleo_lite.ui import view as view_module
 from paleo_lite.ui.controls import KEY
@@ -237,7 +238,7 @@ def test_every_choice_can_be_drawn():
 
 def uploaded(page, name, content):
     if not hasattr(AppTest, "file_uploader"):
-        pytest.skip("this Streamlit's AppTest uploads no files")
+        pytest.skip("this version of Streamlit cannot upload files in a test")
     page.file_uploader[0].set_value((name, content, "application/octet-stream")).run()
     assert not page.exception
     return page
@@ -284,11 +285,7 @@ def test_a_file_that_is_no_profile_is_refused_in_a_sentence(name, content, sente
 
 @pytest.mark.needs_data
 def test_real_profiles_are_shown(request):
-    import os
-
-    folder = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "profiles"
-    if not folder.is_dir():
-        pytest.skip(f"no profiles in {folder}: set PALEO_LITE_DATA")
+    folder = DATA / "profiles"
     page = opened(view="profile", gpu="k40m")
     for path in (
         folder / "nvprof_gpu_trace_csv" / "matrixMul_trace.csv",

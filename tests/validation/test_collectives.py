@@ -6,7 +6,6 @@ Tests: report/links.py.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import msgspec
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from measured import DATA
 from paleo_lite.errors import BadFile, BadValue, CalibrationFailed
 from paleo_lite.files import shipped
 from paleo_lite.hardware import read_links
@@ -36,18 +36,11 @@ pytestmark = pytest.mark.slow
 
 pytest.importorskip("scipy")
 
-ROOT = Path(__file__).resolve().parents[2]
-MEASURED = Path(os.environ.get("PALEO_LITE_DATA", ROOT.parent / "shared" / "data")) / "measured"
+MEASURED = DATA / "measured"
 SHARES = ((2, 0.8), (4, 0.7), (8, 0.6))
 TRUE = LinkRate(
     "true", 10e9, 2e-6, 0.6, start_s=1e-5, ramp_s=4e-6, switch_s=2e-5, small_share=0.4, ppp_at=SHARES
 )  # fmt: skip
-
-
-def data(test):  # type: ignore[no-untyped-def]
-    """Marks of a test that reads the published measurements."""
-    absent = pytest.mark.skipif(not MEASURED.is_dir(), reason=f"no published measurements in {MEASURED}")
-    return pytest.mark.needs_data(absent(test))
 
 
 def run(*arguments: str) -> Result:
@@ -98,7 +91,7 @@ def test_nothing_to_fit() -> None:
         validate_collectives(exchanges_of(TRUE)[:9])
 
 
-@data
+@pytest.mark.needs_data
 def test_every_row_is_read_or_counted() -> None:
     found = published_exchanges(MEASURED)
     lines = sum(len((MEASURED / name).read_text().splitlines()) - 1 for name in FILES)
@@ -108,7 +101,7 @@ def test_every_row_is_read_or_counted() -> None:
     assert found.left_out["point-to-point of bridged pairs: the same rows for A100 and H100"] == 2 * 63
 
 
-@data
+@pytest.mark.needs_data
 def test_units_are_understood() -> None:
     """All-reduces of two devices cross every link at a rate that it has; between two sockets PCIe is slow.
 
@@ -148,7 +141,7 @@ def test_shipped_links_meet_single_measurements() -> None:
         assert predicted_s == pytest.approx(measured_ms / 1e3, rel=0.12)
 
 
-@data
+@pytest.mark.needs_data
 def test_shipped_files_come_out_again_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tomli_w")
     chosen = {"gb200", "h100-bridged", "pcie3-one-socket"}
@@ -162,7 +155,7 @@ def test_shipped_files_come_out_again_bit_for_bit(tmp_path: Path, monkeypatch: p
     }
 
 
-@data
+@pytest.mark.needs_data
 def test_held_out_errors_hold() -> None:
     """What docs/accuracy.md promises of all-reduce: a link beats its data sheet everywhere, sizes held out."""
     chosen = [each for each in published_exchanges(MEASURED).exchanges if each.operation == "all-reduce"]
@@ -174,7 +167,7 @@ def test_held_out_errors_hold() -> None:
     assert np.mean([abs(point.error) for point in points if point.held_out == "sizes"]) < 0.10
 
 
-@data
+@pytest.mark.needs_data
 def test_the_command() -> None:
     shown = run("--data", str(MEASURED.parent), "--split", "collectives", "--gpu", "h200-sxm")
     assert shown.exit_code == 0, shown.output

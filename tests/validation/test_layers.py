@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from measured import DATA
 from paleo_lite.counting import Layer
 from paleo_lite.errors import BadFile, BadValue, PaleoError
 from validation.__main__ import main
@@ -22,19 +22,9 @@ from validation.layers.timed import LayerTime, Operation
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("PALEO_LITE_DATA", ROOT.parent / "shared" / "data"))
 MEASURED = DATA / "measured"
 
 pytest.importorskip("scipy")
-
-
-def data(test: Any) -> Any:
-    """Marks of a test that reads the published measurements."""
-    skip = pytest.mark.skipif(
-        not MEASURED.is_dir(), reason=f"no published measurements in {MEASURED}: set PALEO_LITE_DATA"
-    )
-    return pytest.mark.needs_data(skip(test))
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -51,7 +41,7 @@ def one_layer(time_s: float, channels: int, batch_size: int = 8, phase: str = "i
     )  # fmt: skip
 
 
-@data
+@pytest.mark.needs_data
 def test_sizes_are_those_that_the_sources_count() -> None:
     """Their own GFLOP columns: TensorFlow's and DeepBench's forward pass, 2 per multiply-accumulate."""
     checked = 0
@@ -69,7 +59,7 @@ def test_sizes_are_those_that_the_sources_count() -> None:
     assert checked > 300
 
 
-@data
+@pytest.mark.needs_data
 def test_a_tensorflow_training_step_updates_input_and_target() -> None:
     """benchmark_conv.py keeps both as trainable variables; Adam reads 4 and writes 3 numbers for each of theirs."""
     (row,) = (
@@ -89,7 +79,7 @@ def test_a_tensorflow_training_step_updates_input_and_target() -> None:
     assert runs.features.bytes[names.index("variable")] == 7 * 749 * 1040 * 49 * 4
 
 
-@data
+@pytest.mark.needs_data
 def test_a_sample_holds_the_same_rows_whatever_their_order(tmp_path: Path) -> None:
     for name in FILES:
         table = rows(name)[:3000]
@@ -106,7 +96,7 @@ def test_a_sample_holds_the_same_rows_whatever_their_order(tmp_path: Path) -> No
     assert len(one.layers) + sum(one.left_out.values()) == 3000 * 3 + len(rows("deepbench_gemm.csv.gz")) + 3000
 
 
-@data
+@pytest.mark.needs_data
 def test_flagged_rows_and_devices_without_a_file_are_left_out() -> None:
     found = published_layers(MEASURED, gpus=["mi25"])
     flagged = [row for row in rows("deepbench_conv.csv.gz") if row["check"]]
@@ -115,7 +105,7 @@ def test_flagged_rows_and_devices_without_a_file_are_left_out() -> None:
     assert len([t for t in found.layers if t.kind == "conv"]) == 282 - sum(row["gpu"] == "MI25" for row in flagged)
 
 
-@data
+@pytest.mark.needs_data
 def test_layers_are_held_out_in_one_command() -> None:
     """Better than launch and roofline, the three parameters that trials reached 28 to 33 % with."""
     result = CliRunner().invoke(
@@ -154,7 +144,7 @@ def test_too_few_layers_and_a_folder_without_files_are_named(tmp_path: Path) -> 
     assert result.exit_code == 1 and "cannot be read" in result.output
 
 
-@data
+@pytest.mark.needs_data
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -177,7 +167,7 @@ def test_a_damaged_row_is_named(tmp_path: Path, change: Any, message: str) -> No
         validate_layers(published_layers(tmp_path).layers)
 
 
-@data
+@pytest.mark.needs_data
 def test_a_file_that_was_cut_off_is_named(tmp_path: Path) -> None:
     name = next(iter(FILES))
     (tmp_path / name).write_bytes((MEASURED / name).read_bytes()[:100_000])

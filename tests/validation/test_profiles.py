@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from measured import DATA
 from paleo_lite.errors import BadProfile, BadValue
 from validation.__main__ import main
 from validation.profiles.hold_out import validate_profiles
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("PALEO_LITE_DATA", ROOT.parent / "shared" / "data"))
 PROFILES = DATA / "surfboard" / "pyprof_kernels"
 
 pytest.importorskip("scipy")
 pytest.importorskip("pyarrow")
-
-
-def data(test: Any) -> Any:
-    """Marks of a test that reads the profiles."""
-    skip = pytest.mark.skipif(not PROFILES.is_dir(), reason=f"no profiles in {PROFILES}: set PALEO_LITE_DATA")
-    return pytest.mark.needs_data(skip(test))
 
 
 @pytest.fixture
@@ -39,7 +30,7 @@ def two_sizes(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@data
+@pytest.mark.needs_data
 def test_the_k40m_at_batch_64_by_class(two_sizes: Path) -> None:
     """SURFBoard: forward 424 to 430 ms, backward 922 to 938 ms at batch 64, 53 convolutions."""
     result = CliRunner().invoke(main, ["accuracy", "--data", str(two_sizes), "--split", "profile", "--format", "json"])
@@ -60,7 +51,7 @@ def test_the_k40m_at_batch_64_by_class(two_sizes: Path) -> None:
     assert "conv_3x3" in page.output and max(map(len, page.output.splitlines())) <= 80
 
 
-@data
+@pytest.mark.needs_data
 def test_one_batch_size_is_not_enough(two_sizes: Path) -> None:
     folder = two_sizes / "surfboard" / "pyprof_kernels"
     only = list(folder.glob("*_32_*"))

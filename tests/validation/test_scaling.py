@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
+from measured import DATA
 from paleo_lite.errors import BadFile
 from paleo_lite.scaling.platforms import find_platform, platform_names
 from paleo_lite.units import parse_quantity
@@ -16,8 +14,6 @@ from validation.scaling.platforms import platforms_of
 from validation.scaling.published import surfboard_scaling, tensorflow_scaling
 
 pytestmark = pytest.mark.slow
-
-DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
 HEAD = (
     "source,gpu,network,batch_size,image_size,framework_version,precision,phase,n_gpus,ms_per_iter,images_per_s,extra\n"
@@ -59,8 +55,6 @@ def test_reading_surfboard(tmp_path):
 
 @pytest.fixture(scope="module")
 def truth():
-    if not DATA.is_dir():
-        pytest.skip(f"no measured data in {DATA}")
     return validate_scaling(DATA)
 
 

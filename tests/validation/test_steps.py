@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import gzip
-import os
 from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from measured import DATA
 from paleo_lite.calibration.calibrate import order, runs_of
 from paleo_lite.calibration.pool import MeasuredDevices, pooled_model
 from paleo_lite.calibration.store import make_calibration, write_calibration
@@ -30,22 +30,9 @@ from validation.steps.timm import SAME, published_timm
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("PALEO_LITE_DATA", ROOT.parent / "shared" / "data"))
 MEASURED = DATA / "measured"
 
 pytest.importorskip("scipy")
-needs_data = [
-    pytest.mark.needs_data,
-    pytest.mark.skipif(not MEASURED.is_dir(), reason=f"no published measurements in {MEASURED}: set PALEO_LITE_DATA"),
-]
-
-
-def data(test):  # type: ignore[no-untyped-def]
-    """Marks of a test that reads the published measurements."""
-    for mark in needs_data:
-        test = mark(test)
-    return test
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -54,7 +41,7 @@ def rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@data
+@pytest.mark.needs_data
 @pytest.mark.parametrize(
     ("read", "file"),
     list(zip(SOURCES, ("torchvision_fp16_fp32_fp64.csv", "networks.csv", "timm_rtx3090_rtx4090.csv.gz"), strict=True)),
@@ -67,7 +54,7 @@ def test_every_row_is_read_or_counted(read, file: str) -> None:  # type: ignore[
     assert len(found.measurements) > 0.6 * kept
 
 
-@data
+@pytest.mark.needs_data
 def test_networks_are_those_of_the_source() -> None:
     found = published_networks(MEASURED).measurements
     assert {m.gpu for m in found} == {
@@ -91,7 +78,7 @@ def test_networks_are_those_of_the_source() -> None:
     assert {m.network for m in found if "tensorflow" in m.source} == {"resnet50-caffe", "inception_v3", "vgg16"}
 
 
-@data
+@pytest.mark.needs_data
 def test_timm_networks_have_as_many_parameters() -> None:
     """The file's own column, in millions. Inception v3 has 3.33 M more here, in a classifier for training only."""
     millions = {row["network"]: float(row["param_count_m"]) for row in rows("timm_rtx3090_rtx4090.csv.gz")}
@@ -100,7 +87,7 @@ def test_timm_networks_have_as_many_parameters() -> None:
         assert find_network(same).parameters / 1e6 - extra == pytest.approx(millions[name], abs=0.006), name
 
 
-@data
+@pytest.mark.needs_data
 def test_automatic_mixed_precision_is_fp16_and_vgg16_is_faster_than_vgg19() -> None:
     found = published_timm(MEASURED)
     assert {m.precision for m in found.measurements} == {"fp16"}
@@ -110,7 +97,7 @@ def test_automatic_mixed_precision_is_fp16_and_vgg16_is_faster_than_vgg19() -> N
     assert found.left_out["VGG16 slower than VGG19, which contains it"] == 2
 
 
-@data
+@pytest.mark.needs_data
 def test_a_shipped_calibration_comes_out_again_bit_for_bit(tmp_path: Path) -> None:
     pytest.importorskip("tomli_w")
     everything = published_steps(MEASURED).measurements
@@ -129,7 +116,7 @@ def test_a_folder_without_the_files_is_named(tmp_path: Path) -> None:
         published_steps(tmp_path)
 
 
-@data
+@pytest.mark.needs_data
 def test_nine_of_ten_measurements_lie_in_their_90_percent_interval() -> None:
     """Every measured device as if nobody had measured it, and under whatever software: 85 to 95 % lie inside."""
     groups = defaultdict(list)

@@ -10,13 +10,13 @@ import hashlib
 import html
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("altair")
 
 import paleo_lite as pl
+from measured import DATA
 from paleo_lite.counting import PHASES
 from paleo_lite.files import shipped
 from paleo_lite.report.page.alternatives import Alternative, Alternatives, help_content
@@ -250,12 +250,7 @@ def test_what_helps_is_ordered_by_gain():
 
 @pytest.mark.needs_data
 def test_real_profiles(write, tmp_path):
-    import os
-
-    root = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[4] / "shared" / "data")
-    folder = root / "profiles"
-    if not folder.is_dir():
-        pytest.skip(f"no profiles in {folder}: set PALEO_LITE_DATA")
+    folder = DATA / "profiles"
     sources = [folder / "ncu_csv" / "saxpy.csv", folder / "nvprof_summary_text" / "k80_tf2_mnist.txt",
                *sorted((folder / "torch_chrome_trace_resnet50").glob("*.gz"))]  # fmt: skip
     for number, path in enumerate(sources):
@@ -263,7 +258,7 @@ def test_real_profiles(write, tmp_path):
         assert len(text.encode()) < 1e6
         Reader(text)
     assert "No timeline" not in text  # of the trace, which has start times
-    kernels = sorted((root / "surfboard" / "pyprof_kernels").glob("run_0_config_1_2*dali-gpu_32_fp16*"))[0]
+    kernels = sorted((DATA / "surfboard" / "pyprof_kernels").glob("run_0_config_1_2*dali-gpu_32_fp16*"))[0]
     text = write("--profile", kernels, "--gpu", "k40m", output=tmp_path / "pyprof.html")
     share = re.search(r'Of peak FLOP/s</dt><dd class="value">([\d.]+)%', text)
     # By SURFBoard's own batch durations: 777.2 GFLOP in 0.7568 s (8 nodes) of 4.29 TFLOP/s.
