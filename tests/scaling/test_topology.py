@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from paleo_lite.errors import AmbiguousName, BadFile, BadValue, PaleoError, UnknownName
 from paleo_lite.scaling.collectives import COLLECTIVES, LinkRate, all_reduce_time_s, least_bytes
-from paleo_lite.scaling.topology import EXACT, Topology, choose_collective, exchange_time_s, flat, parse_topology
+from paleo_lite.scaling.exchange import EXACT, choose_collective, exchange_time_s
+from paleo_lite.scaling.topology import Topology, flat, parse_topology
 
 ISSUE = "2x k40m @ pcie3, 16 nodes @ infiniband"
 INSIDE, BETWEEN = LinkRate("inside", 10e9), LinkRate("between", 1e9)
