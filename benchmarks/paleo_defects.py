@@ -13,11 +13,11 @@ from typing import NamedTuple
 import msgspec
 
 from paleo_lite.counting import count
-from paleo_lite.counting.paleo import parameter_bytes
 from paleo_lite.networks import find_network
-from paleo_lite.scaling.paleo import exchange_ms, paleo_link, paleo_scale
-from paleo_lite.scaling.paleo_parts import hybrid_ms
-from paleo_lite.timing.paleo import DEVICES, find_paleo_device, paleo_times, transfer_ms, update_ms
+from paleo_lite.paleo.layers import parameter_bytes
+from paleo_lite.paleo.model_parallel import hybrid_ms
+from paleo_lite.paleo.scale import exchange_ms, paleo_link, paleo_scale
+from paleo_lite.paleo.simulator import DEVICES, find_paleo_device, paleo_times, transfer_ms, update_ms
 
 DECIMAL = 1e9 / 2**30
 """The bandwidth, in what PALEO takes for GB/s, that moves as many bytes as the data sheet says."""

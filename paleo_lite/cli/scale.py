@@ -135,8 +135,8 @@ _PALEO_KNOWS = frozenset(
 
 def _paleo(revision: str, asked: dict[str, Any]) -> ScaleTable:
     """What the released PALEO says, in the same table."""
+    from ..paleo.scale import paleo_scale
     from ..scaling.cost import make_budget, priced
-    from ..scaling.paleo import paleo_scale
     from ..scaling.run import Request
     from ..scaling.table import ScaleTable
 

@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..counting.paleo import REVISIONS, one_of, parameter_bytes
 from ..errors import BadValue
 from ..hardware import Device, read_links
 from ..networks import Network, find_network
-from ..timing.paleo import PaleoDevice, find_paleo_device, paleo_times, update_ms
-from .collectives import LinkRate
-from .links import link_rate
-from .paleo_parts import branches, hybrid_ms, lower_bound, width
-from .rows import ScaleRow
+from ..scaling.collectives import LinkRate
+from ..scaling.links import link_rate
+from ..scaling.rows import ScaleRow
+from .layers import REVISIONS, one_of, parameter_bytes
+from .model_parallel import branches, hybrid_ms, lower_bound, width
+from .simulator import PaleoDevice, find_paleo_device, paleo_times, update_ms
 
 COLLECTIVES = ("one-to-all", "tree", "butterfly", "butterfly-mixing")
 STRATEGIES = ("data", "hybrid", "model-lower", "model-upper")
@@ -86,7 +86,7 @@ def paleo_scale(
     overlap : bool
         PALEO's ``use_pipeline``: memory traffic and arithmetic of a layer hide behind each other.
     algorithm : str
-        How convolutions are computed: one of `paleo_lite.counting.paleo.ALGORITHMS`.
+        How convolutions are computed: one of `paleo_lite.paleo.layers.ALGORITHMS`.
 
     Returns
     -------

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from ..errors import BadDescriptor
-from .builder import Blob, Builder, check_input
-from .network import Network
+from ..networks import Network
+from ..networks.builder import Blob, Builder, check_input
 
 TYPES = (
     "Input", "Convolution", "Pooling", "AvgPool", "InnerProduct", "Concatenate", "Elementwise", "Softmax", "Reshape",
@@ -55,17 +55,8 @@ class _Head(msgspec.Struct, frozen=True):
     layers: dict[str, msgspec.Raw] = {}
 
 
-def is_paleo_json(data: bytes) -> bool:
-    """Whether a JSON file is one of PALEO's rather than a descriptor."""
-    try:
-        head = msgspec.json.decode(data, type=_Head)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return head.format is None and bool(head.layers)
-
-
-def read_paleo_json(data: bytes, where: str, image_size: int | None = None) -> Network:
-    """Read one of PALEO's network files.
+def read_paleo_json(data: bytes, where: str, image_size: int | None = None) -> Network | None:
+    """Read one of PALEO's network files; None for what is none, such as a descriptor.
 
     Parameters
     ----------
@@ -79,8 +70,14 @@ def read_paleo_json(data: bytes, where: str, image_size: int | None = None) -> N
     Raises
     ------
     BadDescriptor
-        If it is no such file, or describes no network: the message names the layer and what is wrong with it.
+        If it describes no network: the message names the layer and what is wrong with it.
     """
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if head.format is not None or not head.layers:
+        return None
     try:
         found = msgspec.json.decode(data, type=_File)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -258,4 +255,4 @@ def _reshaped(builder: Builder, name: str, blob: Blob, shape: list[int]) -> tupl
     return (1, sizes[-1], *sizes[:-1])
 
 
-__all__ = ["TYPES", "is_paleo_json", "read_paleo_json"]
+__all__ = ["TYPES", "read_paleo_json"]

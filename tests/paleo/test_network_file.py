@@ -12,7 +12,7 @@ import pytest
 from paleo_lite.counting import count
 from paleo_lite.errors import BadDescriptor
 from paleo_lite.networks import find_network
-from paleo_lite.networks.paleo_json import is_paleo_json, read_paleo_json
+from paleo_lite.paleo.network_file import read_paleo_json
 
 DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data")
 NETWORKS = DATA.parent / "references" / "paleo_networks"
@@ -160,7 +160,7 @@ def test_files_are_told_apart(tmp_path):
     assert find_network(str(path)).layer("c").outputs == ((1, 8, 32, 32),)
     assert find_network(str(path), 64).layer("c").outputs == ((1, 8, 64, 64),)
     for text in (b"", b"[]", b'{"layers": {}}', b'{"format": 1, "layers": {"a": {}}}', b"\xff"):
-        assert not is_paleo_json(text)
+        assert read_paleo_json(text, "net.json") is None
     path.write_text('{"format": 1}')
     with pytest.raises(BadDescriptor, match="missing required field"):
         find_network(str(path))

@@ -11,9 +11,9 @@ import pytest
 from paleo_lite.counting import Layer
 from paleo_lite.errors import BadValue, CountFailed, UnknownName
 from paleo_lite.networks import Network, find_network
-from paleo_lite.scaling.paleo import PLATFORMS, paleo_scale
-from paleo_lite.scaling.paleo_parts import branches, hybrid_ms, width
-from paleo_lite.timing.paleo import DEVICES
+from paleo_lite.paleo.model_parallel import branches, hybrid_ms, width
+from paleo_lite.paleo.scale import PLATFORMS, paleo_scale
+from paleo_lite.paleo.simulator import DEVICES
 
 DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data")
 TABLE = DATA / "paleo" / "precompute_subset.json"

@@ -1,8 +1,8 @@
 """What the released PALEO counts (Qi, Sparks, Talwalkar, ICLR 2017; github TalwalkarLab/paleo, read from its source).
 
 Two revisions: ``first`` (b12c04b, the one behind the authors' web demo) and ``last`` (984bbf5). Each pass over a layer
-is a list of `Term`s, arithmetic or memory transfers, timed one by one (`paleo_lite.timing.paleo`). The defects of the
-original stand here on purpose and nowhere else; ``docs/paleo.md`` lists them and what each is worth.
+is a list of `Term`s, arithmetic or memory transfers, timed one by one (`simulator`). The defects of the original stand
+in this room on purpose and nowhere else; ``docs/paleo.md`` lists them and what each is worth.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ..counting.elementwise import ACTIVATIONS
+from ..counting.layer import Layer, Op
+from ..counting.rules import window_elements
 from ..errors import CountFailed, UnknownName
-from .elementwise import ACTIVATIONS
-from .layer import Layer, Op
-from .paleo_convolution import FLOAT, Term, convolution_terms
-from .rules import window_elements
+from .convolution import FLOAT, Term, convolution_terms
 
 REVISIONS = ("first", "last")
 PARTS = ("forward", "backward_data", "backward_weight")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from paleo_lite.counting import INPUT, Layer, count
-from paleo_lite.counting.paleo import REVISIONS, Term, paleo_terms, parameter_bytes
-from paleo_lite.counting.paleo_convolution import gradient_of
 from paleo_lite.errors import CountFailed, UnknownName, UnsupportedPhase
 from paleo_lite.networks import find_network
+from paleo_lite.paleo.convolution import gradient_of
+from paleo_lite.paleo.layers import REVISIONS, Term, paleo_terms, parameter_bytes
 
 
 def conv(size, channels, maps, kernel, stride=1, pad=0, out=None, parent=0, **attributes):

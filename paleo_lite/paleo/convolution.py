@@ -8,8 +8,8 @@ from __future__ import annotations
 from math import ceil, log, log2, prod, sqrt
 from typing import NamedTuple
 
+from ..counting.layer import INPUT, Layer
 from ..errors import CountFailed
-from .layer import INPUT, Layer
 
 FLOAT = 4
 """Bytes of a number: PALEO knows one precision."""
@@ -69,7 +69,7 @@ class Product(NamedTuple):
 
 
 def convolution_terms(layer: Layer, part: str, batch_size: int, revision: str, algorithm: str) -> list[Term]:
-    """What a pass over a convolution takes; see `paleo_lite.counting.paleo.paleo_terms`."""
+    """What a pass over a convolution takes; see `paleo_lite.paleo.layers.paleo_terms`."""
     if part == "backward_data":
         product = gradient_of(layer, batch_size, revision, "data")  # PALEO checks its shape even where it skips it
         if INPUT in layer.parents:

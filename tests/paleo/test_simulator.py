@@ -12,7 +12,7 @@ import pytest
 
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.networks import find_network
-from paleo_lite.timing.paleo import DEVICES, find_paleo_device, paleo_times, update_ms
+from paleo_lite.paleo.simulator import DEVICES, find_paleo_device, paleo_times, update_ms
 
 DATA = Path(os.environ.get("PALEO_LITE_DATA") or Path(__file__).parents[3] / "shared" / "data")
 TABLES = DATA.parent / "references" / "paleo_layers"

@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 
 from ..counting.layer import Layer
-from ..counting.paleo import PARTS, paleo_terms
 from ..errors import BadValue, UnknownPrecision
 from ..hardware import Device, find_device
 from ..hardware.registry import key
+from .layers import PARTS, paleo_terms
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,7 +101,7 @@ class PaleoTimes(msgspec.Struct, frozen=True, eq=False):
     names : tuple of str
     batch_sizes : ndarray of int, shape (batches,)
     compute_ms, memory_ms : ndarray, shape (batches, passes, layers)
-        Passes as in `paleo_lite.counting.paleo.PARTS`.
+        Passes as in `paleo_lite.paleo.layers.PARTS`.
     """
 
     names: tuple[str, ...]

@@ -7,10 +7,10 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple, Union
 
 from ..counting.layer import Layer, Shape
-from ..counting.paleo import parameter_bytes
 from ..errors import BadValue
 from ..networks import Network
-from ..timing.paleo import PaleoDevice, paleo_times, transfer_ms, update_ms
+from .layers import parameter_bytes
+from .simulator import PaleoDevice, paleo_times, transfer_ms, update_ms
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
