@@ -1,21 +1,23 @@
 """PALEO's convolutions: what they and their gradients are taken to be, as matrix products and by Fourier transform.
 
-Formulas read from ``layers/conv.py`` and ``profilers/flops_profiler.py`` of TalwalkarLab/paleo, both revisions.
+Source: ``layers/conv.py`` and ``profilers/flops_profiler.py``, both revisions.
 """
 
 from __future__ import annotations
 
 from math import ceil, log, log2, prod, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..counting.layer import INPUT, Layer
 from ..errors import CountFailed
 
-FLOAT = 4
-"""Bytes of a number: PALEO knows one precision."""
+FLOAT_BYTES = 4
+"""PALEO knows one precision."""
 
-_COMPLEX = 8
+_COMPLEX_BYTES = 8
 _TILE = 32
+
+Pair = tuple[int, int]
 
 
 class Term(NamedTuple):
@@ -25,187 +27,187 @@ class Term(NamedTuple):
     ----------
     compute : bool
         FLOPs, or else bytes of a transfer.
-    amount : float
+    amount : number or ndarray
+        For each batch size that was asked for.
     repeats : int
         How many times over.
     """
 
     compute: bool
-    amount: float
+    amount: Any
     repeats: int = 1
 
 
-class Product(NamedTuple):
-    """A convolution as PALEO times it, forward or standing in for a gradient; NHWC sizes of input, filter, output.
+def terms_of(flops: Any, *operands: Any) -> list[Term]:
+    """A piece of arithmetic, and one transfer for each operand (in elements)."""
+    return [Term(True, flops), *(Term(False, FLOAT_BYTES * elements) for elements in operands)]
+
+
+class Convolution(NamedTuple):
+    """A convolution of stride 1 as PALEO times it, forward or standing in for a gradient.
 
     Attributes
     ----------
-    images, height, width, channels : int
-        The input.
-    kernel : tuple of int
-        Filter height and width.
-    maps : int
-        Filters.
-    out : tuple of int
-        Output height and width.
+    images, channels : int or ndarray
+        Of the input; for the filter's gradient they change places.
+    size, kernel, out : tuple of int
+        Height and width of input, filter and output.
+    filters : int
     pads : tuple of int
         Rows and columns of zeros around the input, on either side.
     taps : int
         Elements of a filter that are not inserted zeros.
-    spread : int
+    spread : int or ndarray
         Further multiply-accumulates: input elements set among zeros.
     """
 
-    images: int
-    height: int
-    width: int
-    channels: int
-    kernel: tuple[int, int]
-    maps: int
-    out: tuple[int, int]
-    pads: tuple[int, int]
+    images: Any
+    channels: Any
+    size: Pair
+    kernel: Pair
+    filters: int
+    out: Pair
+    pads: Pair
     taps: int
-    spread: int = 0
+    spread: Any = 0
 
 
-def convolution_terms(layer: Layer, part: str, batch_size: int, revision: str, algorithm: str) -> list[Term]:
-    """What a pass over a convolution takes; see `paleo_lite.paleo.layers.paleo_terms`."""
-    if part == "backward_data":
-        product = gradient_of(layer, batch_size, revision, "data")  # PALEO checks its shape even where it skips it
-        if INPUT in layer.parents:
-            return []
-    elif part == "backward_weight":
-        product = gradient_of(layer, batch_size, revision, "weight")
+def convolution_terms(layer: Layer, pass_name: str, batch_size: Any, revision: str, algorithm: str) -> list[Term]:
+    """What a pass over a convolution takes; see `paleo_lite.paleo.layers.layer_terms`."""
+    if pass_name == "forward":
+        convolution = _forward(layer, batch_size, revision)
     else:
-        product = _forward(layer, batch_size, revision)
-    if algorithm == "gemm" or not _able(layer, part, algorithm):
-        return _gemm(product, padded=revision == "last")
-    return [] if algorithm == "winograd" else _fft(product, tiled=algorithm == "fft-tiled")
+        convolution = gradient_of(layer, pass_name, batch_size, revision)
+        if pass_name == "backward_data" and INPUT in layer.parents:
+            return []  # PALEO checks the gradient's shape even where it skips it
+    if algorithm == "gemm" or not _supports(algorithm, layer, pass_name):
+        return _by_gemm(convolution, padded=revision == "last")
+    return [] if algorithm == "winograd" else _by_fft(convolution, tiled=algorithm == "fft-tiled")
 
 
-def _able(layer: Layer, part: str, algorithm: str) -> bool:
+def _supports(algorithm: str, layer: Layer, pass_name: str) -> bool:
     """Whether cuDNN computes the layer so, as its documentation (versions 4 and 5) has it; PALEO adds: never for 1x1.
 
     Stride 1 and filters larger than the padding; FFT for padded inputs up to 256, tiled for filters up to 32, Winograd
     for 3x3. The filter gradient has neither tiles nor Winograd.
     """
-    kernel, pads = layer.weights[0][2:], layer.attributes.get("padding", (0, 0))
+    kernel, pads = _pair(layer.weights[0]), _given_pads(layer)
     if kernel == (1, 1) or set(layer.attributes["stride"]) != {1} or any(k <= p for k, p in zip(kernel, pads)):
         return False
     if algorithm == "fft":
-        return all(size + 2 * pad <= 256 for size, pad in zip(layer.inputs[0][2:], pads))
-    if part == "backward_weight":
+        return all(size + 2 * pad <= 256 for size, pad in zip(_pair(layer.inputs[0]), pads))
+    if pass_name == "backward_weight":
         return False
     return kernel == (3, 3) if algorithm == "winograd" else max(kernel) <= 32
 
 
-def _forward(layer: Layer, batch_size: int, revision: str) -> Product:
-    _, channels, height, width = layer.inputs[0]
-    _, maps, out_h, out_w = layer.outputs[0]
-    kernel_h, kernel_w = layer.weights[0][2:]
-    return Product(
-        batch_size, height, width, channels, (kernel_h, kernel_w), maps, (out_h, out_w), _pads(layer, revision),
-        kernel_h * kernel_w,
-    )  # fmt: skip
+def _pair(shape: tuple[int, ...]) -> Pair:
+    """Height and width of an NCHW shape."""
+    return shape[2], shape[3]
 
 
-def _pads(layer: Layer, revision: str) -> tuple[int, int]:
+def _given_pads(layer: Layer) -> Pair:
+    pad_h, pad_w = layer.attributes.get("padding", (0, 0))
+    return pad_h, pad_w
+
+
+def _pads(layer: Layer, revision: str) -> Pair:
     """The padding on either side.
 
     The first revision takes a SAME convolution's from the size of its input instead of its output: with a stride that
     is too large by about ``(stride - 1) / 2`` of the input.
     """
-    if revision == "first" and layer.attributes.get("same"):
-        sizes = zip(layer.inputs[0][2:], layer.attributes["stride"], layer.weights[0][2:])
-        pad_h, pad_w = (((size - 1) * stride + kernel - size) // 2 for size, stride, kernel in sizes)
-    else:
-        pad_h, pad_w = layer.attributes.get("padding", (0, 0))
+    if revision == "last" or not layer.attributes.get("same"):
+        return _given_pads(layer)
+    sizes = zip(_pair(layer.inputs[0]), layer.attributes["stride"], _pair(layer.weights[0]))
+    pad_h, pad_w = (((size - 1) * stride + kernel - size) // 2 for size, stride, kernel in sizes)
     return pad_h, pad_w
 
 
-def gradient_of(layer: Layer, batch_size: int, revision: str, wrt: str) -> Product:
+def _forward(layer: Layer, batch_size: Any, revision: str) -> Convolution:
+    inputs, outputs, kernel = layer.inputs[0], layer.outputs[0], _pair(layer.weights[0])
+    pads = _pads(layer, revision)
+    return Convolution(batch_size, inputs[1], _pair(inputs), kernel, outputs[1], _pair(outputs), pads, prod(kernel))
+
+
+def gradient_of(layer: Layer, pass_name: str, batch_size: Any, revision: str) -> Convolution:
     """The convolution of stride 1 that PALEO puts in the place of a gradient.
 
-    The gradient of the output is expanded to ``(out - 1) stride + 1``, zeros between its elements. For the ``data`` it
-    is convolved with the filters, and all those zeros count as work: too much by about the square of the stride, and of
-    the kernel where the output is a single element. For the ``weight`` it is the filter, and they do not count.
+    The gradient of the output is expanded to ``(out - 1) stride + 1``, zeros between its elements. ``backward_data``
+    convolves it with the filters, and all those zeros count as work: too much by about the square of the stride, and of
+    the kernel where the output is a single element. In ``backward_weight`` it is the filter, and they do not count.
 
     Raises
     ------
     CountFailed
         If the stand-in does not have the gradient's shape, where PALEO stops with an assertion.
     """
-    _, channels, *size = layer.inputs[0]
-    _, maps, *out = layer.outputs[0]
-    kernel = list(layer.weights[0][2:])
-    own = _pads(layer, revision)
-    before = [k - 1 - p for k, p in zip(kernel, own)]
-    expanded = [(o - 1) * s + 1 for o, s in zip(out, layer.attributes["stride"])]
-    after = [n + k - 1 - e - b for n, k, e, b in zip(size, kernel, expanded, before)]
-    if revision == "first":
-        expanded = [e + (b == a - 1) for e, a, b in zip(expanded, after, before)]
-        pads, weight_pads = before, list(own)
+    channels, filters, own_pads = layer.inputs[0][1], layer.outputs[0][1], _pads(layer, revision)
+    size, out, kernel = _pair(layer.inputs[0]), _pair(layer.outputs[0]), _pair(layer.weights[0])
+    strides = layer.attributes["stride"]
+    (high, pad_h), (wide, pad_w) = (_expanded(*axis, revision) for axis in zip(size, out, kernel, strides, own_pads))
+    expanded, pads = (high, wide), (pad_h, pad_w)
+    if pass_name == "backward_data":
+        zeros = revision == "last" and out != expanded
+        spread = batch_size * prod(out) * filters if zeros else 0
+        gradient = Convolution(batch_size, filters, expanded, kernel, channels, size, pads, prod(kernel), spread)
     else:
-        expanded = [e + (abs(b - a) == 1) for e, a, b in zip(expanded, after, before)]
-        pads = [min(a, b) for a, b in zip(after, before)]
-        weight_pads = pads if any(own) or layer.attributes.get("same") else [0, 0]
-    if wrt == "data":
-        got, wanted = [e + 2 * p - k + 1 for e, p, k in zip(expanded, pads, kernel)], size
-    else:
-        got, wanted = [n + 2 * p - e + 1 for n, p, e in zip(size, weight_pads, expanded)], kernel
-    if got != wanted:
+        if revision == "first":
+            pads = own_pads
+        elif not any(own_pads) and not layer.attributes.get("same"):
+            pads = (0, 0)
+        gradient = Convolution(channels, batch_size, size, expanded, filters, kernel, pads, prod(out))
+    shape = tuple(n + 2 * p - k + 1 for n, p, k in zip(gradient.size, gradient.pads, gradient.kernel))
+    if shape != gradient.out:
         raise CountFailed(
-            f"layer {layer.name!r}: PALEO (its {revision} revision) stops here, its {wrt} gradient comes out as "
-            f"{got[0]}x{got[1]} instead of {wanted[0]}x{wanted[1]}"
+            f"layer {layer.name!r}: PALEO (its {revision} revision) stops here, its "
+            f"{pass_name.removeprefix('backward_')} gradient comes out as {shape[0]}x{shape[1]} instead of "
+            f"{gradient.out[0]}x{gradient.out[1]}"
         )
-    outputs = prod(out)
-    if wrt == "data":
-        spread = batch_size * outputs * maps if revision == "last" and outputs < prod(expanded) else 0
-        return Product(
-            batch_size, expanded[0], expanded[1], maps, (kernel[0], kernel[1]), channels, (size[0], size[1]),
-            (pads[0], pads[1]), prod(kernel), spread,
-        )  # fmt: skip
-    return Product(
-        channels, size[0], size[1], batch_size, (expanded[0], expanded[1]), maps, (kernel[0], kernel[1]),
-        (weight_pads[0], weight_pads[1]), outputs,
-    )  # fmt: skip
+    return gradient
 
 
-def _gemm(p: Product, padded: bool) -> list[Term]:
+def _expanded(size: int, out: int, kernel: int, stride: int, pad: int, revision: str) -> Pair:
+    """Along one axis: length of the output's gradient with zeros inserted, and the padding around it."""
+    length = (out - 1) * stride + 1
+    before = kernel - 1 - pad
+    after = size + kernel - 1 - length - before
+    if revision == "first":
+        return length + (before == after - 1), before
+    return length + (abs(before - after) == 1), min(before, after)
+
+
+def _by_gemm(c: Convolution, padded: bool) -> list[Term]:
     """2 FLOPs per multiply-accumulate; input, filter and output moved once, in the last revision with the padding."""
-    flops = 2 * (p.taps * p.channels * prod(p.out) * p.maps * p.images + p.spread)
-    around = p.pads if padded else (0, 0)
-    source = p.images * (p.height + 2 * around[0]) * (p.width + 2 * around[1]) * p.channels
-    moved = [source, p.taps * p.channels * p.maps, p.images * prod(p.out) * p.maps]
-    return [Term(True, flops), *(Term(False, FLOAT * size) for size in moved)]
+    around = c.pads if padded else (0, 0)
+    source = c.images * prod(n + 2 * pad for n, pad in zip(c.size, around)) * c.channels
+    flops = 2 * (c.taps * c.channels * prod(c.out) * c.filters * c.images + c.spread)
+    return terms_of(flops, source, c.taps * c.channels * c.filters, c.images * prod(c.out) * c.filters)
 
 
-def _fft(p: Product, tiled: bool) -> list[Term]:
+def _by_fft(c: Convolution, tiled: bool) -> list[Term]:
     """Transform inputs and filters, multiply, transform back. A 2-D transform of size T takes ``2 T 5 T log2 T`` FLOPs,
     half of that where the filter has one dimension, half again from real to complex."""
     if tiled:
-        side, size, tiles = _TILE, _TILE**2, prod(-(-n // _TILE) for n in (p.height, p.width))
+        side, size, tiles = _TILE, _TILE**2, prod(-(-n // _TILE) for n in c.size)
     else:
-        sides = [max(n + 2 * pad, k) for n, pad, k in zip((p.height, p.width), p.pads, p.kernel)]
+        sides = [max(n + 2 * pad, k) for n, pad, k in zip(c.size, c.pads, c.kernel)]
         side, size, tiles = max(sides), prod(sides), 1
-    flat = 1 in p.kernel
+    flat = 1 in c.kernel
     length = 2.0 ** ceil(log(sqrt(size)) / log(2))
     inverse = 10 * length * length * log2(length) / (2 if flat else 1)
-    inputs, filters, outputs = p.images * p.channels, p.channels * p.maps, p.images * p.maps
-    kept = filters * (side if flat else size) * _COMPLEX
+    inputs, filters, outputs = c.images * c.channels, c.channels * c.filters, c.images * c.filters
+    transformed_filters = filters * (side if flat else size) * _COMPLEX_BYTES
     return [
         Term(True, inputs * inverse / 2, tiles),
         Term(True, filters * inverse / 2),
-        Term(True, 4 * inputs * p.maps * size, tiles),
+        Term(True, 4 * inputs * c.filters * size, tiles),
         Term(True, outputs * inverse, tiles),
-        Term(False, inputs * size * FLOAT, tiles),
-        Term(False, inputs * size * _COMPLEX, 2 * tiles),  # written, and read again
-        Term(False, filters * size * FLOAT),
-        Term(False, kept, 1 + tiles),
-        Term(False, outputs * size * _COMPLEX, tiles),
-        Term(False, outputs * size * _COMPLEX),  # read back once, however many tiles
-        Term(False, outputs * prod(p.out) * FLOAT),
+        Term(False, inputs * size * FLOAT_BYTES, tiles),
+        Term(False, inputs * size * _COMPLEX_BYTES, 2 * tiles),  # written, and read again
+        Term(False, filters * size * FLOAT_BYTES),
+        Term(False, transformed_filters, 1 + tiles),
+        Term(False, outputs * size * _COMPLEX_BYTES, tiles),
+        Term(False, outputs * size * _COMPLEX_BYTES),  # read back once, however many tiles
+        Term(False, outputs * prod(c.out) * FLOAT_BYTES),
     ]
-
-
-__all__ = ["FLOAT", "Product", "Term", "convolution_terms", "gradient_of"]

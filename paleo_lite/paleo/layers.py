@@ -1,24 +1,23 @@
-"""What the released PALEO counts (Qi, Sparks, Talwalkar, ICLR 2017; github TalwalkarLab/paleo, read from its source).
+"""What PALEO counts of each layer: the ``paleo`` convention, and the terms that its passes are timed by.
 
-Two revisions: ``first`` (b12c04b, the one behind the authors' web demo) and ``last`` (984bbf5). Each pass over a layer
-is a list of `Term`s, arithmetic or memory transfers, timed one by one (`simulator`). The defects of the original stand
-in this room on purpose and nowhere else; ``docs/paleo.md`` lists them and what each is worth.
+Source: ``layers/*.py`` and ``profilers/flops_profiler.py``. Each pass over a layer is a list of `Term`s, arithmetic or
+memory transfers, timed one by one (`simulator`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from ..counting.elementwise import ACTIVATIONS
 from ..counting.layer import Layer, Op
 from ..counting.rules import window_elements
-from ..errors import CountFailed, UnknownName
-from .convolution import FLOAT, Term, convolution_terms
+from ..errors import CountFailed
+from .convolution import FLOAT_BYTES, Term, convolution_terms, terms_of
 
-REVISIONS = ("first", "last")
-PARTS = ("forward", "backward_data", "backward_weight")
-"""The passes that PALEO times."""
+PASSES = ("forward", "backward_data", "backward_weight")
+"""The passes over a layer that PALEO times; it has the update for all layers together."""
 
 ALGORITHMS = ("gemm", "fft", "fft-tiled", "winograd")
 """Convolution algorithms that PALEO has a path for; winograd has no model there and takes no time."""
@@ -35,13 +34,14 @@ def count_paleo(op: Op) -> int | None:
     """The ``paleo`` convention: forward FLOPs as PALEO has them, None for layers that it has no type for.
 
     Convolution and inner product 2 per multiply-accumulate, biases nothing; pooling 2 per window element; dropout 1 per
-    element, in inference, too; batch norm, activations, softmax, concat, sums and reshapes 0.
+    element, in inference, too; batch norm, activations, softmax, concat, sums and reshapes 0. Its convolutions have
+    neither groups nor dilation, its images two dimensions.
     """
-    kind = op.layer.kind
-    if kind == "conv2d" and knows(op.layer):
-        return 2 * op.y * prod(op.layer.weights[0][1:])
+    kind, attributes, weights = op.layer.kind, op.layer.attributes, op.layer.weights
+    if kind == "conv2d" and attributes.get("groups", 1) == 1 and set(attributes.get("dilation", [1])) == {1}:
+        return 2 * op.y * prod(weights[0][1:])
     if kind == "linear":
-        return 2 * op.y * op.layer.weights[0][-1]
+        return 2 * op.y * weights[0][-1]
     if kind in _POOLS and op.spatial_rank == 2:
         return 2 * window_elements(op)
     if kind == "dropout":
@@ -49,47 +49,18 @@ def count_paleo(op: Op) -> int | None:
     return 0 if kind in _FREE else None
 
 
-def knows(layer: Layer) -> bool:
-    """Whether PALEO has this layer: its convolutions have neither groups nor dilation, its layers two dimensions."""
-    attributes = layer.attributes
-    if layer.kind == "conv2d":
-        return attributes.get("groups", 1) == 1 and set(attributes.get("dilation", [1])) == {1}
-    if layer.kind == "linear":
-        return len(layer.inputs[0]) == 2
-    if layer.kind in _POOLS:
-        return len(layer.inputs[0]) == 4
-    return layer.kind == "dropout" or layer.kind in _FREE
-
-
-def parameter_bytes(layers: Sequence[Layer]) -> int:
-    """Bytes of the weights of convolutions and inner products, each with a bias whether it has one or not."""
-    matrix = [layer for layer in layers if layer.kind in ("conv2d", "linear")]
-    return sum(FLOAT * (prod(layer.weights[0]) + layer.weights[0][0]) for layer in matrix)
-
-
-def one_of(what: str, name: str, known: Sequence[str]) -> None:
-    """Refuse a name that is not among the known ones.
-
-    Raises
-    ------
-    UnknownName
-    """
-    if name not in known:
-        raise UnknownName(what, name, known)
-
-
-def paleo_terms(
-    layer: Layer, part: str, batch_size: int, revision: str = "last", algorithm: str = "gemm"
-) -> list[Term]:
+def layer_terms(layer: Layer, pass_name: str, batch_size: Any, revision: str, algorithm: str = "gemm") -> list[Term]:
     """What a pass over a layer takes.
 
     Parameters
     ----------
     layer : Layer
-    part : str
-        One of `PARTS`.
-    batch_size : int
-    revision : {"first", "last"}
+    pass_name : str
+        One of `PASSES`.
+    batch_size : int or ndarray
+        With several, each term has an amount for each of them.
+    revision : str
+        One of `REVISIONS`.
     algorithm : str
         One of `ALGORITHMS`, for convolutions that cuDNN can compute so; all others are GEMMs. (PALEO itself asks the
         cuDNN library, version 4, on a GPU.)
@@ -101,28 +72,25 @@ def paleo_terms(
 
     Raises
     ------
-    UnknownName
-        If there is no such pass, revision or algorithm.
     CountFailed
         If PALEO does not know the layer, or fails on it.
     """
-    one_of("pass", part, PARTS)
-    one_of("revision of PALEO", revision, REVISIONS)
-    one_of("convolution algorithm of PALEO", algorithm, ALGORITHMS)
-    if not knows(layer):
-        extra = {name: layer.attributes[name] for name in ("groups", "dilation") if name in layer.attributes}
-        raise CountFailed(f"layer {layer.name!r}: PALEO knows no {layer.kind} like it {extra or layer.inputs}")
-    if layer.kind == "conv2d":
-        return convolution_terms(layer, part, batch_size, revision, algorithm)
-    if layer.kind == "linear":
-        inputs, outputs = layer.weights[0][-1], layer.weights[0][0]
-        moved = [batch_size * inputs, inputs * outputs, batch_size * outputs]
-        return [Term(True, 2 * batch_size * inputs * outputs), *(Term(False, FLOAT * size) for size in moved)]
-    if part == "backward_weight" or (layer.kind not in _POOLS and layer.kind != "dropout"):
+    kind, inputs = layer.kind, layer.inputs
+    if kind in _FREE:
         return []
-    op = Op(layer, batch_size, [True], True, [True])
-    flops = op.x if layer.kind == "dropout" else 2 * window_elements(op)
-    return [Term(True, flops), Term(False, FLOAT * op.x), Term(False, FLOAT * op.y)]
+    op = Op(layer, 1, [True] * len(inputs), True, [True] * len(inputs))
+    flops = count_paleo(op)
+    if flops is None or (kind == "linear" and len(inputs[0]) != 2):
+        special = {name: layer.attributes[name] for name in ("groups", "dilation") if name in layer.attributes}
+        raise CountFailed(f"layer {layer.name!r}: PALEO has no rule for this {kind}: {special or inputs}")
+    if kind == "conv2d":
+        return convolution_terms(layer, pass_name, batch_size, revision, algorithm)
+    if pass_name == "backward_weight" and kind != "linear":
+        return []  # pooling and dropout have no weights
+    return terms_of(batch_size * flops, batch_size * op.x, *op.weights[:1], batch_size * op.y)
 
 
-__all__ = ["ALGORITHMS", "PARTS", "REVISIONS", "Term", "count_paleo", "paleo_terms", "parameter_bytes"]
+def parameter_bytes(layers: Sequence[Layer]) -> int:
+    """Bytes of the weights of convolutions and inner products, each with a bias whether it has one or not."""
+    matrices = [layer.weights[0] for layer in layers if layer.kind in ("conv2d", "linear")]
+    return sum(FLOAT_BYTES * (prod(shape) + shape[0]) for shape in matrices)

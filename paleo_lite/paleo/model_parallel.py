@@ -1,44 +1,54 @@
-"""How PALEO divides a network over workers: branches side by side, and fully connected layers in parts."""
+"""How PALEO divides a network over workers: branches side by side, and fully connected layers in parts.
+
+Source: ``graph.py`` and ``simulation.py``; Krizhevsky, "One weird trick for parallelizing convolutional neural
+networks", 2014.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple, Union
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ..counting.layer import Layer, Shape
 from ..errors import BadValue
 from ..networks import Network
-from .layers import parameter_bytes
-from .simulator import PaleoDevice, paleo_times, transfer_ms, update_ms
+from .convolution import FLOAT_BYTES
+from .simulator import Simulator
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Chain = list[Union[int, "list[Chain]"]]
-"""Layers one after the other; a list stands for branches side by side, each a chain."""
+    Array = NDArray[np.float64]
 
 _SWITCH = 4  # GPUs behind one switch
 
 
-class Hybrid(NamedTuple):
-    """A hybrid step: milliseconds of computing, of fetching activations and of the update, and what is exchanged."""
+def slowest_branches(network: Network, layer_ms: Array) -> tuple[Array, int]:
+    """PALEO's lower bound of model parallelism: the sum over a chain, with the slowest of branches side by side.
 
-    compute_ms: float
-    fetch_ms: float
-    update_ms: float
-    shared_bytes: int
+    Chains fork, and meet again at layers with several parents. (PALEO itself fails at a fork in a branch.)
 
+    Parameters
+    ----------
+    network : Network
+    layer_ms : ndarray, shape (directions, layers)
+        Each direction has a slowest branch of its own.
 
-def branches(network: Network) -> Chain:
-    """The network as PALEO's graph walker sees it: chains that fork, and meet again at layers with several parents.
+    Returns
+    -------
+    bound : ndarray, shape (directions,)
+    width : int
+        Branches side by side where there are most.
 
     Raises
     ------
     BadValue
         If the walk does not reach all layers, where branches do not all meet in one place: PALEO loses those.
     """
-    parents = [[p for p in layer.parents if p >= 0] for layer in network.layers]
+    parents = [[parent for parent in layer.parents if parent >= 0] for layer in network.layers]
     children: list[list[int]] = [[] for _ in parents]
     for index, mine in enumerate(parents):
         for parent in mine:
@@ -47,131 +57,68 @@ def branches(network: Network) -> Chain:
     joints = {index for index, mine in enumerate(parents) if len(mine) > 1}
     reached = 0
 
-    def walk(frontier: list[int]) -> tuple[Chain, list[int]]:
+    def walk(frontier: list[int]) -> tuple[Array, int, list[int]]:
+        """A chain's time and width, and the joints that it comes to."""
         nonlocal reached
-        chain: Chain = []
+        total, width = np.zeros(len(layer_ms)), 0
         while frontier and not all(index in joints for index in frontier):
             if len(frontier) == 1:
+                (index,) = frontier
                 reached += 1
-                chain.append(frontier[0])
-                for child in children[frontier[0]]:
+                total, width = total + layer_ms[:, index], max(width, 1)
+                for child in children[index]:
                     waiting[child] -= 1
-                frontier = list(dict.fromkeys(children[frontier[0]]))
+                frontier = list(dict.fromkeys(children[index]))
                 continue
-            ends = [walk([index]) for index in frontier]
-            beside = [part for part, _ in ends if part]
-            if beside:
-                chain.append(beside)
-            frontier = list(dict.fromkeys(joint for _, found in ends for joint in found if not waiting[joint]))
+            times, widths, ends = zip(*(walk([index]) for index in frontier))
+            total, width = total + np.max(times, axis=0), max(width, sum(widths))
+            # On from the joints that all branches have come to.
+            frontier = list(dict.fromkeys(joint for end in ends for joint in end if not waiting[joint]))
             joints.difference_update(frontier)
-        return chain, frontier
+        return total, width, frontier
 
-    whole, _ = walk([index for index, mine in enumerate(parents) if not mine])
+    bound, width, _ = walk([index for index, mine in enumerate(parents) if not mine])
     if reached < len(parents):
         raise BadValue(
             f"{network.name}: PALEO's walk through the graph reaches {reached} of {len(parents)} layers; its bounds "
             "are for branches that all meet again in one place"
         )
-    return whole
+    return bound, width
 
 
-def lower_bound(chain: Chain, per_layer: NDArray) -> float:  # type: ignore[type-arg]
-    """The sum over a chain, with the slowest of branches side by side. (PALEO itself fails at a fork in a branch.)"""
-    total = 0.0
-    for item in chain:
-        total += float(per_layer[item]) if isinstance(item, int) else max(lower_bound(one, per_layer) for one in item)
-    return total
+def divide(network: Network, workers: int) -> tuple[list[Layer], list[Layer]]:
+    """The layers that every worker computes whole, and one worker's part of those that are split.
 
-
-def width(chain: Chain) -> int:
-    """Branches side by side where there are most."""
-    return max((1 if isinstance(item, int) else sum(width(one) for one in item) for item in chain), default=1)
-
-
-def hybrid_ms(
-    network: Network,
-    device: PaleoDevice,
-    workers: int,
-    batch_size: int,
-    link_gb_per_s: float,
-    ppp: float,
-    ppp_comm: float,
-    revision: str,
-    algorithm: str = "gemm",
-) -> Hybrid:
-    """A step of "one weird trick" (Krizhevsky 2014) as PALEO's ``simulate_hybrid_parallel`` has it.
-
-    Every worker computes the data-parallel layers on its own batch, and its part of the split layers on everybody's
-    batch, one batch after the other; fetching the next batch hides behind that. Defects kept: the hidden fetch is in
-    elements where the fetch is in bytes, and knows no PPP; a worker updates all parameters of the split layers; worker
-    0 fetches from itself; with every fetch across a switch the link loses half of what it had left.
-
-    Parameters
-    ----------
-    batch_size : int
-        Per worker.
-    link_gb_per_s : float
-        Of one direction.
+    Split are the layers that the file marks ``model_parallel``, else those from the first fully connected layer up to
+    the last one, which stays whole; a single worker splits nothing. A worker has its share of the outputs of a fully
+    connected layer, and the same share of what follows.
 
     Raises
     ------
     BadValue
-        If the network has nothing to split, or its layers do not divide by the workers.
+        If there is nothing to split, it is no chain, or does not divide by the workers.
     """
-    layers = network.layers
-    start, stop = split_range(network) if workers > 1 else (len(layers), len(layers))
-    shared = [*layers[:start], *layers[stop:]]
-    times = paleo_times(shared, device, [batch_size], ppp, revision=revision, algorithm=algorithm)
-    compute = sum(float(times.total_ms(direction)[0]) for direction in ("forward", "backward"))
-    update, fetch, size = update_ms(parameter_bytes(shared), device), 0.0, parameter_bytes(shared)
-    if workers > 1:
-        parts = _split(network, start, stop, workers)
-        mine = paleo_times(parts, device, [batch_size], ppp, revision=revision, algorithm=algorithm)
-        compute += workers * sum(float(mine.total_ms(direction)[0]) for direction in ("forward", "backward"))
-        update += update_ms(workers * parameter_bytes(parts), device)
-
-        def moved(elements: int, bandwidth: float) -> float:
-            return transfer_ms(4 * batch_size * elements, bandwidth, device.tick_ms, ppp_comm)
-
-        def gathered(elements: int, worker: int, itself: bool) -> float:
-            bandwidth, total = link_gb_per_s, 0.0
-            for other in range(workers):
-                if other != worker or itself:
-                    bandwidth /= 2 if other // _SWITCH != worker // _SWITCH else 1
-                    total += moved(elements, bandwidth)
-            return total
-
-        dense = [layer for layer in parts if _is_dense(layer)]
-        first = prod(dense[0].inputs[0])
-        once = moved(first, link_gb_per_s)
-        for layer in dense[1:]:
-            part = prod(layer.inputs[0]) // workers
-            once += max(gathered(part, worker, itself=False) for worker in range(workers))
-        hidden = batch_size * first / 2**30 / link_gb_per_s * 1e3 * (workers - 1)
-        # In both directions, and the last output comes together on worker 0.
-        fetch = 2 * (workers * (once - hidden) + hidden + gathered(prod(parts[-1].outputs[0]), 0, itself=True))
-    return Hybrid(compute, fetch, update, size)
-
-
-def split_range(network: Network) -> tuple[int, int]:
-    """The layers that the hybrid scheme splits: those that the file marks ``model_parallel``, else from the first fully
-    connected layer up to the last one, which stays whole.
-
-    Raises
-    ------
-    BadValue
-        If there are none, or they are no chain.
-    """
-    layers = network.layers
-    marked = [index for index, layer in enumerate(layers) if layer.attributes.get("model_parallel")]
-    if not marked:
+    layers, name = network.layers, network.name
+    if workers == 1:
+        return [*layers], []
+    split = [index for index, layer in enumerate(layers) if layer.attributes.get("model_parallel")]
+    if not split:
         dense = [index for index, layer in enumerate(layers) if _is_dense(layer)]
-        marked = list(range(dense[0], dense[-1])) if dense else []
-    if not marked or not _is_dense(layers[marked[0]]):
-        raise BadValue(f"{network.name} has no fully connected layers before its last one: there is nothing to split")
-    if any(layers[index].parents != (index - 1,) for index in range(marked[0] + 1, marked[-1] + 1)):
-        raise BadValue(f"{network.name}: the fully connected layers are no chain, so that PALEO cannot split them")
-    return marked[0], marked[-1] + 1
+        split = list(range(dense[0], dense[-1])) if dense else []
+    if not split or not _is_dense(layers[split[0]]):
+        raise BadValue(f"{name} has no fully connected layers before its last one: there is nothing to split")
+    start, stop = split[0], split[-1] + 1
+    if any(layers[index].parents != (index - 1,) for index in range(start + 1, stop)):
+        raise BadValue(f"{name}: the fully connected layers are not a chain, so PALEO cannot split them")
+    shares = []
+    for layer in layers[start:stop]:
+        channels = layer.outputs[0][1]
+        if channels % workers:
+            raise BadValue(f"{name}: the {channels} channels of {layer.name} do not divide by {workers}")
+        weights = tuple((shape[0] // workers, *shape[1:]) for shape in layer.weights)
+        inputs = layer.inputs if _is_dense(layer) else _share(layer.inputs, workers)
+        shares.append(layer._replace(inputs=inputs, outputs=_share(layer.outputs, workers), weights=weights))
+    return [*layers[:start], *layers[stop:]], shares
 
 
 def _is_dense(layer: Layer) -> bool:
@@ -179,22 +126,45 @@ def _is_dense(layer: Layer) -> bool:
     return layer.kind == "linear" or (layer.kind == "conv2d" and layer.outputs[0][2:] == (1, 1))
 
 
-def _split(network: Network, start: int, stop: int, workers: int) -> list[Layer]:
-    """One worker's part: of a fully connected layer its share of the outputs, of what follows the same share."""
-    parts = []
-    for layer in network.layers[start:stop]:
-        if layer.outputs[0][1] % workers:
-            raise BadValue(
-                f"{network.name}: the {layer.outputs[0][1]} channels of {layer.name} do not divide by {workers}"
-            )
-        weights = tuple((shape[0] // workers, *shape[1:]) for shape in layer.weights)
-        inputs = layer.inputs if _is_dense(layer) else _share(layer.inputs, workers)
-        parts.append(layer._replace(inputs=inputs, outputs=_share(layer.outputs, workers), weights=weights))
-    return parts
-
-
 def _share(shapes: Sequence[Shape], workers: int) -> tuple[Shape, ...]:
     return tuple((shape[0], shape[1] // workers, *shape[2:]) for shape in shapes)
 
 
-__all__ = ["Chain", "Hybrid", "branches", "hybrid_ms", "lower_bound", "split_range", "width"]
+def activations_ms(simulator: Simulator, split: Sequence[Layer], workers: int, batch_size: int) -> float:
+    """Fetching what the split layers take from other workers, forward and backward.
+
+    Every worker puts its part of the split layers through everybody's batch, one batch after the other; fetching the
+    next batch hides behind that. Slips of the release: the hidden fetch is in elements where the fetch is in bytes, and
+    knows no PPP; worker 0 fetches from itself; every fetch across a switch halves what bandwidth was left.
+
+    Parameters
+    ----------
+    simulator : Simulator
+    split : sequence of Layer
+        One worker's part of the split layers; without any there is nothing to fetch.
+    workers, batch_size : int
+        The batch is that of one worker.
+    """
+    if not split:
+        return 0.0
+    link_gb_per_s = simulator.link.bandwidth_bytes_per_s / 1e9
+
+    def fetched(elements: int, bandwidth_gb_per_s: float) -> float:
+        size_bytes = FLOAT_BYTES * batch_size * elements
+        return float(simulator.device.transfer_ms(size_bytes, simulator.ppp_comm, bandwidth_gb_per_s))
+
+    def gathered(elements: int, worker: int, itself: bool) -> float:
+        bandwidth_gb_per_s, total = link_gb_per_s, 0.0
+        for other in range(workers):
+            if other != worker or itself:
+                bandwidth_gb_per_s /= 2 if other // _SWITCH != worker // _SWITCH else 1
+                total += fetched(elements, bandwidth_gb_per_s)
+        return total
+
+    first, *rest = (prod(layer.inputs[0]) for layer in split if _is_dense(layer))
+    once = fetched(first, link_gb_per_s)
+    for elements in rest:
+        once += max(gathered(elements // workers, worker, itself=False) for worker in range(workers))
+    hidden = batch_size * first / 2**30 / link_gb_per_s * 1e3 * (workers - 1)
+    # In both directions, and the last output comes together on worker 0.
+    return 2 * (workers * (once - hidden) + hidden + gathered(prod(split[-1].outputs[0]), 0, itself=True))

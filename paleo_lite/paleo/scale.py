@@ -1,64 +1,81 @@
-"""The released PALEO on many workers (``simulation.py`` and ``comm.py`` of TalwalkarLab/paleo): ``--compat paleo``.
+"""PALEO on many workers: ``--compat paleo``.
 
-D bytes over n workers, ``t1 = D / bandwidth / PPP``: one-to-all ``2 (n - 1) t1``, tree ``2 ceil(log2 n) t1``,
-butterfly ``ceil(log2 n) t1``, butterfly mixing ``t1`` (for one worker, too). No latency, nothing hides behind anything.
 Weak scaling keeps the batch per worker, strong scaling gives each ``ceil(batch / n)``. Model parallel has two bounds.
-Hybrid is Krizhevsky's "one weird trick": convolutions data-parallel, fully connected layers split. ``docs/paleo.md``
-lists the defects.
+Hybrid is Krizhevsky's "one weird trick": convolutions data-parallel, fully connected layers split.
+
+Source: ``simulation.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, log
+from math import ceil
 from typing import NamedTuple
 
-import msgspec
-
+from ..counting.work import check_batch_size
 from ..errors import BadValue
-from ..hardware import Device, read_links
 from ..networks import Network, find_network
-from ..scaling.collectives import LinkRate
-from ..scaling.links import link_rate
+from ..scaling.collectives import check_workers
+from ..scaling.cost import make_budget, priced
 from ..scaling.rows import ScaleRow
-from .layers import REVISIONS, one_of, parameter_bytes
-from .model_parallel import branches, hybrid_ms, lower_bound, width
-from .simulator import PaleoDevice, find_paleo_device, paleo_times, update_ms
+from ..scaling.run import Request
+from ..scaling.scale import SCALINGS
+from ..scaling.table import ScaleTable
+from .layers import parameter_bytes
+from .model_parallel import activations_ms, divide, slowest_branches
+from .simulator import COLLECTIVES, Simulator, check_name, make_simulator
 
-COLLECTIVES = ("one-to-all", "tree", "butterfly", "butterfly-mixing")
 STRATEGIES = ("data", "hybrid", "model-lower", "model-upper")
 PLATFORMS = {"caffe": (0.21, 0.56), "mxnet": (0.49, 0.72), "tensorflow": (0.62, 0.72)}
 """The PPP of arithmetic and of communication that PALEO's web demo gives to each framework."""
 
 
-class _Job(NamedTuple):
-    """What all rows share."""
+class Step(NamedTuple):
+    """A step of training, and what it consists of; `batch_size` is that of all workers together."""
 
-    network: Network
-    device: PaleoDevice
-    link: LinkRate
-    ppp: float
-    ppp_comm: float
-    revision: str
-    overlap: bool
-    algorithm: str
+    workers: int
+    batch_size: int
+    compute_ms: float
+    communication_ms: float = 0.0
+    update_ms: float = 0.0
+
+    @property
+    def time_s(self) -> float:
+        """One after the other: PALEO hides nothing."""
+        return sum(self[2:]) / 1e3
+
+    def row(self, alone: Step, strategy: str, collective: str, notes: tuple[str, ...] = ()) -> ScaleRow:
+        """The step beside that of one worker, `alone`."""
+        throughput_per_s = self.batch_size / self.time_s
+        speedup = throughput_per_s * alone.time_s / alone.batch_size
+        compute_s, communication_s, update_s = (ms / 1e3 for ms in self[2:])
+        return ScaleRow(
+            workers=self.workers,
+            batch_size=self.batch_size,
+            compute_s=compute_s,
+            communication_s=communication_s,
+            exposed_s=communication_s,
+            update_s=update_s,
+            time_s=self.time_s,
+            throughput_per_s=throughput_per_s,
+            speedup=speedup,
+            efficiency=speedup / self.workers,
+            limited_by=max(self._fields[2:], key=lambda name: float(getattr(self, name))).removesuffix("_ms"),
+            notes=notes,
+            strategy=strategy,
+            collective=collective,
+        )
 
 
 def paleo_scale(
     network: str | Network,
-    device: str | Device,
-    link: str | LinkRate,
+    simulator: Simulator,
     *,
     workers: Sequence[int],
     batch_size: int,
     scaling: str = "weak",
     collective: str = "tree",
-    ppp: float = 1.0,
-    ppp_comm: float = 1.0,
     strategy: str = "data",
-    revision: str = "first",
-    overlap: bool = False,
-    algorithm: str = "gemm",
 ) -> list[ScaleRow]:
     """What PALEO says a training step takes on some numbers of workers.
 
@@ -66,27 +83,16 @@ def paleo_scale(
     ----------
     network : str or Network
         ``paleo_alex_v2``, or any network of layers that PALEO knows.
-    device : str or Device
-        One of PALEO's by its name (``TITAN_X``) or ours (``k20x``), with the figures PALEO has; any other device by the
-        registry's.
-    link : str or LinkRate
-        ``aws``, ``ethernet``, ``ethernet20``, ``infiniband``, ``pcie2``, ``pcie3`` with PALEO's rates, or what
-        `link_rate` reads.
+    simulator : Simulator
+        Of `make_simulator`.
     workers : sequence of int
     batch_size : int
         Weak scaling: per worker. Strong: over all workers.
     scaling : {"weak", "strong"}
     collective : {"one-to-all", "tree", "butterfly", "butterfly-mixing"}
-    ppp, ppp_comm : float
-        Platform percent of peak, as a share, of arithmetic and of communication.
     strategy : {"data", "hybrid", "model-lower", "model-upper"}
-        The model-parallel bounds are of forward and backward pass alone, on as many workers as there are branches side
-        by side: one row, whatever `workers` says.
-    revision : {"first", "last"}
-    overlap : bool
-        PALEO's ``use_pipeline``: memory traffic and arithmetic of a layer hide behind each other.
-    algorithm : str
-        How convolutions are computed: one of `paleo_lite.paleo.layers.ALGORITHMS`.
+        The model-parallel bounds are of forward and backward pass alone, without overlap, on as many workers as there
+        are branches side by side: one row, whatever `workers` says.
 
     Returns
     -------
@@ -100,109 +106,101 @@ def paleo_scale(
     CountFailed
         If PALEO does not know a layer of the network, or fails on it.
     """
-    one_of("collective of PALEO", collective, COLLECTIVES)
-    one_of("strategy of PALEO", strategy, STRATEGIES)
-    one_of("scaling", scaling, ("weak", "strong"))
-    one_of("revision of PALEO", revision, REVISIONS)
-    for what, numbers in (("the number of workers", workers), ("the batch size", [batch_size])):
-        if not numbers or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in numbers):
-            raise BadValue(f"{what} must be a whole number of 1 or more, not {list(numbers)!r}")
-    if not ppp_comm > 0:
-        raise BadValue(f"the PPP of communication must be above 0, not {ppp_comm!r}")
-    found = find_network(network) if isinstance(network, str) else network
-    job = _Job(found, find_paleo_device(device), paleo_link(link), ppp, ppp_comm, revision, overlap, algorithm)
+    check_name("collective", collective, COLLECTIVES)
+    check_name("strategy", strategy, STRATEGIES)
+    check_name("scaling", scaling, SCALINGS)
+    check_batch_size(batch_size)
+    check_workers(workers)
+    if isinstance(network, str):
+        network = find_network(network)
     if strategy.startswith("model"):
-        return [_model_row(job, batch_size, strategy)]
+        return [_bound(network, simulator, batch_size, strategy)]
     if strategy == "hybrid":
-        if scaling != "weak" or collective != "tree" or overlap:
-            raise BadValue("PALEO's hybrid scheme scales weakly, exchanges by a tree and overlaps nothing")
-        alone = _hybrid_row(job, 1, batch_size)
-        return [_relative(_hybrid_row(job, n, batch_size), alone) for n in workers]
-    return _data_rows(job, workers, batch_size, scaling, collective)
+        if scaling != "weak" or collective != "tree" or simulator.overlap:
+            raise BadValue("PALEO's hybrid scheme has weak scaling, exchanges by a tree and no overlap")
+        alone, *steps = (_hybrid_step(network, simulator, n, batch_size) for n in (1, *workers))
+    else:
+        alone, *steps = _data_steps(network, simulator, (1, *workers), batch_size, scaling, collective)
+    return [step.row(alone, strategy, collective) for step in steps]
 
 
-def paleo_link(link: str | LinkRate) -> LinkRate:
-    """PALEO's own rate where it has a link of that name, else ours."""
-    if not isinstance(link, str):
-        return link
-    own = read_links().link.get(f"paleo-{link.lower()}")
-    return link_rate(own or link)
+def _data_steps(
+    network: Network, simulator: Simulator, workers: Sequence[int], batch_size: int, scaling: str, collective: str
+) -> list[Step]:
+    weak = scaling == "weak"
+    own = [batch_size if weak else ceil(batch_size / n) for n in workers]
+    compute = simulator.times(network.layers, own).total_ms(simulator.overlap)
+    size_bytes = parameter_bytes(network.layers)
+    update = simulator.device.update_ms(size_bytes, simulator.overlap)
+    return [
+        Step(n, batch_size * n if weak else batch_size, ms, simulator.exchange_ms(collective, size_bytes, n), update)
+        for n, ms in zip(workers, compute.tolist())
+    ]
 
 
-def exchange_ms(collective: str, size_bytes: float, workers: int, link: LinkRate, ppp_comm: float) -> float:
-    """An all-reduce as PALEO has it (``comm.py``), without latency."""
-    once = size_bytes / link.bandwidth_bytes_per_s * 1e3 / ppp_comm
-    height = ceil(log(workers) / log(2))
-    steps = {"one-to-all": 2 * (workers - 1), "tree": 2 * height, "butterfly": height, "butterfly-mixing": 1}
-    return steps[collective] * once
+def _hybrid_step(network: Network, simulator: Simulator, workers: int, batch_size: int) -> Step:
+    """Whole layers are data-parallel; split ones each worker computes for everybody's batch.
 
-
-def _data_rows(job: _Job, workers: Sequence[int], batch_size: int, scaling: str, collective: str) -> list[ScaleRow]:
-    layers = job.network.layers
-    counts = [1, *workers]  # one worker is what speed-ups are relative to
-    own = [batch_size if scaling == "weak" else ceil(batch_size / n) for n in counts]
-    times = paleo_times(layers, job.device, own, job.ppp, revision=job.revision, algorithm=job.algorithm)
-    compute = times.total_ms("forward", job.overlap) + times.total_ms("backward", job.overlap)
-    size = parameter_bytes(layers)
-    update = update_ms(size, job.device, job.overlap)
-    steps = []
-    for n, compute_ms in zip(counts, compute):
-        samples = batch_size * (n if scaling == "weak" else 1)
-        exchange = exchange_ms(collective, size, n, job.link, job.ppp_comm)
-        steps.append(_row(n, samples, float(compute_ms), exchange, update, "data", collective))
-    return [_relative(row, steps[0]) for row in steps[1:]]
-
-
-def _hybrid_row(job: _Job, workers: int, batch_size: int) -> ScaleRow:
-    link_gb_per_s = job.link.bandwidth_bytes_per_s / 1e9
-    parts = hybrid_ms(
-        job.network, job.device, workers, batch_size, link_gb_per_s, job.ppp, job.ppp_comm, job.revision, job.algorithm
-    )
-    exchange = parts.fetch_ms + exchange_ms("tree", parts.shared_bytes, workers, job.link, job.ppp_comm)
-    return _row(workers, workers * batch_size, parts.compute_ms, exchange, parts.update_ms, "hybrid", "tree")
-
-
-def _model_row(job: _Job, batch_size: int, strategy: str) -> ScaleRow:
-    layers = job.network.layers
-    tree = branches(job.network)
-    times = paleo_times(layers, job.device, [batch_size], job.ppp, revision=job.revision, algorithm=job.algorithm)
-    bounds = {"model-lower": 0.0, "model-upper": 0.0}
-    for direction in ("forward", "backward"):
-        per_layer = times.layer_ms(direction)[0]
-        bounds["model-lower"] += lower_bound(tree, per_layer)
-        bounds["model-upper"] += float(per_layer.sum())
-    row = _row(width(tree), batch_size, bounds[strategy], 0.0, 0.0, strategy, "")
-    alone = _row(1, batch_size, bounds["model-upper"], 0.0, 0.0, strategy, "")
-    note = "PALEO's bound of forward and backward pass: it has no number of workers, no communication and no update"
-    return _relative(msgspec.structs.replace(row, notes=(note,)), alone)
-
-
-def _row(
-    workers: int, batch_size: int, compute: float, exchange: float, update: float, strategy: str, collective: str
-) -> ScaleRow:
-    """A row from milliseconds, without what it is relative to."""
-    parts = {"compute": compute, "communication": exchange, "update": update}
-    time_s = (compute + exchange + update) / 1e3
-    return ScaleRow(
-        workers=workers,
-        batch_size=batch_size,
-        compute_s=compute / 1e3,
-        communication_s=exchange / 1e3,
-        exposed_s=exchange / 1e3,
-        update_s=update / 1e3,
-        time_s=time_s,
-        throughput_per_s=batch_size / time_s,
-        speedup=1.0,
-        efficiency=1.0,
-        limited_by=max(parts, key=lambda name: parts[name]),
-        strategy=strategy,
-        collective=collective,
+    A slip of the release: a worker updates all parameters of the split layers.
+    """
+    whole, split = divide(network, workers)
+    compute_whole, compute_split = (float(simulator.times(part, [batch_size]).total_ms()[0]) for part in (whole, split))
+    whole_bytes, split_bytes = parameter_bytes(whole), workers * parameter_bytes(split)
+    return Step(
+        workers,
+        workers * batch_size,
+        compute_whole + workers * compute_split,
+        activations_ms(simulator, split, workers, batch_size) + simulator.exchange_ms("tree", whole_bytes, workers),
+        simulator.device.update_ms(whole_bytes) + simulator.device.update_ms(split_bytes),
     )
 
 
-def _relative(row: ScaleRow, alone: ScaleRow) -> ScaleRow:
-    speedup = row.throughput_per_s / alone.throughput_per_s
-    return msgspec.structs.replace(row, speedup=speedup, efficiency=speedup / row.workers)
+def _bound(network: Network, simulator: Simulator, batch_size: int, strategy: str) -> ScaleRow:
+    """A bound of model parallelism, beside the upper one, which is that of one worker."""
+    times = simulator.times(network.layers, [batch_size])
+    alone = Step(1, batch_size, float(times.total_ms()[0]))
+    lower_ms, width = slowest_branches(network, times.layer_ms()[..., 0])
+    step = Step(width, batch_size, float(lower_ms.sum()) if strategy == "model-lower" else alone.compute_ms)
+    note = "PALEO's bound of forward and backward pass, for any number of workers, without communication or update"
+    return step.row(alone, strategy, "", (note,))
 
 
-__all__ = ["COLLECTIVES", "PLATFORMS", "STRATEGIES", "exchange_ms", "paleo_link", "paleo_scale"]
+def paleo_table(
+    request: Request, network: str, gpu: str | None, *, collective: str, ppp: float, revision: str
+) -> ScaleTable:
+    """The answer of `paleo_scale` to a request, in the table of `paleo_lite.scale`.
+
+    Raises
+    ------
+    UnknownName, BadValue
+        If a name or number is none, options do not go together, or there is no device or link.
+    CountFailed
+        If PALEO does not know a layer of the network, or fails on it.
+    """
+    if gpu is None or request.link is None:
+        raise BadValue("PALEO needs a device and a link: --gpu TITAN_X --link ethernet20")
+    budget = make_budget(None, request.images, request.epochs, request.price, cost_asked=request.cost_asked)
+    counts = request.counts() or [1]
+    samples = request.samples(max(counts))
+    ppp_comm = request.ppp_comm or 1.0
+    simulator = make_simulator(gpu, request.link, ppp=ppp, ppp_comm=ppp_comm, revision=revision)
+    rows = paleo_scale(
+        network, simulator, workers=counts, batch_size=samples, scaling=request.scaling, collective=collective,
+        strategy=request.strategy,
+    )  # fmt: skip
+    return ScaleTable(
+        network=network,
+        gpu=gpu,
+        gpu_name=gpu,
+        precision="fp32",
+        scaling=request.scaling,
+        batch_size=samples,
+        topology=f"as PALEO has it: {request.link} between all workers",
+        links=(),
+        model=f"PALEO, {revision} release, PPP {ppp:g}, of the link {ppp_comm:g}",
+        memory_bytes=None,
+        rows=priced(rows, budget),
+        images=budget.images,
+        epochs=budget.epochs,
+        price_usd_per_h=budget.price_usd_per_h,
+    )

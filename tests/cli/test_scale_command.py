@@ -94,9 +94,9 @@ def test_paleo_s_answer_comes_in_the_same_columns():
         (("--workers", "2", "--topology", "2x k40m @ pcie3"), "a topology or a platform: one of them"),
         (("--workers", "2", "--epochs", "3"), "give --images"),
         (("--workers", "2", "--bucket-size", "0"), "more than 0 bytes"),
-        (("--workers", "2", "--compat", "paleo", "--advise"), "PALEO knows no --advise"),
-        (("--workers", "2", "--compat", "paleo", "--precision", "fp16"), "PALEO knows no --precision"),
-        (("--workers", "2", "--compat", "paleo", "--optimizer", "adam"), "PALEO knows no --optimizer"),
+        (("--workers", "2", "--compat", "paleo", "--advise"), "PALEO has no --advise"),
+        (("--workers", "2", "--compat", "paleo", "--precision", "fp16"), "PALEO has no --precision"),
+        (("--workers", "2", "--compat", "paleo", "--optimizer", "adam"), "PALEO has no --optimizer"),
         ((), "how many workers?"),
     ],
 )
