@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from paleo_lite.counting import count
-from paleo_lite.counting.paleo import parameter_bytes
 from paleo_lite.networks import find_network
-from paleo_lite.scaling.paleo import exchange_ms, paleo_link, paleo_scale
-from paleo_lite.scaling.paleo_parts import hybrid_ms
-from paleo_lite.timing.paleo import DEVICES, find_paleo_device, paleo_times, transfer_ms, update_ms
+from paleo_lite.paleo.layers import parameter_bytes
+from paleo_lite.paleo.model_parallel import activations_ms, divide
+from paleo_lite.paleo.scale import paleo_scale
+from paleo_lite.paleo.simulator import Simulator, make_simulator
 
 DECIMAL = 1e9 / 2**30
 """The bandwidth, in what PALEO takes for GB/s, that moves as many bytes as the data sheet says."""
@@ -34,36 +34,37 @@ class Case(NamedTuple):
     ppp_comm: float = 0.72
     link: str = "ethernet20"
 
+    def simulator(self, **options: Any) -> Simulator:
+        """The first release on this machine."""
+        return make_simulator(self.device, self.link, ppp=self.ppp, ppp_comm=self.ppp_comm, **options)
 
-def step_ms(
-    case: Case, bandwidth: float = 1.0, algorithm: str = "gemm", overlap: bool = False, ppp_update: float = 1.0
-) -> float:
+
+def step_ms(case: Case, bandwidth: float = 1.0, ppp_update: float = 1.0, **options: Any) -> float:
     """The step as PALEO has it, but for what the arguments say."""
-    layers = find_network(case.network).layers
-    device = find_paleo_device(case.device)
+    layers, simulator = find_network(case.network).layers, case.simulator(**options)
+    device = simulator.device
     device = msgspec.structs.replace(device, bandwidth_gb_per_s=device.bandwidth_gb_per_s * bandwidth)
-    times = paleo_times(layers, device, [case.batch_size], case.ppp, revision="first", algorithm=algorithm)
-    size = parameter_bytes(layers)
-    passes = sum(float(times.total_ms(direction, overlap)[0]) for direction in ("forward", "backward"))
-    exchange = exchange_ms("tree", size, case.workers, paleo_link(case.link), case.ppp_comm)
-    return passes + update_ms(size, device) / ppp_update + exchange
+    simulator = msgspec.structs.replace(simulator, device=device)
+    size_bytes = parameter_bytes(layers)
+    passes = float(simulator.times(layers, [case.batch_size]).total_ms(simulator.overlap)[0])
+    return passes + device.update_ms(size_bytes) / ppp_update + simulator.exchange_ms("tree", size_bytes, case.workers)
 
 
 def over_counted_ms(case: Case) -> float:
     """Arithmetic of the data gradients beyond the forward pass's FLOPs of the same layers."""
-    layers, device = find_network(case.network).layers, find_paleo_device(case.device)
-    times = paleo_times(layers, device, [case.batch_size], case.ppp, revision="first")
-    counted = sum(time for time, layer in zip(times.compute_ms[0, 1], layers) if layer.kind == "conv2d")
+    layers, simulator = find_network(case.network).layers, case.simulator()
+    gradients = simulator.times(layers, [case.batch_size]).compute_ms[1, :, 0]
+    counted = sum(time for time, layer in zip(gradients, layers) if layer.kind == "conv2d")
     flops = 2 * count(layers).column("macs", "backward_data", case.batch_size).sum()
-    return float(counted - flops / 1e6 / device.peak_gflops / case.ppp)
+    return float(counted - simulator.device.compute_ms(flops, case.ppp))
 
 
 def free_layers_ms(case: Case) -> float:
     """Activations, batch norm, concat and softmax: their bytes, forward and backward, as PALEO would time them."""
-    layers, device = find_network(case.network).layers, find_paleo_device(case.device)
+    layers, device = find_network(case.network).layers, case.simulator().device
     free = [layer.kind not in ("conv2d", "linear", "dropout", "max_pool", "avg_pool") for layer in layers]
-    moved = count(layers).column("bytes", "forward+backward", case.batch_size)[:, free].sum()
-    return float(moved / 2**30 / device.bandwidth_gb_per_s * 1e3 / case.ppp)
+    moved_bytes = count(layers).column("bytes", "forward+backward", case.batch_size)[:, free].sum()
+    return float(device.transfer_ms(moved_bytes, case.ppp))
 
 
 CORRECTIONS: dict[str, Callable[[Case], float]] = {
@@ -79,23 +80,27 @@ CORRECTIONS: dict[str, Callable[[Case], float]] = {
 
 def hybrid_hours() -> dict[str, float]:
     """Hybrid AlexNet on eight K20 (paleo.md's case), as released and with one thing put right."""
-    workers, batch, gb_per_s, ppp_comm = 8, 128, 8.0, 0.75
-    network, device = find_network("paleo_alex_v2_hybrid"), DEVICES["K20"]
-    released = paleo_scale(network, "K20", "pcie2", workers=[workers], batch_size=batch, ppp=0.46, ppp_comm=ppp_comm,
-                           strategy="hybrid")[0].time_s * 1e3  # fmt: skip
-    fetched = hybrid_ms(network, device, workers, batch, gb_per_s, 0.46, ppp_comm, "first").fetch_ms
+    workers, batch = 8, 128
+    network = find_network("paleo_alex_v2_hybrid")
+    simulator = make_simulator("K20", "pcie2", ppp=0.46, ppp_comm=0.75)
+    device, ppp_comm = simulator.device, simulator.ppp_comm
+    (row,) = paleo_scale(network, simulator, workers=[workers], batch_size=batch, strategy="hybrid")
+    _, split = divide(network, workers)
+    released, fetched = row.time_s * 1e3, activations_ms(simulator, split, workers, batch)
+
+    def transfer_ms(elements: int) -> float:
+        return float(device.transfer_ms(4 * batch * elements, ppp_comm, simulator.link.bandwidth_bytes_per_s / 1e9))
 
     def fetch(halved: bool, hidden_share: float, itself: int) -> float:
-        once = transfer_ms(4 * batch * 25 * 256, gb_per_s, device.tick_ms, ppp_comm)  # pool5
-        part = transfer_ms(4 * batch * 4096 // workers, gb_per_s, device.tick_ms, ppp_comm)
+        once = transfer_ms(25 * 256)  # pool5
+        part = transfer_ms(4096 // workers)
         across = [2, 4, 8, 16] if halved else [1, 1, 1, 1]
         concat, gather = part * (sum(across) + 3 * across[-1]), part * (3 + itself + sum(across))
         hidden = once * ppp_comm / 4 * hidden_share * (workers - 1)
         return 2 * (workers * (once + concat - hidden) + hidden + gather)
 
     assert abs(fetch(True, 1, 1) - fetched) < 1e-9 * fetched
-    split = [layer for layer in network.layers if layer.attributes.get("model_parallel")]
-    spared = update_ms(parameter_bytes(split), device) * (1 - 1 / workers)
+    spared = device.update_ms(workers * parameter_bytes(split)) * (1 - 1 / workers)
     steps = {
         "as released": released,
         "the link keeps its bandwidth across the switch": released - fetched + fetch(False, 1, 1),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -13,7 +15,7 @@ VALIDATION = PACKAGE.parent / "validation"
 FLOORS = {
     "units": 1, "errors": 1, "files": 1, "extras": 1, "counting": 2,
     "networks": 3, "hardware": 3, "profiles": 3, "measure": 3,
-    "timing": 4, "efficiency": 4, "scaling": 5, "calibration": 5, "report": 6, "api": 7, "cli": 7, "ui": 7,
+    "timing": 4, "efficiency": 4, "scaling": 5, "calibration": 5, "paleo": 5, "report": 6, "api": 7, "cli": 7, "ui": 7,
 }  # fmt: skip
 APART = [{"networks", "hardware", "profiles", "measure"}, {"timing", "efficiency"}]
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem in FLOORS)
@@ -64,3 +66,9 @@ def test_validation_stands_beside_the_package() -> None:
 def test_the_package_does_without_validation(path: Path) -> None:
     """It is not in the wheel."""
     assert "validation" not in names_imported(path)
+
+
+def test_what_is_named_to_be_imported_later_exists() -> None:
+    """A floor may name a function of a floor above as "package.module:function"; nothing else checks such a text."""
+    places = [place for path in MODULES for place in re.findall(r'"(paleo_lite(?:\.\w+)+:\w+)"', path.read_text())]
+    assert len(places) >= 3 and all(callable(resolve_name(place)) for place in places)

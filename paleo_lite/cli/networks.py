@@ -9,6 +9,7 @@ import click
 from ..networks import (
     Network,
     find_network,
+    is_network_file,
     network_names,
     read_network_file,
     trace_factory,
@@ -60,7 +61,7 @@ def export(network: str, output: Path, force: bool, image_size: int | None, inpu
     if output.exists() and not force:
         raise click.UsageError(f"{output} already exists: choose another name, or --force to replace it")
     found: Network
-    if network.endswith((".json", ".prototxt")):
+    if is_network_file(network):
         if inputs:
             raise click.UsageError("--input is for package.module:factory; a file says its own, and takes --image-size")
         found = read_network_file(Path(network), image_size)

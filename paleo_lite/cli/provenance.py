@@ -15,6 +15,7 @@ import click
 from ..errors import BadFile, UnknownName
 from ..files import shipped
 from ..hardware import Device
+from ..networks import is_network_file
 from ..report.page.document import Made, Source
 from ..timing import Prediction
 
@@ -69,7 +70,7 @@ def network_sources(asked: dict[str, Any], prediction: Prediction, calibration: 
     """The files behind a prediction: descriptor, device, calibration or pool."""
     found = []
     name = asked["network"]
-    if name.endswith((".json", ".prototxt")):
+    if is_network_file(name):
         found.append(_source("network", Path(name)))
     elif (path := shipped("models") / f"{prediction.network}.json").is_file() and asked["image_size"] is None:
         found.append(_source("network", path))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import BadValue
+from ..paleo import REVISIONS
 from ..timing import TIME_MODELS
 from ..units import PRECISION_BYTES, parse_quantity
 from .common import (
@@ -88,7 +89,7 @@ COLLECTIVES = ("one-to-all", "tree", "butterfly", "butterfly-mixing", "ring", "d
 @click.option("--price", metavar="USD/h", help="Of one device; default: what the registry has.")
 @click.option("--cost", is_flag=True, help="Insist on a cost: an error where no price is known.")
 @click.option("--compat", type=click.Choice(["paleo"]), help="Compute as the released PALEO does, defects and all.")
-@click.option("--revision", type=click.Choice(["first", "last"]), default="first", show_default=True, help="Of PALEO.")
+@click.option("--revision", type=click.Choice(REVISIONS), default=REVISIONS[0], show_default=True, help="Of PALEO.")
 @network_options
 @hardware_files
 @plot_options("scaling")
@@ -140,10 +141,8 @@ _PALEO_KNOWS = frozenset(
 
 def _paleo(revision: str, asked: dict[str, Any]) -> ScaleTable:
     """What the released PALEO says, in the same table."""
-    from ..scaling.cost import make_budget, priced
-    from ..scaling.paleo import paleo_scale
+    from ..paleo.scale import paleo_table
     from ..scaling.run import Request
-    from ..scaling.table import ScaleTable
 
     context = click.get_current_context()
     for option in context.command.params:
@@ -151,37 +150,7 @@ def _paleo(revision: str, asked: dict[str, Any]) -> ScaleTable:
         given = context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
         if name in asked and name not in _PALEO_KNOWS and given:
             raise BadValue(f"PALEO has no {option.opts[0]}: leave it out, or leave out --compat paleo")
-    if asked["gpu"] is None or asked["link"] is None:
-        raise BadValue("PALEO needs a device and a link: --gpu TITAN_X --link ethernet20")
-    budget = make_budget(None, asked["images"], asked["epochs"], asked["price"], cost_asked=asked["cost"])
-    request = Request(asked["workers"] or "1", None, None, asked["batch_size"], asked["scaling"])
-    samples = request.samples(max(request.counts()))
-    rows = paleo_scale(
-        asked["network"],
-        asked["gpu"],
-        asked["link"],
-        workers=request.counts(),
-        batch_size=samples,
-        scaling=asked["scaling"],
-        collective=asked["collective"] or "tree",
-        ppp=asked["ppp"] or 1.0,
-        ppp_comm=asked["ppp_comm"] or 1.0,
-        strategy=asked["strategy"],
-        revision=revision,
-    )
-    return ScaleTable(
-        network=asked["network"],
-        gpu=asked["gpu"],
-        gpu_name=asked["gpu"],
-        precision="fp32",
-        scaling=asked["scaling"],
-        batch_size=samples,
-        topology=f"as PALEO has it: {asked['link']} between all workers",
-        links=(),
-        model=f"PALEO, {revision} release, PPP {asked['ppp'] or 1:g}, of the link {asked['ppp_comm'] or 1:g}",
-        memory_bytes=None,
-        rows=priced(rows, budget),
-        images=budget.images,
-        epochs=budget.epochs,
-        price_usd_per_h=budget.price_usd_per_h,
-    )
+    names = ("workers", "link", "batch_size", "scaling", "strategy", "ppp_comm", "images", "epochs", "price")
+    request = Request(cost_asked=asked["cost"], **{name: asked[name] for name in names})
+    collective, ppp = asked["collective"] or "tree", asked["ppp"] or 1.0
+    return paleo_table(request, asked["network"], asked["gpu"], collective=collective, ppp=ppp, revision=revision)

@@ -15,6 +15,8 @@ from .elementwise import ACTIVATIONS
 from .layer import Op
 from .rules import MATRIX_KINDS, RULES, count_layer
 
+Rule = Callable[[Op], int | None]
+
 
 class Convention(NamedTuple):
     """A way to count.
@@ -32,7 +34,7 @@ class Convention(NamedTuple):
     name: str
     unit: str
     meaning: str
-    count: Callable[[Op], int | None]  # type: ignore[assignment]
+    count: Rule  # type: ignore[assignment]
     backward: bool = False
 
 
@@ -118,10 +120,16 @@ def _lu2017(op: Op) -> int | None:
     return None
 
 
-def _paleo(op: Op) -> int | None:
-    from .paleo import count_paleo  # with all of PALEO, and only then
+def _rule_at(place: str) -> Rule:
+    """The rule that ``package.module:function`` names, imported when it first counts: it may live on a floor above."""
 
-    return count_paleo(op)
+    def count(op: Op) -> int | None:
+        from pkgutil import resolve_name
+
+        rule: Rule = resolve_name(place)
+        return rule(op)
+
+    return count
 
 
 CONVENTIONS: dict[str, Convention] = {
@@ -133,7 +141,12 @@ CONVENTIONS: dict[str, Convention] = {
         ),
         Convention("pthflops", "op", "what the pthflops package counts, rule for rule (forward only)", _pthflops),
         Convention("lu2017", "op", "what Lu et al. 2017 print, as far as it can be read (forward only)", _lu2017),
-        Convention("paleo", "FLOP", "what PALEO counts: its own layers, without biases (forward only)", _paleo),
+        Convention(
+            "paleo",
+            "FLOP",
+            "what PALEO counts: its own layers, without biases (forward only)",
+            _rule_at("paleo_lite.paleo.layers:count_paleo"),
+        ),
     )
 }
 """Every convention, by name."""

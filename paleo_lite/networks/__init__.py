@@ -1,6 +1,6 @@
 """Floor 3: what is computed."""
 
-from .catalog import find_network, network_names, read_network_file, trace_factory, trace_named
+from .catalog import find_network, is_network_file, network_names, read_network_file, trace_factory, trace_named
 from .counts import LayerCounts, count_network
 from .descriptor import read_descriptor, write_descriptor
 from .network import Network
@@ -10,6 +10,7 @@ __all__ = [
     "Network",
     "count_network",
     "find_network",
+    "is_network_file",
     "network_names",
     "read_descriptor",
     "read_network_file",

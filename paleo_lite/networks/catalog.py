@@ -14,6 +14,18 @@ from ..files import cache_folder, shipped
 from .descriptor import FORMAT, decode_descriptor, read_bounded, read_descriptor, write_descriptor
 from .network import Network
 
+IMPORTERS = {
+    ".prototxt": "paleo_lite.networks.prototxt:read_prototxt",
+    ".json": "paleo_lite.paleo.network_file:read_paleo_json",
+}
+"""What reads a file that is no descriptor, by suffix: ``package.module:function``, imported when it is first asked.
+
+A function from the file's bytes, its path and an image size (or None) to the network; None where the format is another.
+"""
+
+_TRACED = ("torchvision ", "paleo_lite.networks.caffe")
+"""Sources of the shipped networks that `trace_named` can trace again."""
+
 TRACER = 2
 """Raised whenever a trace of the same module would give other layers, so that cached traces are not reused."""
 
@@ -53,14 +65,19 @@ def find_network(name: str, image_size: int | None = None) -> Network:
     """
     if image_size is not None and (isinstance(image_size, bool) or not isinstance(image_size, int) or image_size < 1):
         raise BadValue(f"the image size must be a whole number of 1 or more, not {image_size!r}")
-    file = name.endswith((".json", ".prototxt"))
+    file = is_network_file(name)
     network = read_network_file(Path(name), image_size) if file else read_descriptor(_path_of(name))
     if image_size is None or network.inputs[0][-2:] == (image_size, image_size):
         return network
-    if file or network.name.startswith("paleo_"):
-        again = "import PALEO's file again" if network.name.startswith("paleo_") else "trace the module anew"
-        raise BadDescriptor(f"{name}: a descriptor has one image size, {network.inputs[0][-1]}; {again}")
+    if file or not network.source.startswith(_TRACED):
+        made = f"make another from its source, {network.source}"
+        raise BadDescriptor(f"{name}: a descriptor has one image size, {network.inputs[0][-1]}; {made}")
     return _retrace(network.name, image_size)
+
+
+def is_network_file(name: str) -> bool:
+    """Whether a network is asked for by a file that describes it."""
+    return name.endswith(tuple(IMPORTERS))
 
 
 def read_network_file(path: Path, image_size: int | None = None) -> Network:
@@ -72,14 +89,12 @@ def read_network_file(path: Path, image_size: int | None = None) -> Network:
         If it is none of these, or malformed.
     """
     data = read_bounded(path)
-    if path.suffix == ".prototxt":
-        from .prototxt import read_prototxt
+    if path.suffix in IMPORTERS:
+        from pkgutil import resolve_name
 
-        return read_prototxt(data, str(path), image_size)
-    from .paleo_json import is_paleo_json, read_paleo_json
-
-    if is_paleo_json(data):
-        return read_paleo_json(data, str(path), image_size)
+        network: Network | None = resolve_name(IMPORTERS[path.suffix])(data, str(path), image_size)
+        if network is not None:
+            return network
     return decode_descriptor(data, path)
 
 

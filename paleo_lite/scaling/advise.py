@@ -9,11 +9,12 @@ import msgspec
 from ..errors import BadValue
 from .collectives import COLLECTIVES
 from .cost import Budget
+from .exchange import EXACT
 from .job import Job, Settings
 from .rows import ScaleRow
 from .scale import scale
 from .strategies import BOUNDS, STRATEGIES
-from .topology import EXACT, Topology
+from .topology import Topology
 
 _WITH_COLLECTIVE = {
     "data": EXACT, "hybrid": EXACT, "tensor": EXACT,

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from .exchange import exchange_time_s
 from .job import Job, Settings
 from .overlap import finish_s, make_buckets
 from .parts import Parts, Strategy, exchanged, fastest, half_collective, messages_of, samples_each
-from .topology import Topology, exchange_time_s
+from .topology import Topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,11 +9,10 @@ import numpy as np
 
 from ..errors import UnknownName
 from .collectives import COLLECTIVES, LinkRate, Seconds, all_reduce_time_s, butterfly_steps, check_bytes
+from .topology import Topology
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from .topology import Topology
 
     Floats = NDArray[np.float64]
 

@@ -13,11 +13,12 @@ import numpy as np
 
 from ..errors import BadValue
 from .collectives import LinkRate, point_to_point_time_s
+from .exchange import exchange_time_s
 from .job import Job, Settings
 from .parts import Parts, Strategy, exchanged, fastest, half_collective, messages_of, samples_each
 from .pipeline import crossing_bytes, partition, schedule
 from .split import critical_path_s, dense_tail, tensor_pairs
-from .topology import Topology, exchange_time_s
+from .topology import Topology
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 
 from ..errors import BadValue
-from .exchange import candidates
+from .exchange import candidates, exchange_time_s
 from .job import Job, LayerTimes, Settings
 from .overlap import exposed_s, make_buckets
-from .topology import Topology, exchange_time_s
+from .topology import Topology
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,7 +14,6 @@ from ..files import read_typed
 from ..hardware import find_device
 from ..units import parse_quantity
 from .collectives import LinkRate
-from .exchange import EXACT, candidates, choose_collective, exchange_time_s
 from .links import link_rate
 
 FORM = "'2x k40m @ pcie3, 16 nodes @ infiniband'"
@@ -196,4 +195,4 @@ def _link(written: str | _LinkTable | None, ppp: float | None) -> LinkRate | Non
     )
 
 
-__all__ = ["EXACT", "Topology", "candidates", "choose_collective", "exchange_time_s", "flat", "parse_topology"]
+__all__ = ["Topology", "flat", "parse_topology"]

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from paleo_lite.errors import AmbiguousName, BadFile, BadValue, PaleoError, UnknownName
 from paleo_lite.scaling.collectives import COLLECTIVES, LinkRate, all_reduce_time_s, least_bytes
-from paleo_lite.scaling.topology import EXACT, Topology, choose_collective, exchange_time_s, flat, parse_topology
+from paleo_lite.scaling.exchange import EXACT, choose_collective, exchange_time_s
+from paleo_lite.scaling.topology import Topology, flat, parse_topology
 from strategies import MESSAGE_BYTES
 
 ISSUE = "2x k40m @ pcie3, 16 nodes @ infiniband"

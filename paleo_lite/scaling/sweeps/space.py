@@ -14,7 +14,7 @@ import msgspec
 from ...counting import PHASES
 from ...errors import BadValue, UnknownName
 from ...hardware import find_device
-from ...networks import find_network
+from ...networks import find_network, is_network_file
 from ...timing.models import TIME_MODELS
 from ...timing.options import OPTIMIZERS
 from ...units import PRECISION_BYTES
@@ -145,7 +145,7 @@ class Space(msgspec.Struct, frozen=True):
         files = [Path(file) for file in self.hardware_files]
         return msgspec.structs.replace(
             self,
-            networks=tuple(name if name.endswith(".json") else find_network(name).name for name in self.networks),
+            networks=tuple(name if is_network_file(name) else find_network(name).name for name in self.networks),
             gpus=tuple(find_device(name, files).id for name in self.gpus),
         )
 

@@ -18,12 +18,13 @@ from ...timing.models import TimeModel
 from ...timing.options import TrainingOptions
 from ...timing.workload import Workload
 from ...units import PRECISION_BYTES
+from ..exchange import exchange_time_s
 from ..job import Job, Settings
 from ..links import link_rate
 from ..overlap import BUCKET_BYTES, exposed_s
 from ..parts import fastest, half_collective, messages_of
 from ..scale import scale
-from ..topology import exchange_time_s, flat
+from ..topology import flat
 from .inputs import buckets_of, gradient_bytes, network_of
 from .rows import Reasons, each_of
 from .space import Chunk, Space

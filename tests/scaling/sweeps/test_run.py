@@ -90,6 +90,19 @@ def test_every_row_is_a_prediction(tmp_path) -> None:
     }
 
 
+def test_a_file_is_swept_itself_not_what_it_calls_its_network(tmp_path) -> None:
+    """A Caffe file may call its network as one that is shipped: it is still the file that is asked for."""
+    file = tmp_path / "mine.prototxt"
+    file.write_text(
+        'name: "AlexNet" input: "data" input_dim: 1 input_dim: 3 input_dim: 32 input_dim: 32 layer { name: "ip" '
+        'type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 10 } }'
+    )
+    space = Space(networks=(str(file),), gpus=("k40m",), batch_sizes=(1,), time_models=("roofline",))
+    (row,) = rows_of(space.resolved(), tmp_path / "sweep.parquet")
+    one = predict(Workload(find_network(str(file))), Machine(find_device("k40m")), RooflineModel())
+    assert row["time_s"] == pytest.approx(one.time_s, rel=1e-12)
+
+
 @pytest.mark.parametrize("strategy", ["data", "zero-1", "zero-2", "zero-3", "pipeline-1f1b"])
 def test_several_workers_are_those_of_scale(tmp_path, strategy) -> None:
     """What broadcasts (the first three) is what `scale` says of each; what does not is taken from there."""

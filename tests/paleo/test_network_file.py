@@ -11,7 +11,7 @@ from measured import REFERENCES
 from paleo_lite.counting import count
 from paleo_lite.errors import BadDescriptor
 from paleo_lite.networks import find_network
-from paleo_lite.networks.paleo_json import is_paleo_json, read_paleo_json
+from paleo_lite.paleo.network_file import read_paleo_json
 
 NETWORKS = REFERENCES / "paleo_networks"
 
@@ -137,10 +137,10 @@ def test_same_padding_is_tensorflows(size, kernel, stride, out, before):
         ({"data": DATA_LAYER, "c": conv(["data"], [3, 3, 3, 8], stride=-1)}, "-1 is not a whole number"),
         ({"data": DATA_LAYER, "c": conv(["data"], [3, 3, 3, 8], activation_fn="magic")}, "activation 'magic' is not"),
         ({"data": DATA_LAYER, "c": conv(["data"], [64, 64, 3, 8], "VALID")}, "a 64x64 window does not fit into 32x32"),
-        ({"data": DATA_LAYER, "c": {"parents": ["data"]}}, "layer 'c' has no type"),
+        ({"data": DATA_LAYER, "c": {"parents": ["data"]}}, "layer 'c': has no type"),
         ({"data": DATA_LAYER, "c": {"type": "Magic", "parents": ["data"]}}, "type 'Magic' is not read: known are"),
         ({"data": DATA_LAYER, "c": {"type": "Dropout", "parents": "data"}}, "parents must be a list of names"),
-        ({"data": DATA_LAYER, "b": {"type": "Block", "parents": ["data"]}}, "block 'b' has no layers"),
+        ({"data": DATA_LAYER, "b": {"type": "Block", "parents": ["data"]}}, "layer 'b': is a block without layers"),
         ({"data": DATA_LAYER, "s": {"type": "Softmax", "parents": ["data"], "num_classes": 9}}, "9 classes from 3"),
     ],
 )  # fmt: skip
@@ -156,7 +156,7 @@ def test_files_are_told_apart(tmp_path):
     assert find_network(str(path)).layer("c").outputs == ((1, 8, 32, 32),)
     assert find_network(str(path), 64).layer("c").outputs == ((1, 8, 64, 64),)
     for text in (b"", b"[]", b'{"layers": {}}', b'{"format": 1, "layers": {"a": {}}}', b"\xff"):
-        assert not is_paleo_json(text)
+        assert read_paleo_json(text, "net.json") is None
     path.write_text('{"format": 1}')
     with pytest.raises(BadDescriptor, match="missing required field"):
         find_network(str(path))

@@ -8,10 +8,11 @@ from __future__ import annotations
 import pytest
 
 from paleo_lite.counting import INPUT, Layer, count
-from paleo_lite.counting.paleo import REVISIONS, Term, paleo_terms, parameter_bytes
-from paleo_lite.counting.paleo_convolution import gradient_of
-from paleo_lite.errors import CountFailed, UnknownName, UnsupportedPhase
+from paleo_lite.errors import CountFailed, UnsupportedPhase
 from paleo_lite.networks import find_network
+from paleo_lite.paleo import REVISIONS
+from paleo_lite.paleo.convolution import Term, gradient_of
+from paleo_lite.paleo.layers import PASSES, layer_terms, parameter_bytes
 
 
 def conv(size, channels, maps, kernel, stride=1, pad=0, out=None, parent=0, **attributes):
@@ -20,6 +21,10 @@ def conv(size, channels, maps, kernel, stride=1, pad=0, out=None, parent=0, **at
     attributes |= {"stride": [stride] * 2, "padding": [pad] * 2}
     shapes = ((1, channels, size, size),), ((1, maps, out, out),)
     return Layer("conv", "conv2d", *shapes, weights, (parent,), maps * (channels * kernel**2 + 1), attributes)
+
+
+def terms(layer, pass_name="forward", batch_size=1, revision="last", algorithm="gemm"):
+    return layer_terms(layer, pass_name, batch_size, revision, algorithm)
 
 
 def test_convention_counts_alexnet_by_hand():
@@ -42,7 +47,7 @@ def test_convention_says_what_it_does_not_know():
     assert count(find_network("resnext50_32x4d").layers, convention="paleo").unknown == ("conv2d (16)",)
     assert not count(find_network("vgg16").layers, convention="paleo").unknown
     with pytest.raises(CountFailed, match=r"PALEO has no rule for this conv2d: \{'groups': 2\}"):
-        paleo_terms(conv(8, 4, 4, 3, pad=1, groups=2), "forward", 1)
+        terms(conv(8, 4, 4, 3, pad=1, groups=2))
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
@@ -53,9 +58,7 @@ def test_data_gradient_is_over_counted(revision):
     5 x 5 input positions: 25 times as many.
     """
     fc6 = conv(5, 256, 4096, 5)
-    forward, data, weight = (
-        paleo_terms(fc6, part, 1, revision) for part in ("forward", "backward_data", "backward_weight")
-    )
+    forward, data, weight = (terms(fc6, name, revision=revision) for name in PASSES)
     assert forward[0] == weight[0] == Term(True, 2 * 25 * 256 * 4096)
     assert data[0].amount == 25 * forward[0].amount
     padded = 81 if revision == "last" else 1  # the last revision moves the padding as well
@@ -70,24 +73,24 @@ def test_strided_gradients_by_hand():
     """
     layer = conv(35, 288, 384, 3, 2)
     data = 2 * 9 * 384 * 288 * 35 * 35
-    assert paleo_terms(layer, "backward_data", 1, "first")[0].amount == data
-    assert paleo_terms(layer, "backward_data", 1, "last")[0].amount == data + 2 * 17 * 17 * 384
-    assert gradient_of(layer, 1, "last", "data").height == 33
-    assert gradient_of(layer, 1, "last", "data").pads == (2, 2)
-    assert paleo_terms(layer, "backward_weight", 1)[0] == paleo_terms(layer, "forward", 1)[0]
-    assert paleo_terms(conv(35, 288, 384, 3, 2, parent=INPUT), "backward_data", 1) == []
+    assert terms(layer, "backward_data", revision="first")[0].amount == data
+    assert terms(layer, "backward_data", revision="last")[0].amount == data + 2 * 17 * 17 * 384
+    gradient = gradient_of(layer, "backward_data", 1, "last")
+    assert (gradient.size, gradient.pads) == ((33, 33), (2, 2))
+    assert terms(layer, "backward_weight")[0] == terms(layer)[0]
+    assert terms(conv(35, 288, 384, 3, 2, parent=INPUT), "backward_data") == []
 
 
 def test_padding_rules_of_the_revisions():
     """SAME, 3 x 3 at stride 2 on 224: TensorFlow pads 1 in all, before 0. The first revision has
     ((224 - 1) 2 + 3 - 224) // 2 = 112 on either side, and so stops at its own assertion; the last one goes through."""
     layer = conv(224, 3, 8, 3, 2, 0, out=112, same=True)
-    assert paleo_terms(layer, "forward", 1, "first")[1].amount == 4 * 224 * 224 * 3  # not moved, the padding
+    assert terms(layer, revision="first")[1].amount == 4 * 224 * 224 * 3  # the padding is not moved
     with pytest.raises(CountFailed, match="PALEO \\(its first revision\\) stops here, its data gradient"):
-        paleo_terms(layer, "backward_data", 1, "first")
-    assert gradient_of(layer, 1, "last", "data").height == 224  # 223, and one more where the padding is odd
+        terms(layer, "backward_data", revision="first")
+    assert gradient_of(layer, "backward_data", 1, "last").size[0] == 224  # 223, and one more where the padding is odd
     with pytest.raises(CountFailed, match="weight gradient comes out as 23x23 instead of 11x11"):
-        paleo_terms(find_network("alexnet").layers[0], "backward_weight", 1, "last")
+        terms(find_network("alexnet").layers[0], "backward_weight", revision="last")
 
 
 def test_fourier_transform_by_hand():
@@ -96,27 +99,27 @@ def test_fourier_transform_by_hand():
     size 14 * 14 = 196, T = 16: 2 * 16 * 5 * 16 * 4 = 10,240 per inverse transform, 5,120 from real to complex.
     """
     layer = conv(12, 192, 384, 3, 1, 1)
-    terms = paleo_terms(layer, "forward", 2, algorithm="fft")
-    assert [term.amount for term in terms if term.compute] == [
+    fft = terms(layer, batch_size=2, algorithm="fft")
+    assert [term.amount for term in fft if term.compute] == [
         2 * 192 * 5120, 192 * 384 * 5120, 4 * 2 * 192 * 384 * 196, 2 * 384 * 10240
     ]  # fmt: skip
-    assert sum(term.amount * term.repeats for term in terms if not term.compute) == (
+    assert sum(term.amount * term.repeats for term in fft if not term.compute) == (
         196 * (2 * 192 * (4 + 8 + 8) + 192 * 384 * (4 + 8 + 8) + 2 * 384 * (8 + 8)) + 4 * 2 * 384 * 144
     )
     # 32 x 32 tiles: one covers it, T = 32: 2 * 32 * 5 * 32 * 5 = 51,200.
-    tiled = paleo_terms(layer, "forward", 2, algorithm="fft-tiled")
+    tiled = terms(layer, batch_size=2, algorithm="fft-tiled")
     assert [term.amount for term in tiled if term.compute][3] == 2 * 384 * 51200
-    assert paleo_terms(conv(56, 8, 8, 3, 1, 1), "forward", 1, algorithm="fft-tiled")[0].repeats == 4
+    assert terms(conv(56, 8, 8, 3, 1, 1), algorithm="fft-tiled")[0].repeats == 4
     # A filter of one dimension halves the transforms; 1 x 1, and any stride, are GEMMs; Winograd is no time at all.
     flat = layer._replace(weights=((384, 192, 1, 3), (384,)), attributes={"stride": [1, 1], "padding": [0, 1]})
-    assert paleo_terms(flat, "forward", 2, algorithm="fft")[1].amount == 192 * 384 * 2560
+    assert terms(flat, batch_size=2, algorithm="fft")[1].amount == 192 * 384 * 2560
     for other in (conv(12, 192, 384, 1), conv(35, 288, 384, 3, 2)):
-        assert paleo_terms(other, "forward", 2, algorithm="fft") == paleo_terms(other, "forward", 2)
-    assert paleo_terms(layer, "forward", 2, algorithm="winograd") == []
+        assert terms(other, algorithm="fft") == terms(other)
+    assert terms(layer, algorithm="winograd") == []
 
 
 @pytest.mark.parametrize(
-    "layer, part, algorithm, able",
+    "layer, name, algorithm, supported",
     [
         (conv(26, 64, 192, 5, 1, 2), "forward", "fft", True),
         (conv(254, 3, 8, 3, 1, 1), "forward", "fft", True),
@@ -129,9 +132,9 @@ def test_fourier_transform_by_hand():
         (conv(64, 3, 8, 33), "forward", "fft-tiled", False),
     ],
 )
-def test_where_cudnn_has_an_algorithm(layer, part, algorithm, able):
+def test_where_cudnn_has_an_algorithm(layer, name, algorithm, supported):
     """NVIDIA's cuDNN documentation, cudnnConvolutionForward and its gradients: what each algorithm supports."""
-    assert (paleo_terms(layer, part, 1, algorithm=algorithm) != paleo_terms(layer, part, 1)) is able
+    assert (terms(layer, name, algorithm=algorithm) != terms(layer, name)) is supported
 
 
 def test_parameters_have_biases():
@@ -140,7 +143,9 @@ def test_parameters_have_biases():
     assert parameter_bytes([conv(8, 4, 16, 3)._replace(weights=((16, 4, 3, 3),))]) == 4 * (16 * 36 + 16)
 
 
-@pytest.mark.parametrize("change", [{"part": "update"}, {"revision": "middle"}, {"algorithm": "strassen"}])
-def test_unknown_names(change):
-    with pytest.raises(UnknownName, match=next(iter(change.values()))):
-        paleo_terms(conv(8, 4, 4, 3), **{"part": "forward", "batch_size": 1, **change})
+def test_the_convention_is_what_the_forward_pass_is_timed_by():
+    """One rule for both: FLOPs of the convention are the arithmetic of the mode, layer by layer and at every batch."""
+    layers = find_network("paleo_inception_v3").layers
+    counts = count(layers, convention="paleo").counts("forward", 3)
+    timed = [sum(term.amount for term in terms(layer, batch_size=3) if term.compute) for layer in layers]
+    assert counts.tolist() == timed

@@ -9,15 +9,18 @@ normalisation without parameters, so that parameters and layers are those that P
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ..errors import BadDescriptor
-from .builder import Blob, Builder, check_input
-from .network import Network
+from ..networks import Network
+from ..networks.builder import Blob, Builder, check_input
 
 TYPES = (
     "Input", "Convolution", "Pooling", "AvgPool", "InnerProduct", "Concatenate", "Elementwise", "Softmax", "Reshape",
@@ -33,39 +36,23 @@ _ONE_TO_ONE = {
 
 
 class _File(msgspec.Struct, frozen=True):
-    """The whole file."""
+    """The whole file; descriptors have a format, PALEO's files have none."""
 
-    name: str
-    layers: dict[str, dict[str, Any]]
+    format: Any = None
+    layers: dict[str, Any] = {}
 
 
-class _Spec(msgspec.Struct, frozen=True):
+class _Spec(NamedTuple):
     """A layer with its full name and its parents' full names."""
 
     name: str
     fields: dict[str, Any]
-    parents: list[str]
+    parents: Sequence[str]
     split: bool = False
 
 
-class _Head(msgspec.Struct, frozen=True):
-    """What tells PALEO's files from descriptors, which have a format and their layers in columns."""
-
-    format: Any = None
-    layers: dict[str, msgspec.Raw] = {}
-
-
-def is_paleo_json(data: bytes) -> bool:
-    """Whether a JSON file is one of PALEO's rather than a descriptor."""
-    try:
-        head = msgspec.json.decode(data, type=_Head)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return head.format is None and bool(head.layers)
-
-
-def read_paleo_json(data: bytes, where: str, image_size: int | None = None) -> Network:
-    """Read one of PALEO's network files.
+def read_paleo_json(data: bytes, where: str, image_size: int | None = None) -> Network | None:
+    """Read one of PALEO's network files; None for what is none, such as a descriptor.
 
     Parameters
     ----------
@@ -79,16 +66,18 @@ def read_paleo_json(data: bytes, where: str, image_size: int | None = None) -> N
     Raises
     ------
     BadDescriptor
-        If it is not such a file, or describes no network: the message names the layer and what is wrong with it.
+        If it describes no network: the message names the layer and what is wrong with it.
     """
     try:
-        found = msgspec.json.decode(data, type=_File)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadDescriptor(f"{where}: {error}") from None
+        file = msgspec.json.decode(data, type=_File)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if file.format is not None or not file.layers:
+        return None
     builder = Builder(where)
     blobs: dict[str, Blob] = {}
     inputs = []
-    for spec in _in_order(_flatten(found, where), where):
+    for spec in _in_order(_flatten(builder, file.layers), where):
         if spec.fields["type"] == "Input":
             blobs[spec.name] = _input(spec, where, image_size)
             inputs.append(blobs[spec.name].shape)
@@ -107,63 +96,57 @@ def read_paleo_json(data: bytes, where: str, image_size: int | None = None) -> N
     )
 
 
-def _flatten(found: _File, where: str) -> dict[str, _Spec]:
+def _flatten(builder: Builder, layers: dict[str, Any]) -> dict[str, _Spec]:
     """The layers of all blocks under their full names."""
-    ends: dict[str, str] = {}
     specs: dict[str, _Spec] = {}
-    for name, fields in found.layers.items():
-        if fields.get("type") in ("Block", "ModelParallel"):
-            if "endpoint" in fields:
-                ends[name] = f"{name}/{fields['endpoint']}"
-            inside = fields.get("layers")
-            if not isinstance(inside, dict) or not all(isinstance(one, dict) for one in inside.values()):
-                raise BadDescriptor(f"{where}: block {name!r} has no layers")
-            for inner, inner_fields in inside.items():
-                own = [f"{name}/{parent}" for parent in _parents(inner_fields, f"{name}/{inner}", where)]
-                parents = own or _parents(fields, name, where)
-                split = fields["type"] == "ModelParallel"
-                specs[f"{name}/{inner}"] = _Spec(f"{name}/{inner}", inner_fields, parents, split)
-        else:
-            specs[name] = _Spec(name, fields, _parents(fields, name, where))
-    for spec in specs.values():
-        if not isinstance(spec.fields.get("type"), str):
-            raise BadDescriptor(f"{where}: layer {spec.name!r} has no type")
-        spec.parents[:] = [ends.get(parent, parent) for parent in spec.parents]
-        for parent in spec.parents:
+    ends: dict[str, str] = {}
+
+    def add(name: str, fields: Any, space: str = "", outside: Sequence[str] = (), split: bool = False) -> None:
+        if not isinstance(fields, dict) or not isinstance(fields.get("type"), str):
+            raise builder.fail(name, "has no type")
+        parents = fields.get("parents", [])
+        if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
+            raise builder.fail(name, "parents must be a list of names")
+        # The copies of a split layer are one layer here.
+        parents = [space + parent.removesuffix("@all").removesuffix("@self") for parent in parents] or outside
+        if fields["type"] not in ("Block", "ModelParallel"):
+            specs[name] = _Spec(name, fields, parents, split)
+            return
+        inside = fields.get("layers")
+        if space or not isinstance(inside, dict):
+            raise builder.fail(name, "a block in a block is not read" if space else "is a block without layers")
+        if "endpoint" in fields:
+            ends[name] = f"{name}/{fields['endpoint']}"
+        for inner, inner_fields in inside.items():
+            add(f"{name}/{inner}", inner_fields, f"{name}/", parents, fields["type"] == "ModelParallel")
+
+    for name, fields in layers.items():
+        add(name, fields)
+    for name, spec in specs.items():
+        specs[name] = spec._replace(parents=[ends.get(parent, parent) for parent in spec.parents])
+        for parent in specs[name].parents:
             if parent not in specs:
-                raise BadDescriptor(f"{where}: layer {spec.name!r} has a parent {parent!r}, which is not in the file")
+                raise builder.fail(name, f"has a parent {parent!r}, which is not in the file")
     return specs
 
 
-def _parents(fields: dict[str, Any], name: str, where: str) -> list[str]:
-    parents = fields.get("parents", [])
-    if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
-        raise BadDescriptor(f"{where}: layer {name!r}: parents must be a list of names")
-    # The copies of a split layer are one layer here.
-    return [parent.removesuffix("@all").removesuffix("@self") for parent in parents]
-
-
-def _in_order(specs: dict[str, _Spec], where: str) -> list[_Spec]:
+def _in_order(specs: dict[str, _Spec], where: str) -> Iterator[_Spec]:
     """Every layer behind its parents, in the file's order otherwise."""
-    waiting = {name: len(set(spec.parents)) for name, spec in specs.items()}
-    children: dict[str, list[str]] = {name: [] for name in specs}
-    for name, spec in specs.items():
-        for parent in set(spec.parents):
-            children[parent].append(name)
-    places = {name: place for place, name in enumerate(specs)}
-    ready = [place for name, place in places.items() if not waiting[name]]
-    names, ordered = list(specs), []
-    while ready:
+    sorter = TopologicalSorter({name: spec.parents for name, spec in specs.items()})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        circle = ", ".join(sorted(set(error.args[1])))
+        raise BadDescriptor(f"{where}: layers depend on each other in a circle: {circle}") from None
+    names = list(specs)
+    position = {name: index for index, name in enumerate(names)}
+    ready: list[int] = []
+    while sorter.is_active():
+        for name in sorter.get_ready():
+            heappush(ready, position[name])
         name = names[heappop(ready)]
-        ordered.append(specs[name])
-        for child in children[name]:
-            waiting[child] -= 1
-            if not waiting[child]:
-                heappush(ready, places[child])
-    if len(ordered) < len(specs):
-        circle = sorted(name for name, count in waiting.items() if count > 0)[:5]
-        raise BadDescriptor(f"{where}: layers depend on each other in a circle: {', '.join(circle)}")
-    return ordered
+        yield specs[name]
+        sorter.done(name)
 
 
 def _input(spec: _Spec, where: str, image_size: int | None) -> Blob:
@@ -211,9 +194,9 @@ def _layer(builder: Builder, spec: _Spec, parents: list[Blob]) -> Blob:
     else:
         raise builder.fail(name, f"type {kind!r} is not read: known are {', '.join([*TYPES, *_ONE_TO_ONE])}")
     if spec.split:
-        for index in range(before, len(builder.layers)):
-            layer = builder.layers[index]
-            builder.layers[index] = layer._replace(attributes={**layer.attributes, "model_parallel": True})
+        builder.layers[before:] = [
+            layer._replace(attributes={**layer.attributes, "model_parallel": True}) for layer in builder.layers[before:]
+        ]
     return result
 
 
@@ -246,16 +229,9 @@ def _padding(builder: Builder, name: str, padding: Any) -> tuple[int, int] | str
 
 def _reshaped(builder: Builder, name: str, blob: Blob, shape: list[int]) -> tuple[int, ...]:
     """The shape behind the batch; -1 stands for what is left."""
-    elements, rest = 1, list(shape[1:])
-    for size in blob.shape:
-        elements *= size
-    known = 1
-    for size in rest:
-        known *= size if size != -1 else 1
+    elements, rest = prod(blob.shape), list(shape[1:])
+    known = prod(size for size in rest if size != -1)
     if rest.count(-1) > 1 or known < 1 or elements % known or (-1 not in rest and known != elements):
         raise builder.fail(name, f"{blob.shape[1:]} cannot be reshaped to {rest}")
     sizes = [elements // known if size == -1 else size for size in rest]
     return (1, sizes[-1], *sizes[:-1])
-
-
-__all__ = ["TYPES", "is_paleo_json", "read_paleo_json"]

@@ -1,0 +1,20 @@
+"""Floor 5: PALEO as released, its slips included, and nowhere else.
+
+Source: Qi, Sparks, Talwalkar, "Paleo: A Performance Model for Deep Neural Networks", ICLR 2017, and the code that its
+authors released (github TalwalkarLab/paleo), read, not used. Each module names the file of the release that it follows;
+``docs/paleo.md`` lists the slips and what each is worth.
+
+Words of the release, and what stands for them here:
+
+==================================================  ==================================================
+``ppp_comp``, ``ppp_comm``                          ``ppp``, ``ppp_comm``
+``use_pipeline``                                    ``overlap``
+``bwd_data``, ``bwd_filter``                        ``backward_data``, ``backward_weight``
+``OneToAll``, ``TreeAllReduce``                     ``one-to-all``, ``tree``
+``ButterflyAllReduce``, ``ButterflyMixing``         ``butterfly``, ``butterfly-mixing``
+``software`` of the web demo                        a row of ``scale.PLATFORMS``
+commits b12c04b (the web demo's) and 984bbf5        ``first`` and ``last`` of `REVISIONS`
+==================================================  ==================================================
+"""
+
+REVISIONS = ("first", "last")

@@ -1,0 +1,152 @@
+"""`Simulator`: a machine and how PALEO computes on it; the times of layers and of an exchange, in milliseconds.
+
+A layer takes the sum of its terms, one after the other, or with overlap the larger of arithmetic and memory.
+
+D bytes over n workers, ``t1 = D / bandwidth / PPP``: one-to-all ``2 (n - 1) t1``, tree ``2 ceil(log2 n) t1``,
+butterfly ``ceil(log2 n) t1``, butterfly mixing ``t1`` (for one worker, too). No latency, nothing hides behind anything.
+
+Source: ``profilers/flops_profiler.py`` and ``comm.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from math import ceil, log
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from ..counting.layer import Layer
+from ..counting.work import check_batch_size
+from ..errors import BadValue, UnknownName
+from ..hardware import read_links
+from ..scaling.collectives import LinkRate
+from ..scaling.links import link_rate
+from . import REVISIONS
+from .device import PaleoDevice, find_paleo_device, together
+from .layers import ALGORITHMS, PASSES, layer_terms
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+COLLECTIVES: dict[str, Callable[[int], int]] = {
+    "one-to-all": lambda n: 2 * (n - 1),
+    "tree": lambda n: 2 * ceil(log(n) / log(2)),
+    "butterfly": lambda n: ceil(log(n) / log(2)),
+    "butterfly-mixing": lambda n: 1,
+}
+"""How often n workers send all bytes, one after the other."""
+
+
+def check_name(what: str, name: str, known: Collection[str]) -> None:
+    """Refuse a name that is not among the known ones with `UnknownName`."""
+    if name not in known:
+        raise UnknownName(f"{what} of PALEO", name, known)
+
+
+class PaleoTimes(NamedTuple):
+    """Milliseconds of arithmetic and memory, shape (passes, layers, batches); passes as in `PASSES`."""
+
+    compute_ms: Array
+    memory_ms: Array
+
+    def layer_ms(self, overlap: bool = False) -> Array:
+        """Forward, and both gradients together, of each layer: shape (2, layers, batches)."""
+        compute, memory = (np.add.reduceat(times, (0, 1)) for times in self)
+        times: Array = together(compute, memory, overlap)
+        return times
+
+    def total_ms(self, overlap: bool = False) -> Array:
+        """Forward and backward pass over all layers, shape (batches,)."""
+        total: Array = self.layer_ms(overlap).sum((0, 1))
+        return total
+
+
+class Simulator(msgspec.Struct, frozen=True):
+    """A machine, and how PALEO is asked to compute.
+
+    Attributes
+    ----------
+    device : PaleoDevice
+    link : LinkRate
+        Between all workers.
+    ppp, ppp_comm : float
+        Platform percent of peak, as a share, of arithmetic and memory, and of communication.
+    revision : str
+        One of `REVISIONS`.
+    algorithm : str
+        How convolutions are computed where cuDNN can: one of `ALGORITHMS`.
+    overlap : bool
+        Memory traffic and arithmetic of a layer hide behind each other.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such revision or algorithm.
+    BadValue
+        If a PPP is not above 0.
+    """
+
+    device: PaleoDevice
+    link: LinkRate
+    ppp: float = 1.0
+    ppp_comm: float = 1.0
+    revision: str = REVISIONS[0]
+    algorithm: str = ALGORITHMS[0]
+    overlap: bool = False
+
+    def __post_init__(self) -> None:
+        check_name("revision", self.revision, REVISIONS)
+        check_name("convolution algorithm", self.algorithm, ALGORITHMS)
+        for what, ppp in (("the PPP", self.ppp), ("the PPP of communication", self.ppp_comm)):
+            if not ppp > 0:
+                raise BadValue(f"{what} must be above 0, not {ppp!r}")
+
+    def times(self, layers: Sequence[Layer], batch_sizes: Sequence[int]) -> PaleoTimes:
+        """Time every layer at every batch size of a worker.
+
+        Raises
+        ------
+        CountFailed
+            If PALEO does not know a layer, or fails on it.
+        BadValue
+            If a batch size is not a whole number above 0.
+        """
+        for batch_size in batch_sizes:
+            check_batch_size(batch_size)
+        batches = np.asarray(batch_sizes, dtype=np.float64)
+        times = PaleoTimes(*np.zeros((2, len(PASSES), len(layers), len(batches))))
+        for row, pass_name in enumerate(PASSES):
+            for column, layer in enumerate(layers):
+                for term in layer_terms(layer, pass_name, batches, self.revision, self.algorithm):
+                    if term.compute:
+                        times.compute_ms[row, column] += term.repeats * self.device.compute_ms(term.amount, self.ppp)
+                    else:
+                        times.memory_ms[row, column] += term.repeats * self.device.transfer_ms(term.amount, self.ppp)
+        return times
+
+    def exchange_ms(self, collective: str, size_bytes: float, workers: int) -> float:
+        """An all-reduce by one of `COLLECTIVES`, without latency."""
+        once = size_bytes / self.link.bandwidth_bytes_per_s * 1e3 / self.ppp_comm
+        return COLLECTIVES[collective](workers) * once
+
+
+def make_simulator(device: str, link: str, **options: Any) -> Simulator:
+    """A simulator from names.
+
+    Parameters
+    ----------
+    device : str
+        One of PALEO's by its name (``TITAN_X``) or ours (``k20x``), with the figures PALEO has; any other device by the
+        registry's.
+    link : str
+        ``aws``, ``ethernet``, ``ethernet20``, ``infiniband``, ``pcie2``, ``pcie3`` with PALEO's rates, or what
+        `link_rate` reads.
+    **options
+        ``ppp``, ``ppp_comm``, ``revision``, ``algorithm`` and ``overlap`` of a `Simulator`.
+    """
+    own = read_links().link.get(f"paleo-{link.lower()}")
+    return Simulator(find_paleo_device(device), link_rate(own or link), **options)

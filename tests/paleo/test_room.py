@@ -1,0 +1,28 @@
+"""The room as a whole: what is asked of the rest of the package does not enter it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+ASK = """
+import sys
+from paleo_lite.cli import main
+main(sys.argv[1:], standalone_mode=False)
+print([name for name in sys.modules if name.startswith("paleo_lite.paleo")])
+"""
+
+
+@pytest.mark.parametrize(
+    ("question", "entered"),
+    [
+        ("predict vgg16 --gpu k80 --precision fp64", False),
+        ("layers paleo_nin", False),
+        ("layers paleo_nin --convention paleo", True),
+    ],
+)
+def test_it_is_imported_by_who_asks_for_it(question, entered):
+    result = subprocess.run([sys.executable, "-c", ASK, *question.split()], capture_output=True, text=True, check=True)
+    assert ("paleo_lite.paleo.layers" in result.stdout.splitlines()[-1]) is entered
