@@ -1,6 +1,6 @@
 """What PALEO counts, against figures of its release and by hand.
 
-Tests: counting/paleo_convolution.py.
+Tests: paleo/convolution.py.
 """
 
 from __future__ import annotations

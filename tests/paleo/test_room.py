@@ -1,4 +1,7 @@
-"""The room as a whole: what is asked of the rest of the package does not enter it."""
+"""The room as a whole: what is asked of the rest of the package does not enter it.
+
+Tests: paleo/layers.py.
+"""
 
 from __future__ import annotations
 

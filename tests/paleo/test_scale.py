@@ -1,6 +1,6 @@
 """``--compat paleo``: the released PALEO's published answers for many workers, one by one.
 
-Tests: scaling/paleo_parts.py.
+Tests: paleo/model_parallel.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""PALEO's times on one device, against the tables that its release printed."""
+"""PALEO's times on one device, against the tables that its release printed.
+
+Tests: paleo/device.py.
+"""
 
 from __future__ import annotations
 
