@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from ..counting import Layer
+from ..counting.kinds import count_layer
 from ..counting.layer import Op
-from ..counting.rules import count_layer
 from ..errors import BadValue, CountFailed
 from ..extras import need
 from ..hardware import Machine, find_device
-from ..timing.classes import CLASSES, class_of
+from ..timing.classes import class_index
 from ..timing.features import PARTS, Features, sizes_of
 from ..timing.fitted import rates_of
 from ..units import element_bytes
@@ -134,13 +133,8 @@ def _entry(layer: Layer, part: str, batch_size: int, size: int) -> tuple[float, 
     padding, tiles = sizes_of(layer, part, batch_size)
     moved = (phase.reads + phase.writes) * size + phase.index_bytes
     gradients = len(layer.weights) if part == "backward_weight" else 0
-    place = _class_index(class_of(layer)), PARTS[part]
+    place = class_index(layer), PARTS[part]
     return phase.flops, moved, phase.kernels, gradients, float(padding), float(tiles), *place
-
-
-@cache
-def _class_index(name: str) -> int:
-    return CLASSES.index(name)
 
 
 def _launch_and_roofline(runs: Runs, folds: Sequence[NDArray[np.int64]]) -> Floats:

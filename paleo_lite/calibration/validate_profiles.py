@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 
 from ..counting import Work, count
+from ..counting.kinds import class_of
+from ..counting.kinds.products import class_of_convolution
 from ..efficiency.by_kind import PassTimes, measure_passes
 from ..efficiency.executor import run_files
 from ..efficiency.files import find_files
@@ -25,7 +27,6 @@ from ..networks import Network, find_network
 from ..profiles.configuration import parse_name
 from ..profiles.detect import open_profile
 from ..timing.calibrated import NAMES, sensitivities
-from ..timing.classes import class_of
 from ..timing.features import Features, features_of
 from ..timing.fitted import own_variance, rates_of
 from ..timing.terms import QUANTILES
@@ -179,7 +180,7 @@ def _by_class(profiles: Sequence[PassTimes], network: Network) -> dict[tuple[str
         if not single:
             continue
         medians = dict(zip(ordered, np.median(np.array(single), axis=0).tolist()))
-        for name in sorted({classes[index] for index in convolutions}):
+        for name in sorted({class_of_convolution(network.layers[index]) for index in convolutions}):
             own = [index for index in convolutions if classes[index] == name]
             found[name, phase] = _Measured([[index] for index in own], np.array([medians[index] for index in own]))
     return found

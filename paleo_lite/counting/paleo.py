@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from math import prod
 
 from ..errors import CountFailed, UnknownName
-from .elementwise import ACTIVATIONS
+from .kinds import ACTIVATIONS
+from .kinds.pooling import window_elements
 from .layer import Layer, Op
 from .paleo_convolution import FLOAT, Term, convolution_terms
-from .rules import window_elements
 
 REVISIONS = ("first", "last")
 PARTS = ("forward", "backward_data", "backward_weight")
@@ -24,7 +24,7 @@ ALGORITHMS = ("gemm", "fft", "fft-tiled", "winograd")
 """Convolution algorithms that PALEO has a path for; winograd has no model there and takes no time."""
 
 _POOLS = ("max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool")
-_FREE = frozenset(ACTIVATIONS) | {
+_FREE = ACTIVATIONS | {
     "add", "mul", "maximum", "scale", "batch_norm", "local_response_norm", "softmax", "log_softmax", "concat", "view",
     "slice", "copy", "interpolate",
 }  # fmt: skip

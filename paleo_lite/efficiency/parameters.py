@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from ..counting.kinds import count_layer
+from ..counting.kinds.kind import NOTHING, Cost, PassCost
 from ..counting.layer import Layer, Op, Shape
-from ..counting.rules import NOTHING, Cost, Phase, count_layer
 from ..errors import CountFailed
 from ..units import element_bytes
 
@@ -67,7 +68,7 @@ def parse_parameters(text: str) -> Shapes:
 def count_operation(
     op: str, params: str, direction: str | None, kernels: Iterable[str] = (), after: Shape | None = None
 ) -> Counted:
-    """FLOPs and bytes of one operation in one direction, by `paleo_lite.counting.rules`.
+    """FLOPs and bytes of one operation in one direction, by the rules of `paleo_lite.counting.kinds`.
 
     Parameters
     ----------
@@ -119,16 +120,16 @@ def output_shape(op: str, params: str) -> Shape | None:
 
 
 def _of_direction(cost: Cost, direction: str | None, kernels: list[str], size: int) -> tuple[float, float]:
-    phases: list[Phase] = [cost.forward]
+    passes: list[PassCost] = [cost.forward]
     if direction == "bprop":
-        phases = [cost.backward_data, cost.backward_weight]
+        passes = [cost.backward_data, cost.backward_weight]
         if kernels and all("wgrad" in name.lower() for name in kernels):
-            phases = [cost.backward_weight]
+            passes = [cost.backward_weight]
         elif kernels and all("dgrad" in name.lower() for name in kernels):
-            phases = [cost.backward_data]
-    phases = [phase for phase in phases if phase is not NOTHING]
-    flops = sum(phase.flops for phase in phases)
-    return float(flops), float(sum((p.reads + p.writes) * size + p.index_bytes for p in phases))
+            passes = [cost.backward_data]
+    passes = [one for one in passes if one is not NOTHING]
+    flops = sum(one.flops for one in passes)
+    return float(flops), float(sum((one.reads + one.writes) * size + one.index_bytes for one in passes))
 
 
 def _convolution(op: str, shapes: Shapes, _: Shape | None) -> Layer | None:
