@@ -18,6 +18,7 @@ import numpy as np
 from ..counting import Work, count
 from ..counting.kinds import class_of
 from ..counting.kinds.products import class_of_convolution
+from ..counting.kinds.profiled import PROFILED
 from ..efficiency.by_kind import PassTimes, measure_passes
 from ..efficiency.executor import run_files
 from ..efficiency.files import find_files
@@ -37,10 +38,7 @@ from .fit import Prior, fit, stack
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_CLASS_OF_KIND = {
-    "batch_norm": "norm", "normalization": "norm", "pooling": "pool", "linear": "gemm", "attention": "attention",
-    "elementwise": "elementwise",
-}  # fmt: skip
+_CLASS_OF_KIND = {kind.name: kind.work_class for kind in PROFILED if kind.work_class}
 """Kinds of operations that are one class of work; convolutions are told apart layer by layer."""
 
 _HOST = ("overhead_s", "overhead_backward_s", "overhead_gradient_s", "step_s")

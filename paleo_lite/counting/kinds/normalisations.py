@@ -115,7 +115,7 @@ KINDS = (
     _over_rows("layer_norm", saved_by_layer_norm, {"rows": "layer_norm", "aten_rows": "native_layer_norm"}),
     _over_rows("group_norm", saved_by_group_norm, {"groups": "group_norm", "aten_norm": "native_group_norm"}),
     _over_rows("instance_norm", saved_by_instance_norm, {"norm": "instance_norm"}),
-    _over_rows("rms_norm", saved_by_rms_norm, {"rows": "rms_norm"}, rms_norm),
+    _over_rows("rms_norm", saved_by_rms_norm, {"scaled_rows": "rms_norm"}, rms_norm),
     Kind(
         "local_response_norm", local_response_norm, "norm", saved_by_local_response_norm, "alone", "normalisation",
         "normalization", splits=False, torch={"windows": "local_response_norm"}, module="LocalResponseNorm",
