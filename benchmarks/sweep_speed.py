@@ -21,8 +21,8 @@ from math import isclose
 import numpy as np
 
 from paleo_lite.api import default_model
+from paleo_lite.counting.kinds import MATRIX_KINDS, count_layer
 from paleo_lite.counting.layer import Op, see, trace_flow
-from paleo_lite.counting.rules import MATRIX_KINDS, count_layer
 from paleo_lite.efficiency.executor import cores
 from paleo_lite.errors import PaleoError
 from paleo_lite.hardware import Device, Machine, find_device, list_devices

@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from paleo_lite.counting import CONSTANT, INPUT, Layer, known_kinds
+from paleo_lite.counting import CONSTANT, INPUT, KINDS, Layer
 from paleo_lite.scaling.collectives import COLLECTIVES, LinkRate
 from paleo_lite.scaling.feeding import Feeding, Store
 from paleo_lite.timing import PeakModel, PppModel, RooflineModel
@@ -135,12 +135,17 @@ def behind_a_layer(kind, inputs, output, weights=(), **attributes):
 @st.composite
 def any_layer(draw, channels=None):
     """A layer of a random kind with shapes that fit it, behind another."""
-    layer, size = behind_a_layer, st.integers(1, 6)
-    kind = draw(st.sampled_from(known_kinds()))
-    c, n = channels or draw(size), draw(size)
+    size = st.integers(1, 6)
+    kind, mode = draw(st.sampled_from(sorted(KINDS))), draw(st.sampled_from(["nearest", "linear", "cubic"]))
+    return layer_of_kind(kind, channels or draw(size), draw(size), draw(size), mode, draw(st.booleans()))
+
+
+def layer_of_kind(kind, c=2, n=3, out=4, mode="linear", weighted=False):
+    """A layer of a kind with shapes that fit it, behind another: of c channels and n positions."""
+    layer = behind_a_layer
     if kind.startswith("conv"):
         rank = int(kind[-2])
-        shape, weight = (1, c, *[n + 2] * rank), (draw(size), c, *[3] * rank)
+        shape, weight = (1, c, *[n + 2] * rank), (out, c, *[3] * rank)
         if "transpose" in kind:
             return layer(kind, [shape], (1, weight[0], *[n + 4] * rank), [(c, weight[0], *[3] * rank)], transposed=True)
         return layer(kind, [shape], (1, weight[0], *[n] * rank), [weight, (weight[0],)])
@@ -156,7 +161,6 @@ def any_layer(draw, channels=None):
         attributes = {} if "adaptive" in kind else {"kernel": [2, 2]}
         return layer(kind, [(1, c, 2 * n, 2 * n)], (1, c, n, n), **attributes)
     if kind == "interpolate":
-        mode = draw(st.sampled_from(["nearest", "linear", "cubic"]))
         return layer(kind, [(1, c, n, n)], (1, c, 2 * n, 2 * n), mode=mode)
     if kind == "glu":
         return layer(kind, [(1, 2 * c)], (1, c))
@@ -164,7 +168,7 @@ def any_layer(draw, channels=None):
         return layer(kind, [(1, c, n), (1, c, n)], (1, c, 2 * n))
     if kind == "reduce":
         return layer(kind, [(1, c, n)], (1, c))
-    if kind in ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "prelu") and draw(st.booleans()):
+    if kind in ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "prelu") and weighted:
         return layer(kind, [(1, c, n)], (1, c, n), [(c,)])
     return layer(kind, [(1, c, n)], (1, c, n))
 

@@ -1,14 +1,15 @@
 """Floor 2: what one operation costs, from its shapes."""
 
-from .conventions import CONVENTIONS, Convention, find_convention, known_kinds
+from .conventions import CONVENTIONS, Convention, find_convention
+from .kinds import KINDS, MATRIX_KINDS
 from .layer import CONSTANT, INPUT, Layer, Shape
-from .rules import MATRIX_KINDS
 from .work import PASSES, PHASES, Work, count
 
 __all__ = [
     "CONSTANT",
     "CONVENTIONS",
     "INPUT",
+    "KINDS",
     "MATRIX_KINDS",
     "PASSES",
     "PHASES",
@@ -18,5 +19,4 @@ __all__ = [
     "Work",
     "count",
     "find_convention",
-    "known_kinds",
 ]

@@ -11,9 +11,8 @@ from math import prod
 from typing import NamedTuple
 
 from ..errors import UnknownName
-from .elementwise import ACTIVATIONS
+from .kinds import ACTIVATIONS, KINDS, MATRIX_KINDS, class_of, count_layer
 from .layer import Op
-from .rules import MATRIX_KINDS, RULES, count_layer
 
 Rule = Callable[[Op], int | None]
 
@@ -52,6 +51,11 @@ def _is_convolution(op: Op) -> bool:
     return op.layer.kind.startswith("conv")
 
 
+def _has_statistics(op: Op) -> bool:
+    """Whether it is a batch norm: no other kind has running statistics."""
+    return op.layer.kind in KINDS and KINDS[op.layer.kind].statistics
+
+
 def _kernel(op: Op) -> int:
     return prod(int(size) for size in op.attribute("kernel"))
 
@@ -81,7 +85,7 @@ def _pthflops(op: Op) -> int | None:
         return int(positions) * (per_position + (channels_out if op.has_bias else 0))
     if layer.origin == "module:Linear":
         return op.inputs[0] * layer.outputs[0][-1] + (layer.outputs[0][-1] if op.has_bias else 0)
-    if layer.origin == "module:ReLU" or kind == "batch_norm":
+    if layer.origin == "module:ReLU" or _has_statistics(op):
         return 2 * op.y
     if kind == "max_pool":
         return op.y * (_kernel(op) - 1)
@@ -102,10 +106,10 @@ def _lu2017(op: Op) -> int | None:
     if kind in MATRIX_KINDS:
         cost = count_layer(op)
         assert cost is not None
-        return cost.inference.macs + (op.y if op.has_bias and kind != "attention" else 0)
+        return cost.inference.macs + (op.y if op.has_bias else 0)
     if kind in ACTIVATIONS:
         return op.y
-    if kind.endswith("_pool"):
+    if class_of(op.layer) == "pool":
         cost = count_layer(op)
         assert cost is not None
         if cost.inference.flops == 0:  # windows of one element: nothing is pooled
@@ -113,7 +117,7 @@ def _lu2017(op: Op) -> int | None:
         return cost.inference.flops + (op.y if kind.endswith("max_pool") else 0)
     if kind == "local_response_norm":
         return int(op.attribute("size", 5)) * op.y
-    if kind in ("batch_norm", "scale", "add"):
+    if _has_statistics(op) or kind in ("scale", "add"):
         return 2 * op.y
     if kind in ("concat", "dropout", "softmax", "view", "slice", "copy"):
         return 0
@@ -163,8 +167,3 @@ def find_convention(name: str) -> Convention:
     if name not in CONVENTIONS:
         raise UnknownName("convention", name, CONVENTIONS)
     return CONVENTIONS[name]
-
-
-def known_kinds() -> list[str]:
-    """Kinds that the canonical rules count."""
-    return sorted(RULES)

@@ -7,7 +7,7 @@ Counted at inference: a training step needs most of what fusion would keep on ch
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,9 +16,8 @@ import numpy as np
 
 from ..errors import UnknownName
 from ..units import element_bytes
-from .elementwise import ACTIVATIONS, ELEMENTWISE
+from .kinds import ACTIVATIONS, fusion_of
 from .layer import Layer, see, trace_flow
-from .rules import MATRIX_KINDS
 from .work import COLUMNS, PASSES, Work
 
 if TYPE_CHECKING:
@@ -33,14 +32,9 @@ EXECUTIONS = {
 }
 """How a network can be run, and what that fuses."""
 
-POINTWISE = frozenset((*ELEMENTWISE, "batch_norm", "copy", "pad", "roll"))
-"""Kinds that take each element where it is made; a batch norm is one at inference."""
-REDUCTIONS = frozenset(
-    ("softmax", "log_softmax", "layer_norm", "group_norm", "instance_norm", "rms_norm", "reduce", "adaptive_avg_pool")
-)
-"""Kinds that may also take what a pointwise layer makes: one to a kernel."""
-STARTS = frozenset(("max_pool", "avg_pool", "interpolate", "concat"))
-"""Kinds that read their inputs from memory, several times or from several places, and hand on what they make."""
+_JOINS = ("pointwise", "folded", "reduction", "window", "start")
+"""Layers whose kernel takes what reads them."""
+_POINTWISE = ("pointwise", "folded")
 
 
 class _Kernel:
@@ -128,7 +122,7 @@ def _folded(layers: Sequence[Layer], edges: _Reader) -> dict[int, int]:
     for index, layer in enumerate(layers):
         parent = edges.sources[index][0] if edges.sources[index] else -1
         alone = parent >= 0 and edges.readers[parent] == [index]
-        if alone and layer.kind == "batch_norm" and _takes_epilogue(layers[parent]):
+        if alone and fusion_of(layer) == "folded" and fusion_of(layers[parent]) == "library":
             found[index] = parent
     return found
 
@@ -169,10 +163,9 @@ class _Grouping:
 
     def _alone(self, index: int, waits_for: int) -> _Kernel:
         layer = self.layers[index]
-        kind = layer.kind
-        reduction = _is_reduction(layer)
-        fusible = kind in POINTWISE or kind in STARTS or reduction
-        open_ = "all" if fusible else "epilogue" if self.epilogues and _takes_epilogue(layer) else ""
+        fusion = fusion_of(layer)
+        reduction = fusion == "reduction"
+        open_ = "all" if fusion in _JOINS else "epilogue" if self.epilogues and fusion == "library" else ""
         kernel = _Kernel(index, _elements(layer.inputs if reduction else layer.outputs), open_, waits_for)
         kernel.reduced = _elements(layer.outputs) if reduction else 0
         return kernel
@@ -189,23 +182,26 @@ class _Grouping:
             return alone and kind_fits and _elements(layer.outputs) == kernel.elements
         if kernel.open != "all":
             return False
-        if _is_reduction(layer):
+        fusion = fusion_of(layer)
+        if fusion == "reduction":
             return not kernel.reduced and _elements(layer.inputs) == kernel.elements
-        if layer.kind in ("max_pool", "avg_pool"):  # cheap enough to be computed once for every window
-            return self._read_by_one(kernel, index, ACTIVATIONS)
-        if layer.kind not in POINTWISE:
+        if fusion == "window":
+            return self._read_by_one(kernel, index, lambda member: member.kind in ACTIVATIONS)
+        if fusion not in _POINTWISE:
             return False
         elements = _elements(layer.outputs)
         return elements in (kernel.elements, kernel.reduced) or self._inlined(kernel, index, elements)
 
     def _inlined(self, kernel: _Kernel, index: int, elements: int) -> bool:
         """Pointwise layers of a smaller tensor that only this one reads (a gate's sigmoid) are computed again in it."""
-        return elements > kernel.elements and self._read_by_one(kernel, index, POINTWISE)
+        return elements > kernel.elements and self._read_by_one(
+            kernel, index, lambda member: fusion_of(member) in _POINTWISE
+        )
 
-    def _read_by_one(self, kernel: _Kernel, index: int, kinds: Container[str]) -> bool:
-        """Whether a kernel is of these kinds only, and nothing but this layer reads it."""
+    def _read_by_one(self, kernel: _Kernel, index: int, of_these: Callable[[Layer], bool]) -> bool:
+        """Whether a kernel is of these layers only, and nothing but this layer reads it."""
         return all(
-            self.layers[member].kind in kinds and set(self.edges.readers[member]) <= {index, *kernel.members}
+            of_these(self.layers[member]) and set(self.edges.readers[member]) <= {index, *kernel.members}
             for member in kernel.members
         )
 
@@ -239,9 +235,10 @@ class _Grouping:
         parents = {self.of[source] for source in self.edges.sources[index] if source in self.of}
         kernel.waits_for |= self._waits_for(parents - {number})
         kernel.members.append(index)
-        if _is_reduction(layer):
+        fusion = fusion_of(layer)
+        if fusion == "reduction":
             kernel.reduced = _elements(layer.outputs)
-        elif layer.kind in STARTS:
+        elif fusion in ("window", "start"):
             kernel.elements = _elements(layer.outputs)
         else:
             kernel.elements = max(kernel.elements, _elements(layer.outputs))
@@ -322,14 +319,3 @@ def _read_from_outside(
 
 def _elements(shapes: Sequence[tuple[int, ...]]) -> int:
     return max((prod(shape) for shape in shapes), default=0)
-
-
-def _is_reduction(layer: Layer) -> bool:
-    """Whether a layer reduces rows: an adaptive pooling to one element per channel does."""
-    if layer.kind == "adaptive_avg_pool":
-        return prod(layer.outputs[0]) == prod(layer.outputs[0][:2])
-    return layer.kind in REDUCTIONS
-
-
-def _takes_epilogue(layer: Layer) -> bool:
-    return layer.kind in MATRIX_KINDS and layer.kind not in ("attention", "matmul")

@@ -26,40 +26,37 @@ class Gemm(NamedTuple):
     grows: str
 
 
-def gemm_of(layer: Layer, part: str) -> Gemm | None:
-    """The matrix product of a layer in a pass, or None for layers that are not one.
+def of_linear(layer: Layer, part: str) -> Gemm:
+    """The product of a fully connected layer."""
+    outputs, inputs = layer.weights[0][0], layer.weights[0][-1]
+    rows = prod(layer.outputs[0]) // max(outputs, 1)
+    return _turned(Gemm(rows, outputs, inputs, 1, "rows"), part)
 
-    Parameters
-    ----------
-    layer : Layer
-        A convolution, linear layer, matmul or attention.
-    part : str
-        ``inference``, ``forward``, ``backward_data`` or ``backward_weight``.
-    """
-    if layer.kind.startswith("conv"):
-        return _of_convolution(layer, part)
-    if layer.kind == "linear":
-        outputs, inputs = layer.weights[0][0], layer.weights[0][-1]
-        rows = prod(layer.outputs[0]) // max(outputs, 1)
-        return _turned(Gemm(rows, outputs, inputs, 1, "rows"), part)
-    if layer.kind == "matmul" and layer.outputs:
-        shape = layer.outputs[0]
-        left = layer.inputs[0] if layer.inputs else layer.weights[0]
-        inner = layer.attributes.get("inner", left[-1])
-        rows = shape[-2] if len(shape) > 1 else 1
-        columns = shape[-1] if shape else 1
-        groups = prod(shape) // max(rows * columns, 1)
-        return _turned(Gemm(rows, columns, inner, groups, "groups" if groups > 1 else "rows"), part)
-    if layer.kind == "attention":
-        query, key = layer.inputs[0], layer.inputs[1]
-        return _turned(Gemm(query[-2], key[-2], query[-1], prod(query[:-2]), "groups"), part)
-    return None
+
+def of_matmul(layer: Layer, part: str) -> Gemm | None:
+    """The product of two tensors, one for each of their leading dimensions."""
+    if not layer.outputs:
+        return None
+    shape = layer.outputs[0]
+    left = layer.inputs[0] if layer.inputs else layer.weights[0]
+    inner = layer.attributes.get("inner", left[-1])
+    rows = shape[-2] if len(shape) > 1 else 1
+    columns = shape[-1] if shape else 1
+    groups = prod(shape) // max(rows * columns, 1)
+    return _turned(Gemm(rows, columns, inner, groups, "groups" if groups > 1 else "rows"), part)
+
+
+def of_attention(layer: Layer, part: str) -> Gemm:
+    """The scores of queries and keys, one product for each head."""
+    query, key = layer.inputs[0], layer.inputs[1]
+    return _turned(Gemm(query[-2], key[-2], query[-1], prod(query[:-2]), "groups"), part)
 
 
 _OTHER_WAY = {"inference": "backward_data", "forward": "backward_data", "backward_data": "forward"}
 
 
-def _of_convolution(layer: Layer, part: str) -> Gemm:
+def of_convolution(layer: Layer, part: str) -> Gemm:
+    """The implicit product of a convolution."""
     weight = layer.weights[0]
     rank = len(weight) - 2
     groups = layer.attributes.get("groups", 1)

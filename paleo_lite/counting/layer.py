@@ -27,7 +27,7 @@ class Layer(NamedTuple):
         Module path (``features.0``), with the operation behind it where a module does several
         (``layer1.0.add``) and ``#2`` for the second call.
     kind : str
-        ``conv2d``, ``linear``, ``batch_norm``, ... (`paleo_lite.counting.rules.RULES`); an operation that no rule
+        ``conv2d``, ``linear``, ``batch_norm``, ... (`paleo_lite.counting.kinds.KINDS`); an operation that no rule
         knows keeps its own name (``aten.sort``).
     inputs, outputs : tuple of shapes
         Tensors read and written, in the order of the call; parameters are not among them.

@@ -16,8 +16,9 @@ import numpy as np
 from ..errors import BadValue, CountFailed, UnknownName, UnsupportedPhase
 from ..units import element_bytes
 from .conventions import CONVENTIONS, Convention, find_convention
+from .kinds import MATRIX_KINDS, count_layer, guarded
+from .kinds.kind import NOTHING, Cost, PassCost
 from .layer import Layer, Op, see, trace_flow
-from .rules import MATRIX_KINDS, NOTHING, Cost, Phase, count_layer, guarded
 
 PASSES = ("inference", "forward", "backward_data", "backward_weight", "update")
 """The passes that work is counted for; ``forward`` is the forward pass of a training step."""
@@ -234,31 +235,30 @@ def _rows(op: Op, convention: Convention, size: int, consumers: int) -> tuple[li
         _with_sums(cost.backward_data, op, consumers),
         cost.backward_weight,
         # Plain gradient descent, w -= rate * gradient: 2 FLOPs and three transfers per parameter, as in PALEO.
-        Phase(2 * trainable, 0, 2 * trainable, trainable, 0, len(op.weights) if trainable else 0),
+        PassCost(2 * trainable, 0, 2 * trainable, trainable, 0, len(op.weights) if trainable else 0),
     )
     rows: list[tuple[int, ...]] = [
-        (phase.flops, phase.macs, phase.reads * size + phase.index_bytes, phase.writes * size, phase.kernels)
-        for phase in passes
+        (one.flops, one.macs, one.reads * size + one.index_bytes, one.writes * size, one.kernels) for one in passes
     ]
     return rows, guarded(convention.count, op), op.y if cost.forward.kernels else 0
 
 
-def _with_sums(phase: Phase, op: Op, consumers: int) -> Phase:
+def _with_sums(one: PassCost, op: Op, consumers: int) -> PassCost:
     """Where an output has several consumers their gradients are added: one addition for each beyond the first.
 
     Of several outputs each is taken to have its share of the consumers.
     """
     extra = max(0, consumers - len(op.outputs))
     if not extra:
-        return phase
+        return one
     elements = op.y // len(op.outputs)
-    return Phase(
-        phase.flops + extra * elements,
-        phase.macs,
-        phase.reads + 2 * extra * elements,
-        phase.writes + extra * elements,
-        phase.index_bytes,
-        phase.kernels + extra,
+    return PassCost(
+        one.flops + extra * elements,
+        one.macs,
+        one.reads + 2 * extra * elements,
+        one.writes + extra * elements,
+        one.index_bytes,
+        one.kernels + extra,
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from ..counting.kinds.profiled import PROFILED
 from ..errors import BadProfile
 from ..profiles.names import classify
 from ..profiles.table import Profile
@@ -17,22 +18,7 @@ from .runs import COLUMNS, Runs, find_runs, settle, together
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_BY_OP = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
-        ("input", r"\[Executor\]|dali"),
-        ("batch_norm", r"batch_?norm"),
-        ("normalization", r"norm"),
-        ("convolution", r"conv"),
-        ("attention", r"attention|sdpa"),
-        ("pooling", r"pool"),
-        ("softmax", r"softmax|cross_entropy|nll_loss|_loss"),
-        ("linear", r"linear|addmm|matmul|(?:^|::)b?mm$|^bias$|einsum"),
-        ("communication", r"all_?reduce|all_?gather|broadcast_coalesced|c10d|nccl"),
-        ("elementwise", r"relu|elu|sigmoid|tanh|swish|silu|add|mul|div|sub|type|copy|clone|fill|zero|sum|mean|cat|drop"
-         r"|threshold|clamp|hardtanh|AccumulateGrad|to$|_?pow|sqrt|exp|backward$|unrecognized"),
-    )
-)  # fmt: skip
+_BY_OP = tuple((kind.name, re.compile(kind.pattern)) for kind in PROFILED)
 
 _BY_CLASS = {
     "random": "elementwise", "layout": "elementwise", "reduction": "elementwise", "indexing": "other",

@@ -6,13 +6,15 @@ The text is data: two regular expressions take numbers and tuples of numbers out
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from ..counting.kinds import KINDS, count_layer
+from ..counting.kinds.kind import NOTHING, Cost, PassCost
 from ..counting.layer import Layer, Op, Shape
-from ..counting.rules import NOTHING, Cost, Phase, count_layer
 from ..errors import CountFailed
 from ..units import element_bytes
 
@@ -20,8 +22,6 @@ _LONGEST = 4096  # characters; a longer text is not a list of shapes
 _NUMBER = re.compile(r"\b([A-Za-z]\w*)=(\d{1,9})(?![\d.])")
 _SHAPE = re.compile(r"\(((?:\d{1,9},? ?){1,8})\)")
 _PRECISION = re.compile(r"\b(?:fp|float)(16|32|64)\b|\b(bf16|bfloat16)\b")
-_POOLINGS = ("max", "avg", "adaptive_max", "adaptive_avg")
-_WINDOWED = {f"{kind}_pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3)}
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ def parse_parameters(text: str) -> Shapes:
 def count_operation(
     op: str, params: str, direction: str | None, kernels: Iterable[str] = (), after: Shape | None = None
 ) -> Counted:
-    """FLOPs and bytes of one operation in one direction, by `paleo_lite.counting.rules`.
+    """FLOPs and bytes of one operation in one direction, by the rules of `paleo_lite.counting.kinds`.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def count_operation(
     builder = BUILDERS.get(op)
     if builder is None or shapes.precision is None:
         return UNKNOWN
-    layer = builder(op, shapes, after)
+    layer = builder(shapes, after)
     if layer is None:
         return UNKNOWN
     many = len(layer.inputs)
@@ -119,19 +119,19 @@ def output_shape(op: str, params: str) -> Shape | None:
 
 
 def _of_direction(cost: Cost, direction: str | None, kernels: list[str], size: int) -> tuple[float, float]:
-    phases: list[Phase] = [cost.forward]
+    passes: list[PassCost] = [cost.forward]
     if direction == "bprop":
-        phases = [cost.backward_data, cost.backward_weight]
+        passes = [cost.backward_data, cost.backward_weight]
         if kernels and all("wgrad" in name.lower() for name in kernels):
-            phases = [cost.backward_weight]
+            passes = [cost.backward_weight]
         elif kernels and all("dgrad" in name.lower() for name in kernels):
-            phases = [cost.backward_data]
-    phases = [phase for phase in phases if phase is not NOTHING]
-    flops = sum(phase.flops for phase in phases)
-    return float(flops), float(sum((p.reads + p.writes) * size + p.index_bytes for p in phases))
+            passes = [cost.backward_data]
+    passes = [one for one in passes if one is not NOTHING]
+    flops = sum(one.flops for one in passes)
+    return float(flops), float(sum((one.reads + one.writes) * size + one.index_bytes for one in passes))
 
 
-def _convolution(op: str, shapes: Shapes, _: Shape | None) -> Layer | None:
+def _convolution(kind: str, shapes: Shapes, _: Shape | None) -> Layer | None:
     n = shapes.numbers
     if not {"N", "C", "H", "W", "K", "P", "Q", "R", "S"} <= set(n):
         return None
@@ -139,33 +139,30 @@ def _convolution(op: str, shapes: Shapes, _: Shape | None) -> Layer | None:
     if groups < 1 or n["C"] % groups or n["K"] % groups:
         return None
     weight = (n["K"], n["C"] // groups, n["R"], n["S"])
-    return _layer(op, (n["N"], n["C"], n["H"], n["W"]), (n["N"], n["K"], n["P"], n["Q"]), (weight,))
+    return _layer(kind, (n["N"], n["C"], n["H"], n["W"]), (n["N"], n["K"], n["P"], n["Q"]), (weight,))
 
 
-def _linear(op: str, shapes: Shapes, _: Shape | None) -> Layer | None:
+def _linear(kind: str, shapes: Shapes, _: Shape | None) -> Layer | None:
     n = shapes.numbers  # pyprof prints the product as M x K times K x N, with M features given for N samples
     if not {"M", "N", "K"} <= set(n):
         return None
-    return _layer(op, (n["N"], n["K"]), (n["N"], n["M"]), ((n["M"], n["K"]),))
+    return _layer(kind, (n["N"], n["K"]), (n["N"], n["M"]), ((n["M"], n["K"]),))
 
 
-def _norm(op: str, shapes: Shapes, _: Shape | None) -> Layer | None:
+def _norm(kind: str, shapes: Shapes, _: Shape | None) -> Layer | None:
     if not shapes.tensors or len(shapes.tensors[0]) < 2:
         return None
     channels = (shapes.tensors[0][1],)
-    return _layer(op, shapes.tensors[0], shapes.tensors[0], (channels, channels))
+    return _layer(kind, shapes.tensors[0], shapes.tensors[0], (channels, channels))
 
 
-def _same(op: str, shapes: Shapes, _: Shape | None) -> Layer | None:
-    return _layer(op, shapes.tensors[0], shapes.tensors[0]) if shapes.tensors else None
+def _same(kind: str, shapes: Shapes, _: Shape | None) -> Layer | None:
+    return _layer(kind, shapes.tensors[0], shapes.tensors[0]) if shapes.tensors else None
 
 
-def _cross_entropy(_: str, shapes: Shapes, __: Shape | None) -> Layer | None:
-    """Its softmax; the choice of one element per sample computes nothing worth counting."""
-    return _same("log_softmax", shapes, None)
-
-
-def _pooling(op: str, shapes: Shapes, after: Shape | None) -> Layer | None:
+def _pooling(
+    kind: str, shapes: Shapes, after: Shape | None, attributes: Mapping[str, Any] | None = None
+) -> Layer | None:
     if not shapes.tensors or after is None:
         return None
     before = shapes.tensors[0]
@@ -173,8 +170,13 @@ def _pooling(op: str, shapes: Shapes, after: Shape | None) -> Layer | None:
         after = (*after, *(1,) * (len(before) - 2))
     if len(after) != len(before) or after[:2] != before[:2] or any(a > b for a, b in zip(after, before)):
         return None
-    attributes = {"kernel": (1,) * (len(before) - 2)} if op in _WINDOWED else {}
-    return _layer(op[: -len("2d")], before, after, attributes=attributes)
+    return _layer(kind, before, after, attributes=attributes)
+
+
+def _windows(kind: str, shapes: Shapes, after: Shape | None) -> Layer | None:
+    """With a window that is not among the parameters: only its bytes are known."""
+    rank = len(shapes.tensors[0]) - 2 if shapes.tensors else 0
+    return _pooling(kind, shapes, after, {"kernel": (1,) * rank})
 
 
 def _layer(
@@ -185,12 +187,15 @@ def _layer(
     return Layer("profiled", kind, (before,), (after,), weights, attributes=dict(attributes or {}))
 
 
-BUILDERS: dict[str, Callable[[str, Shapes, Shape | None], Layer | None]] = {
-    "conv2d": _convolution,
-    "linear": _linear,
-    "batch_norm": _norm,
-    "cross_entropy": _cross_entropy,
-    **dict.fromkeys(["relu", "sigmoid", "tanh", "softmax", "log_softmax", "gelu", "silu"], _same),
-    **dict.fromkeys([f"{kind}_pool{n}d" for kind in _POOLINGS for n in (1, 2, 3)], _pooling),
+_BUILDERS = {
+    "conv": _convolution, "linear": _linear, "norm": _norm, "same": _same, "windows": _windows, "pool": _pooling,
+}  # fmt: skip
+BUILDERS: dict[str, partial[Layer | None]] = {
+    operation: partial(_BUILDERS[builder], kind.name)
+    for kind in KINDS.values()
+    for builder, operations in kind.pyprof.items()
+    for operation in operations.split()
 }
 """How the operations whose parameters pyprof prints become layers."""
+
+_WINDOWED = {operation for operation, builder in BUILDERS.items() if builder.func is _windows}

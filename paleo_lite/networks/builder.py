@@ -10,18 +10,13 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from ..counting import INPUT, Layer, Shape
+from ..counting import INPUT, KINDS, Layer, Shape
 from ..errors import BadDescriptor
 from .network import Network
 
 _LAYERS_AT_MOST = 100_000
 _ELEMENTS_AT_MOST = 2**40
-_ORIGINS = {
-    "conv2d": "module:Conv2d", "conv_transpose2d": "module:ConvTranspose2d", "linear": "module:Linear",
-    "relu": "module:ReLU", "batch_norm": "module:BatchNorm2d", "max_pool": "module:MaxPool2d",
-    "avg_pool": "module:AvgPool2d", "dropout": "module:Dropout", "softmax": "module:Softmax",
-    "local_response_norm": "module:LocalResponseNorm",
-}  # fmt: skip
+_ORIGINS = {kind.name: f"module:{kind.module}" for kind in KINDS.values() if kind.module}
 """What the layer would be in PyTorch, for conventions that look at that."""
 
 Pair = tuple[int, int]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from ..counting import KINDS
 from . import readings
 from .readings import Reader
 
@@ -57,83 +58,12 @@ def is_in_place(function: Any) -> bool:
     return name.endswith("_")
 
 
-def _same(names: str, value: Any) -> dict[str, Any]:
-    return dict.fromkeys(names.split(), value)
-
-
-_ACTIVATIONS = {
-    "relu": "relu", "relu6": "relu6", "hardtanh": "hardtanh", "leaky_relu": "leaky_relu", "rrelu": "leaky_relu",
-    "threshold": "threshold", "elu": "elu", "selu": "selu", "celu": "celu", "sigmoid": "sigmoid",
-    "logsigmoid": "log_sigmoid", "hardsigmoid": "hard_sigmoid", "hardswish": "hard_swish", "silu": "silu",
-    "tanh": "tanh", "softplus": "softplus", "softsign": "softsign", "mish": "mish", "log_sigmoid": "log_sigmoid",
-    "hardshrink": "hard_shrink", "softshrink": "soft_shrink",
-}  # fmt: skip
-
-_ARITHMETIC = {
-    **{name: name for name in ("pow", "sqrt", "rsqrt", "exp", "log", "abs", "neg", "sin", "cos", "erf", "reciprocal")},
-    **_same("add", "add"), **_same("sub rsub subtract", "sub"), **_same("mul multiply square", "mul"),
-    **_same("div divide true_divide floor_divide remainder fmod", "div"), **_same("addcmul addcdiv", "scale"),
-    **_same("exp2 expm1", "exp"), **_same("log2 log10 log1p", "log"), **_same("clamp clip", "clamp"),
-    **_same("maximum clamp_min", "maximum"), **_same("minimum clamp_max", "minimum"),
-    **_same("floor ceil round trunc sign", "round"),
-}  # fmt: skip
-
 OPERATIONS: dict[str, Reader] = {
-    **{name: readings.convolution(name) for name in ("conv1d", "conv2d", "conv3d")},
-    **{f"conv_transpose{rank}d": readings.transposed_convolution(str(rank)) for rank in (1, 2, 3)},
-    "convolution": readings.aten_convolution,
-    "linear": readings.linear,
-    **_same("matmul mm bmm mv dot inner vdot", readings.matmul),
-    **_same("addmm baddbmm addmv", readings.matmul_added),
-    "scaled_dot_product_attention": readings.attention,
-    "batch_norm": readings.batch_norm,
-    "native_batch_norm": readings.aten_batch_norm,
-    "instance_norm": readings.instance_norm,
-    "layer_norm": readings.layer_norm,
-    "native_layer_norm": readings.aten_layer_norm,
-    "rms_norm": readings.rms_norm,
-    "group_norm": readings.group_norm,
-    "native_group_norm": readings.aten_group_norm,
-    "local_response_norm": readings.response_norm,
-    **{f"{kind}_pool{rank}d": readings.pool(f"{kind}_pool{rank}d") for kind in ("max", "avg") for rank in (1, 2, 3)},
-    **{f"max_pool{rank}d_with_indices": readings.pool(f"max_pool{rank}d") for rank in (2, 3)},
-    **{f"adaptive_max_pool{rank}d": readings.adaptive_pool(f"max{rank}") for rank in (1, 2, 3)},
-    **{f"adaptive_avg_pool{rank}d": readings.adaptive_pool(f"avg{rank}") for rank in (1, 2, 3)},
-    "interpolate": readings.interpolate,
-    "embedding": readings.embedding,
-    "gelu": readings.gelu,
-    "prelu": readings.prelu,
-    "glu": readings.glu,
-    **{name: readings.activation(kind) for name, kind in _ACTIVATIONS.items()},
-    **_same("softmax softmin", readings.activation("softmax")),
-    "log_softmax": readings.activation("log_softmax"),
-    **_same("dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout", readings.dropout),
-    **{name: readings.plain(kind, "broadcast") for name, kind in _ARITHMETIC.items()},
-    **_same("where masked_fill", readings.plain("where")),
-    **_same("lerp", readings.plain("lerp")),
-    **_same("eq ne lt le gt ge isnan isinf isfinite", readings.plain("compare", no_gradient=True)),
-    **_same("logical_and logical_or logical_xor logical_not bitwise_not bitwise_and bitwise_or",
-            readings.plain("logical", no_gradient=True)),
-    **_same("sum mean amax amin prod logsumexp any all col2im", readings.plain("reduce")),
-    "max": readings.extreme("maximum"),
-    "min": readings.extreme("minimum"),
-    **_same("argmax argmin", readings.plain("reduce", no_gradient=True)),
-    **_same("norm linalg_vector_norm vector_norm", readings.plain("reduce", per_element=2)),
-    **_same("var std var_mean std_mean", readings.plain("reduce", per_element=3)),
-    **_same("cat concat concatenate", readings.plain("concat", "concat")),
-    **_same("stack hstack vstack dstack", readings.plain("concat")),
-    **_same("pad constant_pad_nd", readings.plain("pad")),
-    "roll": readings.plain("roll", "like"),
-    "copy": readings.copied,
-    **_same("clone repeat repeat_interleave tile flip pixel_shuffle pixel_unshuffle channel_shuffle tril triu im2col",
-            readings.plain("copy")),
-    **_same("weight_norm_interface", readings.weight_norm),
-    **_same("index_select gather take index take_along_dim", readings.plain("gather")),
-    **_same("zeros ones full arange linspace zeros_like ones_like full_like new_zeros new_ones new_full "
-            "tensor scalar_tensor as_tensor new_tensor eye rand randn randint rand_like randn_like randint_like",
-            readings.plain("fill")),
-    **_same("fill zero bernoulli uniform normal random exponential log_normal fill_diagonal", readings.filled),
-}  # fmt: skip
+    operation: partial(getattr(readings, reader), kind.name)
+    for kind in KINDS.values()
+    for reader, operations in kind.torch.items()
+    for operation in operations.split()
+}
 """Calls that are one layer, by plain name."""
 
 VIEWS_OR_COPIES = words(

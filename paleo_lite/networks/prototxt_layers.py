@@ -6,17 +6,9 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+from ..counting import KINDS
 from .builder import Blob, Builder
 from .prototxt_text import Message
-
-_SAME_SHAPE = {
-    "relu": "relu", "relu6": "relu6", "sigmoid": "sigmoid", "tanh": "tanh", "elu": "elu", "bnll": "softplus",
-    "hardsigmoid": "hard_sigmoid", "softmax": "softmax", "softmaxwithloss": "softmax", "softmaxloss": "softmax",
-    "dropout": "dropout", "absval": "abs", "exp": "exp", "log": "log", "power": "pow", "swish": "silu",
-    "threshold": "compare",
-}  # fmt: skip
-"""Types whose output has the shape of their input, and the kind that they are."""
-
 
 _ELTWISE = {"SUM": "add", "PROD": "mul", "MAX": "maximum", 1: "add", 0: "mul", 2: "maximum"}
 
@@ -28,7 +20,7 @@ def _same_shape(kind: str) -> Add:
         actual = kind
         if kind == "relu" and get(sub(message, "relu_param"), "negative_slope", 0):
             actual = "leaky_relu"
-        off = kind == "dropout" and get(sub(message, "dropout_param"), "dropout_ratio", 0.5) == 0
+        off = get(sub(message, "dropout_param"), "dropout_ratio", 0.5) == 0
         return builder.add(name, actual, blobs[:1], blobs[0].shape, (), {"p": 0} if off else None)
 
     return add
@@ -96,10 +88,6 @@ def _per_channel(kind: str) -> Add:
     return add
 
 
-def _batch_norm(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
-    return builder.add(name, "batch_norm", blobs[:1], blobs[0].shape)
-
-
 def _concat(builder: Builder, name: str, message: Message, blobs: list[Blob]) -> Blob:
     param = sub(message, "concat_param")
     axis = whole(builder, name, param, "axis", whole(builder, name, param, "concat_dim", 1, 0), -4)
@@ -137,7 +125,6 @@ LAYERS: dict[str, Add] = {
     "pooling": _pooling,
     "innerproduct": _inner_product,
     "lrn": _lrn,
-    "batchnorm": _batch_norm,
     "scale": _scale,
     "bias": _per_channel("add"),
     "prelu": _per_channel("prelu"),
@@ -145,7 +132,7 @@ LAYERS: dict[str, Add] = {
     "eltwise": _eltwise,
     "flatten": _flatten,
     "reshape": _reshape,
-    **{written: _same_shape(kind) for written, kind in _SAME_SHAPE.items()},
+    **{written: _same_shape(kind.name) for kind in KINDS.values() for written in kind.caffe.split()},
 }
 """What adds a layer of each type, by the type's name in small letters without underscores."""
 

@@ -1,4 +1,6 @@
-"""What a call of torch is: one small reader per sort of call, from its arguments to kind, operands and attributes."""
+"""What a call of torch is: one small reader per sort of call, from kind and arguments to operands and attributes.
+
+Which calls each reads, for which kind, is in the kinds' records (`paleo_lite.counting.kinds`)."""
 
 from __future__ import annotations
 
@@ -64,91 +66,76 @@ def _convolution_attributes(rank: int, stride: Any, padding: Any, dilation: Any,
     return attributes
 
 
-def convolution(name: str) -> Reader:
-    rank = _rank(name)
-    kind = f"conv{rank}d"
-
-    def read(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):  # type: ignore[no-untyped-def]
-        attributes = _convolution_attributes(rank, stride, padding, dilation, groups)
-        return Reading(kind, [input], [weight, bias], attributes, "convolution")
-
-    return read
+def convolution(kind, input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):  # type: ignore[no-untyped-def]
+    attributes = _convolution_attributes(_rank(kind), stride, padding, dilation, groups)
+    return Reading(kind, [input], [weight, bias], attributes, "convolution")
 
 
-def transposed_convolution(name: str) -> Reader:
-    rank = _rank(name)
-
-    def read(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):  # type: ignore[no-untyped-def]
-        attributes = _convolution_attributes(rank, stride, padding, dilation, groups) | {"transposed": True}
-        return Reading(f"conv_transpose{rank}d", [input], [weight, bias], attributes)
-
-    return read
+def transposed_convolution(  # type: ignore[no-untyped-def]
+    kind, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1
+):
+    attributes = _convolution_attributes(_rank(kind), stride, padding, dilation, groups) | {"transposed": True}
+    return Reading(kind, [input], [weight, bias], attributes)
 
 
-def aten_convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):  # type: ignore[no-untyped-def]
+def aten_convolution(  # type: ignore[no-untyped-def]
+    _, input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
+):
+    """One operation for all ranks, transposed or not."""
     rank = len(weight.shape) - 2
     attributes = _convolution_attributes(rank, stride, padding, dilation, groups)
     kind = f"conv_transpose{rank}d" if transposed else f"conv{rank}d"
     return Reading(kind, [input], [weight, bias], attributes | _unless(False, transposed=transposed))
 
 
-def linear(input, weight, bias=None):  # type: ignore[no-untyped-def]
-    return Reading("linear", [input], [weight, bias], {}, "linear")
+def linear(kind, input, weight, bias=None):  # type: ignore[no-untyped-def]
+    return Reading(kind, [input], [weight, bias], {}, "linear")
 
 
-def matmul(left, right, **_):  # type: ignore[no-untyped-def]
-    return Reading("matmul", [left, right], [], {"inner": left.shape[-1]})
+def matmul(kind, left, right, **_):  # type: ignore[no-untyped-def]
+    return Reading(kind, [left, right], [], {"inner": left.shape[-1]})
 
 
-def matmul_added(added, left, right, *_, **__):  # type: ignore[no-untyped-def]
-    return Reading("matmul", [left, right], [added], {"inner": left.shape[-1], "bias": True})
+def matmul_added(kind, added, left, right, *_, **__):  # type: ignore[no-untyped-def]
+    return Reading(kind, [left, right], [added], {"inner": left.shape[-1], "bias": True})
 
 
-def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, **_):  # type: ignore[no-untyped-def]
-    return Reading("attention", [query, key, value, attn_mask], [], _unless(False, causal=is_causal), "attention")
+def attention(  # type: ignore[no-untyped-def]
+    kind, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, **_
+):
+    return Reading(kind, [query, key, value, attn_mask], [], _unless(False, causal=is_causal), "attended")
 
 
-def batch_norm(input, running_mean=None, running_var=None, weight=None, bias=None, *_, **__):  # type: ignore[no-untyped-def]
-    return Reading("batch_norm", [input], [weight, bias], {}, "like")
+def norm(kind, input, running_mean=None, running_var=None, weight=None, bias=None, *_, **__):  # type: ignore[no-untyped-def]
+    return Reading(kind, [input], [weight, bias], {}, "like")
 
 
-def instance_norm(input, running_mean=None, running_var=None, weight=None, bias=None, *_, **__):  # type: ignore[no-untyped-def]
-    return Reading("instance_norm", [input], [weight, bias], {}, "like")
+def aten_norm(kind, input, weight=None, bias=None, *_, **__):  # type: ignore[no-untyped-def]
+    return Reading(kind, [input], [weight, bias], {})
 
 
-def aten_batch_norm(input, weight=None, bias=None, *_, **__):  # type: ignore[no-untyped-def]
-    return Reading("batch_norm", [input], [weight, bias], {})
+def rows(kind, input, normalized_shape, weight=None, bias=None, eps=1e-5, *_):  # type: ignore[no-untyped-def]
+    return Reading(kind, [input], [weight, bias], {}, "like")
 
 
-def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5, *_):  # type: ignore[no-untyped-def]
-    return Reading("layer_norm", [input], [weight, bias], {}, "like")
+def aten_rows(kind, input, normalized_shape, weight=None, bias=None, *_):  # type: ignore[no-untyped-def]
+    return Reading(kind, [input], [weight, bias], {})
 
 
-def aten_layer_norm(input, normalized_shape, weight=None, bias=None, *_):  # type: ignore[no-untyped-def]
-    return Reading("layer_norm", [input], [weight, bias], {})
+def scaled_rows(kind, input, normalized_shape, weight=None, eps=None):  # type: ignore[no-untyped-def]
+    return Reading(kind, [input], [weight], {}, "like")
 
 
-def rms_norm(input, normalized_shape, weight=None, eps=None):  # type: ignore[no-untyped-def]
-    return Reading("rms_norm", [input], [weight], {}, "like")
+def groups(kind, input, num_groups, weight=None, bias=None, *_, **__):  # type: ignore[no-untyped-def]
+    return Reading(kind, [input], [weight, bias], {"num_groups": num_groups}, "like")
 
 
-def group_norm(input, num_groups, weight=None, bias=None, *_, **__):  # type: ignore[no-untyped-def]
-    return Reading("group_norm", [input], [weight, bias], {"num_groups": num_groups}, "like")
+def windows(kind, input, size, *_, **__):  # type: ignore[no-untyped-def]
+    return Reading(kind, [input], [], {"size": size}, "like")
 
 
-def aten_group_norm(input, weight, bias, *_):  # type: ignore[no-untyped-def]
-    return Reading("group_norm", [input], [weight, bias], {})
-
-
-def response_norm(input, size, *_, **__):  # type: ignore[no-untyped-def]
-    return Reading("local_response_norm", [input], [], {"size": size}, "like")
-
-
-def pool(name: str) -> Reader:
-    kind = "max_pool" if name.startswith("max") else "avg_pool"
-    rank = _rank(name)
-
-    def read(input, kernel_size, stride=None, padding=0, *rest, ceil_mode=False, **_):  # type: ignore[no-untyped-def]
+def _pool(rank: int) -> Reader:
+    def read(kind, input, kernel_size, stride=None, padding=0, *rest, ceil_mode=False, **_):  # type: ignore[no-untyped-def]
         kernel = _tuple(kernel_size, rank)
         attributes = {"kernel": kernel, "stride": _tuple(kernel if stride in (None, []) else stride, rank)}
         if _tuple(padding, rank) != [0] * rank:
@@ -158,84 +145,83 @@ def pool(name: str) -> Reader:
     return read
 
 
-def adaptive_pool(name: str) -> Reader:
-    kind = "adaptive_max_pool" if "max" in name else "adaptive_avg_pool"
-    rank = _rank(name)
-
-    def read(input, *_, **__):  # type: ignore[no-untyped-def]
+def _adaptive_pool(rank: int) -> Reader:
+    def read(kind, input, *_, **__):  # type: ignore[no-untyped-def]
         return Reading(kind, [input], [], {} if len(input.shape) == rank + 2 else {"dims": rank})
 
     return read
 
 
-def interpolate(input, size=None, scale_factor=None, mode="nearest", *_, **__):  # type: ignore[no-untyped-def]
+pool1d, pool2d, pool3d = (_pool(rank) for rank in (1, 2, 3))
+adaptive_pool1d, adaptive_pool2d, adaptive_pool3d = (_adaptive_pool(rank) for rank in (1, 2, 3))
+
+
+def interpolate(kind, input, size=None, scale_factor=None, mode="nearest", *_, **__):  # type: ignore[no-untyped-def]
     family = next((word for word in ("linear", "cubic") if word in mode), "nearest" if "nearest" in mode else "linear")
-    return Reading("interpolate", [input], [], {"mode": family})
+    return Reading(kind, [input], [], {"mode": family})
 
 
-def embedding(input, weight, *_, **__):  # type: ignore[no-untyped-def]
+def embedding(kind, input, weight, *_, **__):  # type: ignore[no-untyped-def]
     if input.is_floating_point():  # torch.embedding has the table first, torch.nn.functional's the indices
         input, weight = weight, input
-    return Reading("embedding", [input], [weight], {})
+    return Reading(kind, [input], [weight], {})
 
 
-def gelu(input, *_, approximate="none", **__):  # type: ignore[no-untyped-def]
-    return Reading("gelu_tanh" if approximate == "tanh" else "gelu", [input], [], {}, "like")
+def gelu(kind, input, *_, approximate="none", **__):  # type: ignore[no-untyped-def]
+    return Reading("gelu_tanh" if approximate == "tanh" else kind, [input], [], {}, "like")
 
 
-def prelu(input, weight):  # type: ignore[no-untyped-def]
-    return Reading("prelu", [input], [weight], {}, "like")
+def prelu(kind, input, weight):  # type: ignore[no-untyped-def]
+    return Reading(kind, [input], [weight], {}, "like")
 
 
-def glu(input, *_, **__):  # type: ignore[no-untyped-def]
-    return Reading("glu", [input], [], {})
+def first(kind, input, *_, **__):  # type: ignore[no-untyped-def]
+    return Reading(kind, [input], [], {})
 
 
-def dropout(input, p=0.5, *_, **__):  # type: ignore[no-untyped-def]
+def dropout(kind, input, p=0.5, *_, **__):  # type: ignore[no-untyped-def]
     # With a probability of 0 nothing is computed, in training neither.
-    return Reading("dropout", [input], [], {"p": 0} if p == 0 else {}, "alias")
+    return Reading(kind, [input], [], {"p": 0} if p == 0 else {}, "alias")
 
 
-def activation(kind: str) -> Reader:
-    def read(input, *_, **__):  # type: ignore[no-untyped-def]
-        return Reading(kind, [input], [], {}, "like")
-
-    return read
+def like(kind, input, *_, **__):  # type: ignore[no-untyped-def]
+    return Reading(kind, [input], [], {}, "like")
 
 
-def extreme(kind: str) -> Reader:
+def extreme(kind: str, *args: Any, **kwargs: Any) -> Reading:
     """``max`` and ``min``: of two tensors elementwise, of one a reduction."""
-
-    def read(*args: Any, **kwargs: Any) -> Reading:
-        operands = tensors_in(args, kwargs)
-        return Reading(kind if len(operands) > 1 else "reduce", operands, [], {})
-
-    return read
+    operands = tensors_in(args, kwargs)
+    return Reading(kind if len(operands) > 1 else "reduce", operands, [], {})
 
 
-def copied(into, source, *_, **__):  # type: ignore[no-untyped-def]
+def copied(kind, into, source, *_, **__):  # type: ignore[no-untyped-def]
     """``into.copy_(source)``: a copy of the whole, or a write into a part."""
     if into._base is None:
-        return Reading("copy", [source], [], {})
+        return Reading(kind, [source], [], {})
     return Reading("assign", [into, source], [], {})
 
 
-def filled(into, *_, **__):  # type: ignore[no-untyped-def]
+def filled(kind, into, *_, **__):  # type: ignore[no-untyped-def]
     """``into.fill_(1)``, ``into.zero_()``: a write into the whole, or into a part."""
-    return Reading("fill" if into._base is None else "assign", [into], [], {})
+    return Reading(kind if into._base is None else "assign", [into], [], {})
 
 
-def weight_norm(v, g, dim=0):  # type: ignore[no-untyped-def]
-    return Reading("weight_norm", [v, g], [], {})
+def weight_norm(kind, v, g, dim=0):  # type: ignore[no-untyped-def]
+    return Reading(kind, [v, g], [], {})
 
 
-def plain(kind: str, result: str = "run", **attributes: Any) -> Reader:
+def _plain(result: str = "run", **attributes: Any) -> Reader:
     """All tensors among the arguments are operands."""
 
-    def read(*args: Any, **kwargs: Any) -> Reading:
+    def read(kind: str, *args: Any, **kwargs: Any) -> Reading:
         return Reading(kind, tensors_in(args, kwargs), [], attributes, result)
 
     return read
+
+
+plain, broadcast, joined = _plain(), _plain("broadcast"), _plain("joined")
+without_gradient = _plain(no_gradient=True)
+twice, three_times = _plain(per_element=2), _plain(per_element=3)
 
 
 def tensors_in(*values: Any) -> list[Any]:

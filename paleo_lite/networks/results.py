@@ -131,9 +131,9 @@ def _empty(like: torch.Tensor, shape: Shape) -> torch.Tensor:
 _SHORTCUTS = {
     "like": _like,
     "alias": _alias,
-    "attention": _attention,
+    "attended": _attention,
     "linear": _linear,
     "convolution": _convolution,
     "broadcast": _broadcast,
-    "concat": _concat,
+    "joined": _concat,
 }

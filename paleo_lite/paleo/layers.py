@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from ..counting.elementwise import ACTIVATIONS
+from ..counting.kinds import ACTIVATIONS
+from ..counting.kinds.pooling import window_elements
 from ..counting.layer import Layer, Op
-from ..counting.rules import window_elements
 from ..errors import CountFailed
 from .convolution import FLOAT_BYTES, Term, convolution_terms, terms_of
 
@@ -23,7 +23,7 @@ ALGORITHMS = ("gemm", "fft", "fft-tiled", "winograd")
 """Convolution algorithms that PALEO has a path for; winograd has no model there and takes no time."""
 
 _POOLS = ("max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool")
-_FREE = frozenset(ACTIVATIONS) | {
+_FREE = ACTIVATIONS | {
     "add", "mul", "maximum", "scale", "batch_norm", "local_response_norm", "softmax", "log_softmax", "concat", "view",
     "slice", "copy", "interpolate",
 }  # fmt: skip

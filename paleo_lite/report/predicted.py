@@ -6,15 +6,12 @@ from typing import Any
 
 import msgspec
 
+from ..counting import KINDS
 from ..efficiency.by_kind import PassTimes
 from ..timing import Prediction
 from ..units import format_si
 from .sheet import Column, Page, Sheet
 
-_KINDS = {
-    "linear": "linear", "matmul": "linear", "bmm": "linear", "batch_norm": "batch_norm", "attention": "attention",
-    "softmax": "softmax", "log_softmax": "softmax", "embedding": "other",
-}  # fmt: skip
 _PASSES = {
     "inference": "forward", "forward": "forward", "backward_data": "backward", "backward_weight": "backward",
     "update": "update",
@@ -141,13 +138,7 @@ def lay_beside(path: str, measured: PassTimes, prediction: Prediction) -> Predic
 
 def kind_of_layer(kind: str) -> str:
     """The kind of `paleo_lite.efficiency.by_kind` that a network's layer belongs to."""
-    if kind in _KINDS:
-        return _KINDS[kind]
-    if kind.startswith("conv"):
-        return "convolution"
-    if kind.endswith("pool"):
-        return "pooling"
-    return "normalization" if kind.endswith("norm") else "elementwise"
+    return KINDS[kind].profiled if kind in KINDS else "other"
 
 
 def _merged(kind: str, part: str, merge: bool) -> tuple[str, str]:

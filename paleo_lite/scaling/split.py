@@ -10,16 +10,13 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer
+from ..counting.kinds import splits
 from ..errors import BadValue
-from ..timing.classes import class_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
-
-_PASSED = frozenset(("batch_norm", "matmul", "softmax", "attention", "view", "slice"))
-"""Kinds beside elementwise work that a split tensor passes through: they treat channels, or heads, each for itself."""
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -96,9 +93,7 @@ def _follow(layers: Sequence[Layer], readers: dict[int, list[int]], start: list[
 def _passes(layer: Layer, inside: set[int]) -> bool:
     if any(parent >= 0 and parent not in inside for parent in layer.parents):
         return False
-    if layer.kind.startswith("conv"):
-        return class_of(layer) == "conv_depthwise"
-    return layer.kind in _PASSED or class_of(layer) in ("elementwise", "pool", "copy")
+    return splits(layer)
 
 
 def dense_tail(layers: Sequence[Layer]) -> int:

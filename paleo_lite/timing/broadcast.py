@@ -18,7 +18,7 @@ from ..counting import PHASES, Layer, Work
 from ..counting.work import COLUMNS, PASSES
 from ..errors import BadValue
 from .calibrated import launches, sums_by
-from .classes import CLASSES, MATRIX_CLASSES, class_of
+from .classes import MATRIX_CLASSES, class_index
 from .features import PARTS, Features, sizes_of
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def stack(cases: Sequence[Case]) -> Stack:
 
 def _entries(case: Case, run: int, first_piece: int) -> list[_Entry]:
     layers, work, phase, pieces = case
-    classes = [CLASSES.index(class_of(layer)) for layer in layers]
+    classes = [class_index(layer) for layer in layers]
     merged: dict[tuple[object, ...], _Entry] = {}
     for part in PHASES[phase]:
         place = PASSES.index(part)

@@ -11,14 +11,11 @@ from math import prod
 from typing import NamedTuple
 
 from ..counting import INPUT, Layer, Shape
-from ..counting.elementwise import ELEMENTWISE
+from ..counting.kinds import ELEMENTWISE, KINDS, is_alias
 from ..counting.layer import trace_flow
 
-ALIASES = frozenset(("view", "slice", "assign"))
-"""Kinds whose result lies in the memory of their first operand."""
-
-_FLAGS = frozenset(("compare", "logical"))
-
+_KEEPS_ORDER = ELEMENTWISE | {name for name, kind in KINDS.items() if kind.alias is True}
+"""Kinds whose result lies in memory as their first operand does."""
 
 _PERMUTATIONS = frozenset(("permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "T", "mT"))
 
@@ -104,28 +101,18 @@ def find_buffers(layers: Sequence[Layer]) -> Buffers:
             else:
                 read.append(add(shape, 0, False, False))
         scales = flow.output_scales[index]
-        if read and (_is_alias(layer) or _undoes_attention(layers, layer)):
+        if read and (is_alias(layer) or layer.attributes.get("in_place") or _undoes_attention(layers, layer)):
             written = [read[0]] * len(layer.outputs)
         else:
-            width = 1 if layer.kind in _FLAGS else 0
+            width = KINDS[layer.kind].element_bytes if layer.kind in KINDS else 0
             written = [add(shape, width, scales, True) for shape in layer.outputs]
         reads.append(read)
         writes.append(written)
         permuted.append(
             layer.attributes.get("function") in _PERMUTATIONS
-            or (
-                # Elementwise results lie as their operands do.
-                (layer.kind in ALIASES or layer.kind in ELEMENTWISE)
-                and any(parent >= 0 and permuted[parent] for parent in layer.parents[:1])
-            )
+            or (layer.kind in _KEEPS_ORDER and any(parent >= 0 and permuted[parent] for parent in layer.parents[:1]))
         )
     return Buffers(buffers, reads, writes, list(given.values()), flow.output_wants_gradient, permuted)
-
-
-def _is_alias(layer: Layer) -> bool:
-    if layer.kind == "dropout":
-        return layer.attributes.get("p") == 0
-    return layer.kind in ALIASES or bool(layer.attributes.get("in_place"))
 
 
 def _undoes_attention(layers: Sequence[Layer], layer: Layer) -> bool:
@@ -134,4 +121,4 @@ def _undoes_attention(layers: Sequence[Layer], layer: Layer) -> bool:
         return False
     permuted = layers[layer.parents[0]]
     before = layers[permuted.parents[0]] if permuted.kind == "view" and permuted.parents[0] >= 0 else None
-    return before is not None and before.kind == "attention"
+    return before is not None and before.kind in KINDS and KINDS[before.kind].group == "attention"

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer
-from ..counting.gemm import gemm_of
-from .classes import CLASSES, MATRIX_CLASSES, class_of
+from ..counting.kinds import gemm_of
+from .classes import MATRIX_CLASSES, class_index, class_of
 from .transforms import may_transform, transformed
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def features_of(workload: Workload) -> Features:
     layers, work, phase, batch_size = workload.layers, workload.work, workload.phase, workload.batch_size
     kernels = work.column("kernels", phase, batch_size)
     place = np.argwhere(kernels > 0)
-    classes = np.array([CLASSES.index(class_of(layer)) for layer in layers], dtype=np.int64)
+    classes = np.array([class_index(layer) for layer in layers], dtype=np.int64)
     sizes = np.array(
         [sizes_of(layers[layer], workload.passes[part], batch_size) for part, layer in place], dtype=np.float64
     )

@@ -7,10 +7,11 @@ from math import prod
 from typing import NamedTuple
 
 from ..counting import Layer
-from .buffers import ALIASES, Buffers
-from .kept import Kept, kept_by
+from ..counting.kinds import KINDS, saved_by
+from ..counting.kinds.kind import SAVES_NOTHING, Saved
+from .buffers import Buffers
 
-_PASSED_ON = ALIASES | {"add", "sub", "concat"}
+_PASSED_ON = frozenset(name for name, kind in KINDS.items() if kind.passes_gradient)
 """Kinds whose operands' gradients are the gradient of the result, or a part of it: no new memory."""
 
 
@@ -32,15 +33,15 @@ class Bytes(NamedTuple):
 NONE = Bytes()
 
 
-class Saved(NamedTuple):
-    """What one layer keeps for backward: whole buffers, and bytes of its own."""
+class SavedBuffers(NamedTuple):
+    """What one layer saves for backward: whole buffers, and bytes of its own."""
 
     buffers: frozenset[int]
     own: Bytes
 
 
 class Plan(NamedTuple):
-    """A network's memory as the walks need it: sizes, last uses and what is kept, for numbers of one size.
+    """A network's memory as the walks need it: sizes, last uses and saved tensors, for numbers of one size.
 
     Attributes
     ----------
@@ -52,7 +53,7 @@ class Plan(NamedTuple):
         The last layer that reads or writes each buffer.
     first_write : list of int
         The layer that makes each buffer; -1 for those that no layer makes.
-    saved : list of Saved
+    saved : list of SavedBuffers
     wants : list of list of bool
         For each layer's inputs whether a gradient goes to them.
     """
@@ -62,12 +63,12 @@ class Plan(NamedTuple):
     sizes: list[Bytes]
     last_use: list[int]
     first_write: list[int]
-    saved: list[Saved]
+    saved: list[SavedBuffers]
     wants: list[list[bool]]
 
 
 def make_plan(layers: Sequence[Layer], graph: Buffers, number_bytes: int) -> Plan:
-    """Sizes, last uses and what is kept.
+    """Sizes, last uses and saved tensors.
 
     Parameters
     ----------
@@ -93,44 +94,45 @@ def make_plan(layers: Sequence[Layer], graph: Buffers, number_bytes: int) -> Pla
         wanted = [reached and parent >= 0 and graph.gradient[parent] for parent in layer.parents]
         wants.append(wanted)
         trainable = bool(layer.weights) and not layer.attributes.get("frozen", False)
-        kept = kept_by(layer, wanted, trainable) if reached else Kept()
-        saved.append(_save(layer, kept, graph, index, number_bytes))
+        # Of a kind without a record nothing is known: a note of the prediction says so.
+        own = (saved_by(layer, wanted, trainable) if reached else None) or SAVES_NOTHING
+        saved.append(_save(layer, own, graph, index, number_bytes))
     return Plan(graph, [layer.kind for layer in layers], sizes, last_use, first_write, saved, wants)
 
 
-def _save(layer: Layer, kept: Kept, graph: Buffers, index: int, number_bytes: int) -> Saved:
+def _save(layer: Layer, saved: Saved, graph: Buffers, index: int, number_bytes: int) -> SavedBuffers:
     """An operation that overwrites what its gradient needs copies it first.
 
     So does a product of many matrices whose operands lie in another order than it can walk (``torch.matmul``).
     """
-    held, own = [], kept.own_bytes(number_bytes)
-    for which in kept.inputs[: len(layer.inputs)]:  # operands that are parameters are kept anyway
+    held, own = [], saved.own_bytes(number_bytes)
+    for which in saved.inputs[: len(layer.inputs)]:  # operands that are parameters are there anyway
         parent = layer.parents[which]
         copied = layer.kind == "matmul" and len(layer.inputs[which]) > 3 and parent >= 0 and graph.permuted[parent]
         if copied or (which == 0 and layer.attributes.get("in_place")):
             own += prod(layer.inputs[which]) * number_bytes
         else:
             held.append(graph.reads[index][which])
-    if kept.output:
+    if saved.output:
         held += graph.writes[index][:1]
     activations = frozenset(which for which in held if graph.buffers[which].activation)
-    return Saved(activations, Bytes(own, 0) if kept.scales else Bytes(0, own))
+    return SavedBuffers(activations, Bytes(own, 0) if saved.scales else Bytes(0, own))
 
 
 def total(plan: Plan, buffers: frozenset[int] | set[int], own: Sequence[Bytes] = ()) -> Bytes:
-    """Bytes of a set of buffers, and of what layers keep for themselves."""
+    """Bytes of a set of buffers, and of what layers save for themselves."""
     parts = [*(plan.sizes[which] for which in buffers), *own]
     return Bytes(sum(part.per_sample for part in parts), sum(part.fixed for part in parts))
 
 
 def saved_bytes(plan: Plan, start: int = 0, end: int | None = None, but: frozenset[int] = frozenset()) -> Bytes:
-    """What the layers from `start` to `end` keep together, a buffer that several keep once; `but` is held already."""
+    """What the layers from `start` to `end` save together, a buffer that several save once; `but` is held already."""
     chosen = plan.saved[start:end]
     return total(plan, frozenset().union(*(saved.buffers for saved in chosen)) - but, [saved.own for saved in chosen])
 
 
 def peak_forward(plan: Plan) -> Bytes:
-    """The largest live set of a forward pass that keeps nothing."""
+    """The largest live set of a forward pass that saves nothing."""
     return _forward(plan, 0, len(plan.kinds), frozenset(), keep=False)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ..counting import KINDS
 from ..errors import BadValue
 from ..units import element_bytes
 from .buffers import find_buffers
@@ -41,7 +42,7 @@ class Memory(msgspec.Struct, frozen=True):
     optimizer_bytes : int
         The optimizer's state; in mixed precision with the master weights.
     activations_bytes : int
-        What the forward pass keeps for the backward pass; at inference the largest set of tensors alive at once.
+        What the forward pass saves for the backward pass; at inference the largest set of tensors alive at once.
     inputs_bytes : int
         What the network is given.
     workspace_bytes : int
@@ -129,24 +130,24 @@ def _parts(workload: Workload, stage: int, shards: int) -> list[Bytes]:
     graph = find_buffers(layers)
     plan = make_plan(layers, graph, number_bytes)
     model = [Bytes(0, part) for part in _model_bytes(workload, stage, shards)]
-    # running mean and variance of batch norms
-    statistics = sum(2 * layer.inputs[0][1] for layer in layers if layer.kind == "batch_norm")
+    # a running mean and a running variance per channel
+    statistics = sum(2 * layer.inputs[0][1] for layer in layers if layer.kind in KINDS and KINDS[layer.kind].statistics)
     statistics_bytes = statistics * (max(number_bytes, 4) if options.mixed_precision else number_bytes)
     model[0] = Bytes(0, model[0].fixed + statistics_bytes)
     inputs = Bytes(sum(graph.buffers[which].bytes_(number_bytes) for which in graph.inputs), 0)
     if not training:
         return [*model, peak_forward(plan), inputs, NONE]
-    peak, kept = NONE, NONE
+    peak, saved = NONE, NONE
     for segment in find_segments(layers, plan, options.checkpointing):
         held = total(plan, segment.held)
         highest = held.plus(peak_training(plan, segment.start, segment.end, segment.held))
         if highest >= peak:
-            peak, kept = highest, held.plus(saved_bytes(plan, segment.start, segment.end, segment.held))
-    workspace = peak.minus(kept)
+            peak, saved = highest, held.plus(saved_bytes(plan, segment.start, segment.end, segment.held))
+    workspace = peak.minus(saved)
     if options.accumulation > 1:  # a weight's new gradient stands beside the old one until the two are added up
         largest = max((prod(weight) for layer in layers for weight in layer.weights), default=0)
         workspace = workspace.plus(Bytes(0, largest * number_bytes))
-    return [*model, kept, inputs, workspace]
+    return [*model, saved, inputs, workspace]
 
 
 def _model_bytes(workload: Workload, stage: int, shards: int) -> tuple[int, int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..counting.kinds import missing_note
 from ..errors import BadValue
 from ..hardware import Machine
 from .models import TimeModel
@@ -80,7 +81,7 @@ def _notes(workload: Workload, machine: Machine) -> list[str]:
             "compute times come out about half as long as they should"
         )
     if work.unknown:
-        notes.append(f"not counted, no rule for: {', '.join(work.unknown)}")
+        notes.append(missing_note(work.unknown))
     if (vector.peak.precision, vector.peak.unit) != (peak.peak.precision, peak.peak.unit):
         notes.append(f"all but convolution, linear, matmul and attention are held against the {vector.describe()}")
     return notes

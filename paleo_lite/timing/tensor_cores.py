@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..counting import MATRIX_KINDS, Layer, Work
-from ..counting.gemm import gemm_of
+from ..counting.kinds import gemm_of
 from .models import TimeModel
 
 if TYPE_CHECKING:

@@ -53,9 +53,9 @@ def conv(weight=(8, 8, 3, 3), kind="conv2d", **attributes):
         (Layer("it", "adaptive_avg_pool", (), ()), "pool"),
         (Layer("it", "embedding", (), ()), "copy"),
         (Layer("it", "softmax", (), ()), "elementwise"),
-        (Layer("it", "aten.sort", (), ()), "elementwise"),
+        (Layer("it", "aten.sort", (), ()), None),
     ],
 )
 def test_a_layer_has_the_class_of_how_libraries_run_it(layer: Layer, expected: str) -> None:
     assert class_of(layer) == expected
-    assert expected in CLASSES
+    assert expected is None or expected in CLASSES

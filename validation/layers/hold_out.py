@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,12 +14,12 @@ from paleo_lite.calibration.fit import Runs, stack
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.calibration.validate import Row, scores, simple_times
 from paleo_lite.counting import Layer
+from paleo_lite.counting.kinds import count_layer
 from paleo_lite.counting.layer import Op
-from paleo_lite.counting.rules import count_layer
 from paleo_lite.errors import BadValue, CountFailed
 from paleo_lite.extras import need
 from paleo_lite.hardware import Machine, find_device
-from paleo_lite.timing.classes import CLASSES, class_of
+from paleo_lite.timing.classes import class_index
 from paleo_lite.timing.features import PARTS, Features, sizes_of
 from paleo_lite.timing.fitted import rates_of
 from paleo_lite.units import element_bytes
@@ -137,13 +136,8 @@ def _entry(layer: Layer, part: str, batch_size: int, size: int) -> tuple[float, 
     padding, tiles = sizes_of(layer, part, batch_size)
     moved = (phase.reads + phase.writes) * size + phase.index_bytes
     gradients = len(layer.weights) if part == "backward_weight" else 0
-    place = _class_index(class_of(layer)), PARTS[part]
+    place = class_index(layer), PARTS[part]
     return phase.flops, moved, phase.kernels, gradients, float(padding), float(tiles), *place
-
-
-@cache
-def _class_index(name: str) -> int:
-    return CLASSES.index(name)
 
 
 def _launch_and_roofline(runs: Runs, folds: Sequence[NDArray[np.int64]]) -> Floats:

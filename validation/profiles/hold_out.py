@@ -17,6 +17,9 @@ import numpy as np
 
 from paleo_lite.calibration.fit import Prior, fit, stack
 from paleo_lite.calibration.prior import device_prior
+from paleo_lite.counting.kinds import class_of
+from paleo_lite.counting.kinds.products import class_of_convolution
+from paleo_lite.counting.kinds.profiled import PROFILED
 from paleo_lite.efficiency.by_kind import PassTimes, measure_passes
 from paleo_lite.efficiency.executor import run_files
 from paleo_lite.efficiency.files import find_files
@@ -26,7 +29,6 @@ from paleo_lite.networks import Network, find_network
 from paleo_lite.profiles.configuration import parse_name
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.timing.calibrated import NAMES, Rates, sensitivities
-from paleo_lite.timing.classes import class_of
 from paleo_lite.timing.features import Features, features_of
 from paleo_lite.timing.fitted import own_variance, rates_of
 from paleo_lite.timing.terms import QUANTILES
@@ -35,10 +37,7 @@ from paleo_lite.timing.workload import Workload
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_CLASS_OF_KIND = {
-    "batch_norm": "norm", "normalization": "norm", "pooling": "pool", "linear": "gemm", "attention": "attention",
-    "elementwise": "elementwise",
-}  # fmt: skip
+_CLASS_OF_KIND = {kind.name: kind.work_class for kind in PROFILED if kind.work_class}
 """Kinds of operations that are one class of work; convolutions are told apart layer by layer."""
 
 _HOST = ("overhead_s", "overhead_backward_s", "overhead_gradient_s", "step_s")
@@ -198,7 +197,7 @@ def _by_class(profiles: Sequence[PassTimes], network: Network) -> dict[tuple[str
         if not single:
             continue
         medians = dict(zip(ordered, np.median(np.array(single), axis=0).tolist()))
-        for name in sorted({classes[index] for index in convolutions}):
+        for name in sorted({class_of_convolution(network.layers[index]) for index in convolutions}):
             own = [index for index in convolutions if classes[index] == name]
             found[name, phase] = _Measured([[index] for index in own], np.array([medians[index] for index in own]))
     return found

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from ...counting import KINDS
+
 GROUPS: dict[str, str] = {
     "convolution": "#0072B2",
     "matrix product": "#D55E00",
@@ -30,60 +32,20 @@ SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#99
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 """Shapes that go with `SERIES`: no chart tells things apart by colour alone."""
 
-_NAMED = {
-    "linear": "matrix product",
-    "matmul": "matrix product",
-    "gemm": "matrix product",
-    "attention": "attention",
-    "softmax": "activation",
-    "log_softmax": "activation",
-    "relu": "activation",
-    "relu6": "activation",
-    "gelu": "activation",
-    "silu": "activation",
-    "sigmoid": "activation",
-    "tanh": "activation",
-    "hardswish": "activation",
-    "hardsigmoid": "activation",
-    "leaky_relu": "activation",
-    "elu": "activation",
-    "hardtanh": "activation",
-    "softplus": "activation",
-    "normalization": "normalisation",
-    "optimizer": "update",
-    "update": "update",
-    "communication": "communication",
-    "elementwise": "elementwise",
-    "dropout": "elementwise",
-    "random": "elementwise",
-    "reduce": "elementwise",
-    "reduction": "elementwise",
-    "interpolate": "pooling",
-    "pooling": "pooling",
-    "pool": "pooling",
-    "overhead": "other",
-    "other": "other",
-    "input": "data movement",
-    **dict.fromkeys(
-        ["concat", "copy", "pad", "roll", "view", "slice", "gather", "embedding", "fill", "assign", "layout",
-         "indexing", "memcpy", "memset"],
-        "data movement",
-    ),
-    **dict.fromkeys(["add", "mul", "sub", "div"], "elementwise"),
+_OTHERS = {
+    "norm": "normalisation", "normalization": "normalisation", "gemm": "matrix product", "pool": "pooling",
+    "pooling": "pooling", "elementwise": "elementwise", "random": "elementwise", "reduction": "elementwise",
+    "input": "data movement", "layout": "data movement", "indexing": "data movement", "memcpy": "data movement",
+    "memset": "data movement", "optimizer": "update", "update": "update", "communication": "communication",
 }  # fmt: skip
+"""Classes of work and of kernels that are no kind of layer."""
 
 
 def group_of(kind: str) -> str:
     """The group of a kind of layer, a class of work or a class of kernels: a key of `GROUPS`."""
-    if kind in _NAMED:
-        return _NAMED[kind]
-    if kind.startswith("conv"):
-        return "convolution"
-    if kind.endswith("norm"):
-        return "normalisation"
-    if kind.endswith("_pool"):
-        return "pooling"
-    return "elementwise" if kind.isidentifier() else "other"
+    if kind in KINDS:
+        return KINDS[kind].group
+    return "convolution" if kind.startswith("conv") else _OTHERS.get(kind, "other")
 
 
 class Theme(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("altair")
 
 import paleo_lite as pl
-from paleo_lite.counting.rules import RULES
+from paleo_lite.counting import KINDS
 from paleo_lite.errors import BadValue, MissingExtra, UnknownName
 from paleo_lite.networks import find_network
 from paleo_lite.report.charts.curves import batch_chart
@@ -106,7 +106,7 @@ def test_what_has_no_layers_is_refused_in_words():
 
 
 def test_every_known_kind_has_a_group():
-    for kind in RULES:
+    for kind in KINDS:
         assert group_of(kind) in GROUPS
         assert group_of(kind) != "other"
 

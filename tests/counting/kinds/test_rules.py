@@ -1,6 +1,7 @@
-"""The rules against arithmetic done by hand, and laws that hold for every rule.
+"""The rules of all kinds against arithmetic done by hand, and laws that hold for every rule.
 
-Tests: counting/elementwise.py, counting/layer.py, counting/work.py.
+Tests: counting/layer.py, counting/work.py, counting/kinds/elementwise.py, counting/kinds/moving.py,
+counting/kinds/normalisations.py, counting/kinds/pooling.py, counting/kinds/products.py.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from paleo_lite.counting import INPUT, MATRIX_KINDS, PASSES, Layer, count, known_kinds
+from paleo_lite.counting import INPUT, KINDS, MATRIX_KINDS, PASSES, Layer, count
 from paleo_lite.counting.work import COLUMNS
 from paleo_lite.errors import CountFailed
 from strategies import any_layer
@@ -225,9 +226,9 @@ def _widened(layers, channels):
 
 
 def test_every_kind_is_in_the_docs():
-    text = (Path(__file__).parents[2] / "docs" / "counting.md").read_text(encoding="utf-8")
-    assert [kind for kind in known_kinds() if f"`{kind}`" not in text] == []
+    text = (Path(__file__).parents[3] / "docs" / "counting.md").read_text(encoding="utf-8")
+    assert [kind for kind in KINDS if f"`{kind}`" not in text] == []
 
 
 def test_the_kinds_of_matrix_work():
-    assert {"conv2d", "linear", "matmul", "attention"} < MATRIX_KINDS < set(known_kinds())
+    assert {"conv2d", "linear", "matmul", "attention"} < MATRIX_KINDS < set(KINDS)

@@ -1,6 +1,6 @@
-"""What layers keep for backward, held against what torch's autograd saves: the same bytes, layer by layer.
+"""The tensors that layers save for the backward pass, held against what torch's autograd saves: the same bytes.
 
-Tests: timing/buffers.py, timing/liveness.py.
+Tests: timing/buffers.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch", reason="what torch keeps is asked of torch:
 nn = torch.nn
 
 
-def kept_by_torch(module, inputs) -> int:
+def saved_by_torch(module, inputs) -> int:
     """Bytes of the distinct storages that autograd saves, without parameters, buffers and the inputs themselves."""
     own = {tensor.untyped_storage()._cdata for tensor in [*module.parameters(), *module.buffers(), inputs]}
     storages = {}
@@ -35,7 +35,7 @@ def kept_by_torch(module, inputs) -> int:
     return sum(storage.nbytes() for storage in storages.values())
 
 
-def kept_by_us(layers, batch_size: int) -> int:
+def saved_by_us(layers, batch_size: int) -> int:
     """The same of our layers; on devices without a fused dropout torch's mask has 4 bytes an element, not 1."""
     kept = saved_bytes(make_plan(layers, find_buffers(layers), 4))
     masks = sum(
@@ -59,11 +59,11 @@ MODULES = [
 
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
-def test_every_kind_of_layer_keeps_what_autograd_keeps(module) -> None:
+def test_every_kind_of_layer_saves_what_autograd_saves(module) -> None:
     """Between a batch norm, which keeps its input, and a convolution, which keeps its own."""
     chain = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), module, nn.Conv2d(8, 4, 1)).to("meta")
     layers = pl.trace(chain.eval(), torch.empty(1, 3, 16, 16, device="meta")).layers
-    assert kept_by_us(layers, 2) == kept_by_torch(chain.train(), torch.empty(2, 3, 16, 16, device="meta"))
+    assert saved_by_us(layers, 2) == saved_by_torch(chain.train(), torch.empty(2, 3, 16, 16, device="meta"))
 
 
 def _functions():
@@ -116,7 +116,7 @@ def _functions():
 
 
 @pytest.mark.parametrize("name", _functions())
-def test_every_function_keeps_what_autograd_keeps(name) -> None:
+def test_every_function_saves_what_autograd_saves(name) -> None:
     function = _functions()[name]
 
     class Pair(nn.Module):
@@ -131,7 +131,7 @@ def test_every_function_keeps_what_autograd_keeps(name) -> None:
 
     module = Pair()  # on the CPU, whose attention is fused
     layers = pl.trace(module.eval(), torch.ones(1, 3, 16, 16)).layers
-    assert kept_by_us(layers, 2) == kept_by_torch(module.train(), torch.ones(2, 3, 16, 16))
+    assert saved_by_us(layers, 2) == saved_by_torch(module.train(), torch.ones(2, 3, 16, 16))
 
 
 NETWORKS = [
@@ -152,25 +152,25 @@ def _training_module(name, built):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
-def test_networks_keep_what_autograd_keeps(name, built) -> None:
+def test_networks_save_what_autograd_saves(name, built) -> None:
     module, size = _training_module(name, built)
     try:
-        wanted = kept_by_torch(module, torch.empty(2, 3, size, size, device="meta"))
+        wanted = saved_by_torch(module, torch.empty(2, 3, size, size, device="meta"))
     finally:
         module.eval()
-    assert kept_by_us(find_network(name).layers, 2) == wanted
+    assert saved_by_us(find_network(name).layers, 2) == wanted
 
 
 @pytest.mark.slow
-def test_einsum_of_a_single_window_keeps_a_little_less(built) -> None:
+def test_einsum_of_a_single_window_saves_a_little_less(built) -> None:
     """maxvit_t's last stage has one window: views are enough there, which we do not see."""
     module, size = _training_module("maxvit_t", built)
-    wanted = kept_by_torch(module, torch.empty(2, 3, size, size, device="meta"))
+    wanted = saved_by_torch(module, torch.empty(2, 3, size, size, device="meta"))
     module.eval()
-    assert kept_by_us(find_network("maxvit_t").layers, 2) == pytest.approx(wanted, rel=0.002)
+    assert saved_by_us(find_network("maxvit_t").layers, 2) == pytest.approx(wanted, rel=0.002)
 
 
-def test_fused_attention_keeps_what_autograd_keeps() -> None:
+def test_fused_attention_saves_what_autograd_saves() -> None:
     """A small vision transformer for real, on the CPU, whose fused attention works as the ones for GPUs do."""
     from paleo_lite.networks.torch_import import import_torchvision
 
@@ -178,4 +178,4 @@ def test_fused_attention_keeps_what_autograd_keeps() -> None:
     module = transformer(image_size=32, patch_size=8, num_layers=2, num_heads=4, hidden_dim=32, mlp_dim=64)
     layers = pl.trace(module.eval(), torch.zeros(1, 3, 32, 32)).layers
     assert any(layer.kind == "attention" for layer in layers)
-    assert kept_by_us(layers, 2) == kept_by_torch(module.train(), torch.zeros(2, 3, 32, 32))
+    assert saved_by_us(layers, 2) == saved_by_torch(module.train(), torch.zeros(2, 3, 32, 32))

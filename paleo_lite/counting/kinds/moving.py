@@ -1,0 +1,95 @@
+"""Data movement: kinds that compute nothing, and copy, choose or rename."""
+
+from __future__ import annotations
+
+from ..layer import Op
+from .kind import FIRST, INDEX_BYTES, NOTHING, SAVES_NOTHING, Cost, Fusion, Kind, PassCost, Rule, Saved, cost
+
+
+def copy(op: Op) -> Cost:
+    """Every element read and written once, none computed: contiguous, clone, pad, roll, concat."""
+    back = PassCost(0, 0, op.y, op.x)
+    return cost(op, PassCost(0, 0, op.x + op.w, op.y), back, PassCost(0, 0, op.w, op.w))
+
+
+def concat(op: Op) -> Cost:
+    """Copies forward; backward hands out slices of the gradient, which are views."""
+    return cost(op, PassCost(0, 0, op.x + op.w, op.y), weight=NOTHING)
+
+
+def embedding(op: Op) -> Cost:
+    """Rows of a table by index: no FLOPs forward; backward adds the gradients into a table of zeros."""
+    rows = op.y // op.layer.weights[0][-1]
+    return cost(
+        op,
+        PassCost(0, 0, op.y, op.y, INDEX_BYTES * rows),
+        weight=PassCost(op.y, 0, 2 * op.y, op.w + op.y, INDEX_BYTES * rows),
+    )
+
+
+def gather(op: Op) -> Cost:
+    """Elements by index: read, written, with an index each; backward adds them into zeros."""
+    size = op.inputs[0] if op.inputs else op.w
+    back = PassCost(op.y, 0, 2 * op.y, size + op.y, INDEX_BYTES * op.y)
+    return cost(op, PassCost(0, 0, op.y, op.y, INDEX_BYTES * op.y), back, back)
+
+
+def fill(op: Op) -> Cost:
+    """A constant written."""
+    return cost(op, PassCost(0, 0, 0, op.y))
+
+
+def assign(op: Op) -> Cost:
+    """``target[index] = value``: the values read and the part written; the first input is the target, whose rest stays.
+
+    Backward the value's gradient is a part of the target's (a view), where zeros take its place.
+    """
+    return cost(op, PassCost(0, 0, op.x + op.w - op.inputs[0], op.y), PassCost(0, 0, 0, op.y))
+
+
+def view(op: Op) -> Cost:
+    """Reshape, permute, flatten: no bytes. An expanded view's gradient is summed."""
+    if op.y > op.x + op.w:
+        back = PassCost(op.y, 0, op.y, op.x + op.w)
+        return cost(op, NOTHING, back, back)
+    return cost(op, NOTHING)
+
+
+def slicing(op: Op) -> Cost:
+    """Slice, split, select: no bytes forward; backward writes the gradient into its place."""
+    back = PassCost(0, 0, op.y, op.x + op.w)
+    return cost(op, NOTHING, back, back)
+
+
+def _moving(
+    name: str, rule: Rule, fusion: Fusion, torch: dict[str, str], *, work_class: str = "copy", view: bool = False,
+    saves: Saved = SAVES_NOTHING, profiled: str = "elementwise", passes_gradient: bool = False,
+) -> Kind:  # fmt: skip
+    return Kind(
+        name, rule, work_class, saves, fusion, "data movement", profiled, splits=True, torch=torch, alias=view,
+        passes_gradient=view or passes_gradient,
+    )  # fmt: skip
+
+
+KINDS = (
+    _moving("copy", copy, "pointwise", {
+        "copied": "copy",
+        "plain": "clone repeat repeat_interleave tile flip pixel_shuffle pixel_unshuffle channel_shuffle tril triu "
+        "im2col",
+    }),
+    _moving("pad", copy, "pointwise", {"plain": "pad constant_pad_nd"}),
+    _moving("roll", copy, "pointwise", {"like": "roll"}),
+    _moving("concat", concat, "start", {
+        "joined": "cat concat concatenate", "plain": "stack hstack vstack dstack",
+    }, passes_gradient=True),
+    _moving("embedding", embedding, "alone", {"embedding": "embedding"}, saves=FIRST, profiled="other"),
+    _moving("gather", gather, "alone", {"plain": "index_select gather take index take_along_dim"}),
+    _moving("fill", fill, "alone", {
+        "plain": "zeros ones full arange linspace zeros_like ones_like full_like new_zeros new_ones new_full "
+        "tensor scalar_tensor as_tensor new_tensor eye rand randn randint rand_like randn_like randint_like",
+        "filled": "fill zero bernoulli uniform normal random exponential log_normal fill_diagonal",
+    }),
+    _moving("assign", assign, "alone", {}, work_class="elementwise", view=True),
+    _moving("view", view, "alone", {}, work_class="elementwise", view=True),
+    _moving("slice", slicing, "alone", {}, view=True),
+)  # fmt: skip

@@ -1,0 +1,150 @@
+"""Convolution, matrix products and attention: kinds that multiply and accumulate, which tensor cores can do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from .. import gemm
+from ..layer import Layer, Op
+from .kind import FIRST, SAVES_NOTHING, Cost, Kind, PassCost, Saved, cost, together
+
+MATRIX_CLASSES = (
+    "conv_3x3", "conv_direct", "conv_1x1", "conv_grouped", "conv_depthwise", "gemm", "attention",
+)  # fmt: skip
+"""Classes of work that multiply and accumulate; each has its own efficiency.
+
+``conv_3x3`` is dense, stride 1: libraries may compute it with Winograd's algorithm (Lavin and Gray 2016), which needs
+2.25 (tiles of 2x2 outputs) to 4 (4x4) times fewer multiplications, so that its share of the direct count's peak may
+exceed 1.
+"""
+
+
+def convolution(op: Op) -> Cost:
+    """Convolution, 1-D to 3-D, grouped or transposed; weight ``(Cout, Cin/groups, *kernel)``.
+
+    MACs = outputs * Cin/groups * prod(kernel). Transposed, with weight ``(Cin, Cout/groups, *kernel)``, every input
+    element meets prod(weight[1:]). The gradients have the MACs of the forward pass.
+    """
+    taps = prod(op.layer.weights[0][1:])
+    macs = (op.inputs[0] if op.attribute("transposed") else op.y) * taps
+    return _multiply(op, macs)
+
+
+def class_of_convolution(layer: Layer) -> str:
+    """By groups, kernel and stride: which library routine takes it."""
+    weight, attributes = layer.weights[0], layer.attributes
+    groups = attributes.get("groups", 1)
+    if groups > 1:
+        return "conv_depthwise" if weight[1] == 1 else "conv_grouped"
+    if prod(weight[2:]) == 1:
+        return "conv_1x1"
+    plain = (
+        set(attributes.get("stride", [1])) == {1} and "dilation" not in attributes and not attributes.get("transposed")
+    )
+    return "conv_3x3" if plain and set(weight[2:]) == {3} and len(weight) == 4 else "conv_direct"
+
+
+def is_depthwise(layer: Layer) -> bool:
+    """Whether each channel is for itself."""
+    return class_of_convolution(layer) == "conv_depthwise"
+
+
+def linear(op: Op) -> Cost:
+    """``y = x W' + b``, weight ``(out, in)``: MACs = outputs * in."""
+    return _multiply(op, op.y * op.layer.weights[0][-1])
+
+
+def _multiply(op: Op, macs: int) -> Cost:
+    bias = op.y if op.has_bias else 0
+    x = op.inputs[0]
+    return cost(
+        op,
+        PassCost(2 * macs + bias, macs, x + op.w, op.y),
+        PassCost(2 * macs, macs, op.y + op.weights[0], x),
+        PassCost(2 * macs + bias, macs, x + op.y, op.w),
+    )
+
+
+def saved_by_linear(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+    """Its input, for the gradient of its weight."""
+    return FIRST if trainable else SAVES_NOTHING
+
+
+def matmul(op: Op) -> Cost:
+    """``A B`` over any batch dimensions: MACs = outputs * inner dimension; each operand's gradient costs as much.
+
+    An operand that is a parameter is among the weights; with the attribute ``bias`` the last weight is added.
+    """
+    bias = op.weights[-1] if op.attribute("bias") else 0
+    left_first = op.layer.inputs[0] if op.layer.inputs else op.layer.weights[0]
+    macs = op.y * op.attribute("inner", left_first[-1])
+    operands = op.x + op.w - bias
+    data = [
+        PassCost(2 * macs, macs, op.y + operands - x, x) for x, wanted in zip(op.inputs, op.wants_gradient) if wanted
+    ]
+    weight = [PassCost(2 * macs, macs, op.y + operands - w, w) for w in op.weights[: len(op.weights) - bool(bias)]]
+    weight += [PassCost(op.y, 0, op.y, bias)] if bias else []
+    forward = PassCost(2 * macs + (op.y if bias else 0), macs, op.x + op.w, op.y)
+    return cost(op, forward, together(data), together(weight))
+
+
+def saved_by_product(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+    """Each factor that the gradient of another needs; of a product with a parameter or a number the first factor."""
+    count = len(layer.inputs)
+    if count == 1:
+        return FIRST if layer.weights and trainable else SAVES_NOTHING
+    wanted = sum(wants_gradient)
+    return Saved(tuple(place for place in range(count) if trainable or wanted > wants_gradient[place]))
+
+
+def attention(op: Op) -> Cost:
+    """Scaled dot-product attention of queries ``(..., L, E)``, keys ``(..., S, E)`` and values ``(..., S, V)``.
+
+    MACs = scores * (E + V) with scores = ... * L * S, whether or not a mask hides half of them. Scaling 1, softmax 5
+    per score. Bytes are those of a fused kernel, which keeps the scores on chip; backward has twice the MACs (a fused
+    kernel's recomputation of the scores comes on top and is not counted).
+    """
+    q, k, v = op.layer.inputs[:3]
+    scores = op.inputs[0] // q[-1] * k[-2]
+    macs = scores * (q[-1] + v[-1])
+    return cost(
+        op,
+        PassCost(2 * macs + 6 * scores, macs, op.x, op.y),
+        PassCost(4 * macs + 5 * scores, 2 * macs, op.x + 2 * op.y, sum(op.inputs[:3])),
+    )
+
+
+def saved_by_attention(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+    """All operands, the result, and a logarithm of a sum for each row."""
+    return Saved(tuple(range(len(layer.inputs))), output=True, statistics=prod(layer.inputs[0][:-1]))
+
+
+def _convolution(name: str, torch: dict[str, str], module: str = "", pyprof: dict[str, str] | None = None) -> Kind:
+    return Kind(
+        name, convolution, class_of_convolution, FIRST, "library", "convolution", "convolution", splits=is_depthwise,
+        gemm=gemm.of_convolution, torch=torch, module=module, pyprof=pyprof or {},
+    )  # fmt: skip
+
+
+KINDS = (
+    _convolution("conv1d", {"convolution": "conv1d"}),
+    # ATen has one operation for all of them.
+    _convolution("conv2d", {"convolution": "conv2d", "aten_convolution": "convolution"}, "Conv2d", {"conv": "conv2d"}),
+    _convolution("conv3d", {"convolution": "conv3d"}),
+    _convolution("conv_transpose1d", {"transposed_convolution": "conv_transpose1d"}),
+    _convolution("conv_transpose2d", {"transposed_convolution": "conv_transpose2d"}, "ConvTranspose2d"),
+    _convolution("conv_transpose3d", {"transposed_convolution": "conv_transpose3d"}),
+    Kind(
+        "linear", linear, "gemm", saved_by_linear, "library", "matrix product", "linear", splits=False,
+        gemm=gemm.of_linear, torch={"linear": "linear"}, module="Linear", pyprof={"linear": "linear"},
+    ),
+    Kind(
+        "matmul", matmul, "gemm", saved_by_product, "alone", "matrix product", "linear", splits=True,
+        gemm=gemm.of_matmul, torch={"matmul": "matmul mm bmm mv dot inner vdot", "matmul_added": "addmm baddbmm addmv"},
+    ),
+    Kind(
+        "attention", attention, "attention", saved_by_attention, "alone", "attention", "attention", splits=True,
+        gemm=gemm.of_attention, torch={"attention": "scaled_dot_product_attention"},
+    ),
+)  # fmt: skip

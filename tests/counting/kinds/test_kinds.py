@@ -1,0 +1,52 @@
+"""Every kind of layer goes through all that is asked of a kind, and one without a record is named, not assumed.
+
+Tests: counting/kinds/__init__.py, counting/kinds/kind.py, counting/kinds/profiled.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from paleo_lite.counting import INPUT, KINDS, Layer, count
+from paleo_lite.counting.kinds import class_of, fusion_of, gemm_of, is_alias, missing_note, saved_by, splits
+from paleo_lite.counting.kinds.kind import FUSIONS
+from paleo_lite.counting.kinds.profiled import PROFILED
+from paleo_lite.report.charts.theme import GROUPS
+from paleo_lite.timing.classes import CLASSES, MATRIX_CLASSES
+from strategies import layer_of_kind
+
+SORT = Layer("it", "aten.sort", ((1, 4),), ((1, 4),), (), (INPUT,))
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_every_kind_says_all_that_is_asked_of_it(name):
+    kind, layers = KINDS[name], layer_of_kind(name)
+    layer = layers[-1]
+    where = f"{name}: in its record in paleo_lite/counting/kinds"
+    assert count(layers).counted.all(), f"{where} the rule must count {layer}"
+    assert class_of(layer) in CLASSES, f"{where} work_class must be one of {', '.join(CLASSES)}"
+    assert fusion_of(layer) in FUSIONS, f"{where} fusion must be one of {', '.join(FUSIONS)}"
+    assert kind.group in GROUPS, f"{where} group must be one of {', '.join(GROUPS)}, which have a colour"
+    profiled = ["other", *(one.name for one in PROFILED)]
+    assert kind.profiled in profiled, f"{where} profiled must be one of {', '.join(profiled)}"
+    product = gemm_of(layer, "forward") is not None
+    assert product == (class_of(layer) in MATRIX_CLASSES), f"{where} a class that multiplies goes with a gemm"
+    for wants in (True, False):
+        saved = saved_by(layer, [wants] * len(layer.inputs), bool(layer.weights))
+        assert saved is not None, f"{where} saves must say which tensors are saved for the backward pass"
+        assert all(0 <= place < len(layer.inputs) for place in saved.inputs), f"{where} saves names no such input"
+        assert saved.own_bytes(4) >= 0
+
+
+def test_a_kind_without_a_record_is_not_taken_for_another():
+    assert class_of(SORT) is None
+    assert fusion_of(SORT) is None
+    assert gemm_of(SORT, "forward") is None
+    assert saved_by(SORT, [True], False) is None
+    assert not is_alias(SORT)
+    assert not splits(SORT)
+
+
+def test_what_is_unknown_is_said():
+    assert missing_note(["aten.sort (2)"]).endswith("aten.sort (2): its time and its saved tensors are unknown")
+    assert missing_note(["conv2d (16)"]).endswith("conv2d (16): its time is unknown")
