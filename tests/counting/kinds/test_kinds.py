@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import pytest
 
+import paleo_lite as pl
 from paleo_lite.counting import INPUT, KINDS, Layer, count
 from paleo_lite.counting.kinds import class_of, fusion_of, gemm_of, is_alias, missing_note, saved_by, splits
 from paleo_lite.counting.kinds.kind import FUSIONS
 from paleo_lite.counting.kinds.profiled import PROFILED
+from paleo_lite.networks.network import Network
 from paleo_lite.report.charts.theme import GROUPS
 from paleo_lite.timing.classes import CLASSES, MATRIX_CLASSES
 from strategies import layer_of_kind
@@ -50,3 +52,11 @@ def test_a_kind_without_a_record_is_not_taken_for_another():
 def test_what_is_unknown_is_said():
     assert missing_note(["aten.sort (2)"]).endswith("aten.sort (2): its time and its saved tensors are unknown")
     assert missing_note(["conv2d (16)"]).endswith("conv2d (16): its time is unknown")
+
+
+def test_a_prediction_names_what_has_no_record():
+    weighted = Layer("first", "linear", ((1, 4),), ((1, 4),), ((4, 4),), (INPUT,), 16)
+    network = Network("sorted", ((1, 4),), (weighted, SORT._replace(parents=(0,))), 16)
+    for phase in ("inference", "training"):
+        prediction = pl.predict(network, gpu="k80-die", phase=phase, time_model="roofline")
+        assert missing_note(["aten.sort (1)"]) in prediction.notes
