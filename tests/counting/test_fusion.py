@@ -82,6 +82,23 @@ def test_branches_that_meet_are_one_kernel() -> None:
     assert int(fused.column("bytes", "inference")[0, 1]) == 3 * TENSOR + 2 * STATISTICS
 
 
+def test_a_kernel_keeps_the_shape_of_its_largest_branch() -> None:
+    """mul(x, relu(add(mean(x), relu(row)))) with x = relu(input): one pass over x, of which one row each is reduced.
+
+    The two branches that meet at the addition have 128 and 8 elements; the product has 128 again and joins both.
+    """
+    row = (1, 8, 1, 1)
+    graph = [
+        Layer("x", "relu", (SHAPE,), (SHAPE,), parents=(-1,)),
+        Layer("mean", "adaptive_avg_pool", (SHAPE,), (row,), parents=(0,)),
+        Layer("row", "relu", (row,), (row,), parents=(-2,)),
+        Layer("add", "add", (row, row), (row,), parents=(1, 2)),
+        Layer("mul", "mul", (SHAPE, row), (SHAPE,), parents=(0, 3)),
+    ]
+    fused = fuse(graph, count(graph), "compiled")
+    assert totals(fused)[2] == 1
+
+
 def test_a_result_that_others_read_is_written() -> None:
     """bn's output goes to relu and, as it is, to a convolution: one kernel that writes both."""
     graph = [

@@ -111,6 +111,14 @@ def test_students_table_against_scipy():
         assert spread(values, [0.0]) / error == pytest.approx(stats.t.ppf(0.975, freedom), abs=6e-4)
 
 
+def test_beyond_the_table_students_distribution_is_nearly_normal():
+    """scipy.stats: the normal distribution's 0.975 quantile is 1.960, Student's with 120 degrees of freedom 1.980."""
+    stats = pytest.importorskip("scipy.stats")
+    values = [0.0, 1.0] * 30 + [0.0]
+    error = (2 * statistics.variance(values) / len(values)) ** 0.5
+    assert spread(values, values) / error == pytest.approx(stats.norm.ppf(0.975), abs=1e-3)
+
+
 def test_repeats_are_found_by_their_names(tmp_path):
     names = [f"run_{i}_config_1_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip" for i in range(3)]
     for name in (*names, names[0].replace("_32_", "_64_"), "notes.txt"):

@@ -127,6 +127,24 @@ def test_flops_of_a_part_of_the_calls_say_nothing_about_the_bound():
     assert any("lower bounds" in note for note in result.notes)
 
 
+@pytest.mark.parametrize(("known", "bound"), [(20, None), (25, "compute"), (30, "compute")])
+def test_a_quarter_of_the_time_is_enough_for_a_bound(known, bound):
+    """What `KernelRow.bound` promises: None where known calls make up less than a quarter of the time."""
+    counts = [1e6] * known + [None] * (100 - known)
+    (row,) = report(
+        {"kernel": ["k"] * 100, "duration_ns": [1e6] * 100, "flops": counts, "bytes": [c and 1.0 for c in counts]}
+    ).kernels
+    assert row.bound == bound
+
+
+@pytest.mark.parametrize(("known", "said"), [(100, False), (98, True), (95, True)])
+def test_calls_without_flops_make_rates_lower_bounds(known, said):
+    """A hundred equal calls; FLOP/s of those that were counted only are less than what the kernel reached."""
+    counts = [1e6] * known + [None] * (100 - known)
+    result = report({"kernel": ["k"] * 100, "duration_ns": [1e6] * 100, "flops": counts})
+    assert any("lower bounds" in note and "100%" in note for note in result.notes) == said
+
+
 def test_occupancy_stands_in_where_the_roofline_says_nothing():
     result = report(
         {"kernel": ["a", "b"], "duration_ns": [1e6, 1e6], "metric.achieved_occupancy": [0.9, 0.2]},

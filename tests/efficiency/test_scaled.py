@@ -127,6 +127,16 @@ def test_the_three_durations():
     assert pyprof_batch_duration(markers) == pytest.approx(0.7)
 
 
+def test_the_last_25_forward_markers_count():
+    """SURFBoard's notebook takes ``markers[26:]`` of 51: 24 spacings, here half 0.7 s and half 0.9 s.
+
+    With one marker less or more the median is one of the two, not the mean of both.
+    """
+    spacings_s = [60.0] * 26 + [0.7] * 12 + [0.9] * 12
+    markers = [round(1e9 * sum(spacings_s[:place])) for place in range(51)]
+    assert pyprof_batch_duration(markers) == pytest.approx((0.7 + 0.9) / 2)
+
+
 def test_the_shortest_duration_counts():
     book = DurationBook()
     book.add({"nodes": 8, "workers": 2}, Duration(0.9, "tau"))

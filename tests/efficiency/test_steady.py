@@ -180,6 +180,18 @@ def test_overlapping_kernels_count_once():
     assert steady_figures(steady, PEAK, 1.0)["flops_per_s"] == steady.flops
 
 
+@pytest.mark.parametrize(("unknown_ns", "said"), [(5.0, False), (15.0, True), (60.0, True)])
+def test_rates_are_lower_bounds_where_less_than_nine_tenths_are_known(unknown_ns, said):
+    """95, 85 and 40 of 100 ns are of an operation whose parameters tell its FLOPs."""
+    columns = {
+        "kernel": ["sgemm", "mystery"] * 8, "op": ["conv2d", None] * 8, "params": [CONV, None] * 8,
+        "duration_ns": [100.0 - unknown_ns, unknown_ns] * 8,
+    }  # fmt: skip
+    steady = steady_state(find_runs(batch_of(columns, 16, tuple(columns))))
+    assert steady.flops == CONV_FORWARD and steady.flops_covered == pytest.approx(1 - unknown_ns / 100)
+    assert any("FLOPs are known for" in note and "lower bounds" in note for note in steady.notes) == said
+
+
 def test_without_labels_only_the_iteration_is_known():
     columns = {"kernel": ["a", "b", "b", "c"] * 10, "duration_ns": [5.0, 1.0, 2.0, 7.0] * 10}
     steady = steady_state(find_runs(batch_of(columns, 40, tuple(columns))))

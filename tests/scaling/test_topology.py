@@ -134,6 +134,8 @@ def test_nodes_are_filled_first() -> None:
         1: (1, 1), 2: (1, 2), 4: (2, 2), 32: (16, 2), 64: (32, 2),
     }  # fmt: skip
     assert all(topology.workers == n for n, topology in shapes.items())
+    node = parse_topology("8x @ nvlink3-x12")  # no link leads out of it, and eight need none
+    assert node.with_workers(8) == node and node.with_workers(3).devices_per_node == 3
     with pytest.raises(BadValue, match="5 workers do not fill nodes of 2: take 4 or 6"):
         machine.with_workers(5)
     with pytest.raises(BadValue, match="whole numbers of 1 or more, not 0"):

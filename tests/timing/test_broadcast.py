@@ -1,7 +1,4 @@
-"""The broadcast against the one-at-a-time path: the same times and intervals, whatever is asked for.
-
-Tests: timing/calibrated.py.
-"""
+"""The broadcast against the one-at-a-time path: the same times and intervals, whatever is asked for."""
 
 from __future__ import annotations
 

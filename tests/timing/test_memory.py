@@ -13,6 +13,7 @@ from paleo_lite.counting import INPUT, Layer
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.hardware import find_device
 from paleo_lite.networks import Network, find_network
+from paleo_lite.timing.capacity import MemoryFit
 from paleo_lite.timing.memory import RESERVE_BYTES, largest_batch, memory_coefficients, memory_of
 from paleo_lite.timing.options import TrainingOptions
 from paleo_lite.timing.workload import Workload
@@ -118,6 +119,22 @@ def test_vgg16_by_hand() -> None:
     assert memory.activations_bytes == 4 * (relu + pool + head) + 8 * pool + 2 * 4_096
     assert memory.inputs_bytes == 4 * 3 * 224 * 224
     assert memory.parameters_bytes == memory.gradients_bytes == memory.optimizer_bytes == 4 * 138_357_544
+
+
+def test_accumulating_needs_a_second_gradient_of_the_largest_weight() -> None:
+    """torch adds a new gradient to the one that is there and then frees it: 4 bytes for each of 100 x 10 weights."""
+    asked = Workload(_one_linear(10, 100), phase="training")
+    one, two, four = (
+        memory_of(asked.but(batch_size=8 * parts, training=TrainingOptions(accumulation=parts))) for parts in (1, 2, 4)
+    )
+    assert two.workspace_bytes - one.workspace_bytes == 4 * 1000
+    assert four == two  # micro-batches of 8 each
+
+
+def test_memory_that_is_used_up_to_the_last_byte_fits() -> None:
+    memory = memory_of(Workload(_one_linear(10, 100), phase="training"))
+    fits = [MemoryFit(memory, memory.total_bytes + spare, 0, None).fits for spare in (-1, 0, 1)]
+    assert fits == [False, True, True]
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])

@@ -1,0 +1,371 @@
+"""How good the tests are: small faults are put into the package, one at a time, and the tests must notice.
+
+    python tests/mutants.py cover [PYTEST ARGUMENTS]   which test runs which line, from one run of the tests
+    python tests/mutants.py try [--count N] [--random-state N]   a sample of mutants; goes on where it was interrupted
+
+cosmic-ray makes the mutants; they live in a copy of the repository, ``build/mutants/mutated``. Of each only those tests
+run that run its statement. What no test runs has survived. Not mutated: annotations, decorators, what only type
+checkers read, and errors' messages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import functools
+import importlib
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOMS = ("counting", "timing", "scaling", "efficiency", "calibration", "hardware")
+
+BUILD = Path(__file__).parents[1] / "build" / "mutants"
+TREE = BUILD / "tree"
+MUTATED = BUILD / "mutated"
+COVERED = BUILD / "covered"
+PASSED = BUILD / "passed.json"
+RESULTS = BUILD / "results.json"
+OUTPUT = BUILD / "output.txt"
+CAUGHT_BY = BUILD / "caught_by.txt"
+
+FIRST_S, LONGEST_S = (
+    5,
+    60,
+)  # of the processor: tests of the mutant's own room and short ones first; together no longer than this
+PRELOADED = ("hypothesis", "torch", "scipy.optimize", "pandas")  # once, not once per mutant
+
+# Operators, each by what a slip would make of it. Others, such as a shift of a float, no program survives.
+REPLACED = {
+    "Add": ["Sub"], "Sub": ["Add"], "Mul": ["Div"], "Div": ["Mul"], "FloorDiv": ["Div"], "Mod": ["Mul"], "Pow": ["Mul"],
+    "BitAnd": ["BitOr"], "BitOr": ["BitAnd"], "LShift": ["RShift"], "RShift": ["LShift"],
+    "Lt": ["LtE", "GtE"], "LtE": ["Lt", "Gt"], "Gt": ["GtE", "LtE"], "GtE": ["Gt", "Lt"],
+    "Eq": ["NotEq"], "NotEq": ["Eq"], "Is": ["IsNot"], "IsNot": ["Is"], "USub": ["UAdd"], "Delete": ["Not", "Invert"],
+}  # fmt: skip
+
+
+class Recorder:
+    """Writes down what each test that passes costs; forgets what functions remember between tests.
+
+    Otherwise only the first test that asks for a device would be known to read it.
+    """
+
+    def __init__(self):
+        self.seconds: dict[str, float] = {}
+        self.not_passed: set[str] = set()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item):
+        for module in [module for name, module in sys.modules.items() if name.startswith("paleo_lite")]:
+            for value in vars(module).values():
+                if isinstance(value, functools._lru_cache_wrapper):
+                    value.cache_clear()
+        start_s = sum(os.times()[:4])  # of the processor, so that a busy machine does not count
+        result = yield
+        self.seconds[item.nodeid] = sum(os.times()[:4]) - start_s
+        return result
+
+    def pytest_runtest_logreport(self, report):
+        if not report.passed:
+            self.not_passed.add(report.nodeid)
+
+    def pytest_sessionfinish(self):
+        PASSED.write_text(json.dumps({test: s for test, s in self.seconds.items() if test not in self.not_passed}))
+
+
+class Chosen:
+    """Keeps the tests that were chosen, and writes down which one fails."""
+
+    def __init__(self, tests):
+        self.tests = set(tests)
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self.note(report)
+
+    pytest_collectreport = pytest_runtest_logreport
+
+    def note(self, report):
+        crash = getattr(report.longrepr, "reprcrash", None)
+        CAUGHT_BY.write_text(f"{report.nodeid}: {crash.message if crash else report.longrepr}"[:300])
+
+    def pytest_collection_modifyitems(self, config, items):
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in self.tests])
+        items[:] = [item for item in items if item.nodeid in self.tests]
+
+
+def run_tests(arguments: list[str], plugin: object) -> int:
+    """The tests with random examples that are the same each time and take as long as they take."""
+    from hypothesis import settings
+
+    settings.register_profile("mutants", deadline=None, derandomize=True, database=None)
+    return pytest.main(
+        ["--hypothesis-profile=mutants", "-p", "no:cacheprovider", "--timeout=0", *arguments], plugins=[plugin]
+    )
+
+
+def cover(arguments: list[str]) -> None:
+    shutil.rmtree(BUILD, ignore_errors=True)
+    kept = subprocess.run(["git", "ls-files", "-z"], check=True, capture_output=True, text=True).stdout
+    for name in kept.split("\0")[:-1]:
+        (TREE / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(name, TREE / name)
+    os.environ |= {"PYTHONPATH": str(TREE), "COVERAGE_FILE": str(COVERED), "PYTHONDONTWRITEBYTECODE": "1"}
+    # Compiled files are checked by their source's content, not by its time: a mutant cannot be overlooked.
+    compileall = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "paleo_lite"]
+    subprocess.run([sys.executable, *compileall], check=True, cwd=TREE)
+    options = ["--cov=paleo_lite", "--cov-context=test", "--cov-report="]
+    subprocess.run([sys.executable, __file__, "_record", *options, *arguments], check=False, cwd=TREE)
+
+
+class Places:
+    """The statements of one module, and who runs them."""
+
+    def __init__(self, path: Path, contexts: dict[int, list[str]]):
+        self.contexts = contexts
+        text = (TREE / path).read_text()
+        self.lines = text.splitlines()
+        self.tree = ast.parse(text)
+        self.skipped: list[ast.AST] = []
+        self.inside: list[tuple[int, int]] = []  # first and last lines of functions' bodies
+        for node in ast.walk(self.tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                self.inside.append((node.body[0].lineno, node.end_lineno))
+            self.skipped += [
+                *getattr(node, "decorator_list", ()),
+                getattr(node, "annotation", None),
+                getattr(node, "returns", None),
+            ]
+            if isinstance(node, ast.Raise):
+                self.skipped.append(node)
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                self.skipped.append(node)
+        self.skipped = [node for node in self.skipped if node is not None]
+
+    def is_skipped(self, position: tuple[int, int]) -> bool:
+        line, column = position
+        place = (line, len(self.lines[line - 1][:column].encode()))
+        return any((n.lineno, n.col_offset) <= place < (n.end_lineno, n.end_col_offset) for n in self.skipped)
+
+    def in_function(self, line: int) -> bool:
+        return any(first <= line <= last for first, last in self.inside)
+
+    def tests_of(self, line: int) -> set[str] | None:
+        """Tests that run the statement; None where it runs once, when the module is imported."""
+        if not self.in_function(line):
+            return None
+        statements = [
+            node
+            for node in ast.walk(self.tree)
+            if isinstance(node, (ast.stmt, ast.ExceptHandler)) and node.lineno <= line <= node.end_lineno
+        ]
+        statement = max(statements, key=lambda node: (node.lineno, -node.end_lineno))
+        body = getattr(statement, "body", None)
+        last = max(statement.lineno, body[0].lineno - 1) if body else statement.end_lineno
+        return set().union(*(self.contexts.get(n, ()) for n in range(statement.lineno, last + 1)))
+
+    def tests(self) -> set[str]:
+        return set().union(*(found for line, found in self.contexts.items() if self.in_function(line)))
+
+
+class Mutant(NamedTuple):
+    path: str
+    line: int
+    column: int
+    operator: str
+    occurrence: int
+
+    def __str__(self):
+        return f"{self.path}:{self.line}:{self.column} {self.operator} {self.occurrence}"
+
+
+def chosen_operators() -> Iterator[str]:
+    from cosmic_ray.plugins import get_operator, operator_names
+
+    for name in operator_names():
+        _family, *words = name.split("_")
+        if not words and name not in ("core/NoOp", "core/RemoveDecorator") and not get_operator(name).arguments():
+            yield name
+        if words and words[1] in REPLACED.get(words[0], ()):
+            yield name
+
+
+def all_mutants(places: dict[str, Places]) -> Iterator[Mutant]:
+    from cosmic_ray.ast import ast_nodes, get_ast_from_path
+    from cosmic_ray.plugins import get_operator
+
+    operators = {name: get_operator(name)() for name in chosen_operators()}
+    for path, place in places.items():
+        nodes = list(ast_nodes(get_ast_from_path(TREE / path)))
+        for name, operator in operators.items():
+            found = ((node, start) for node in nodes for start, _end in operator.mutation_positions(node))
+            for occurrence, (node, position) in enumerate(found):
+                # A bare * among parameters is no product.
+                if not place.is_skipped(position) and node.parent.type != "parameters":
+                    yield Mutant(path, *position, name, occurrence)
+
+
+def sample(places: dict[str, Places], count: int, random_state: int) -> list[Mutant]:
+    """Places drawn at random, each with one of its mutants."""
+    of_place = defaultdict(list)
+    for mutant in all_mutants(places):
+        of_place[mutant.path, mutant.line, mutant.column, mutant.operator.split("_")[0]].append(mutant)
+    print(f"{len(of_place)} places, {sum(map(len, of_place.values()))} mutants")
+    draw = random.Random(random_state)
+    return [draw.choice(of_place[place]) for place in draw.sample(sorted(of_place), count)]
+
+
+def read_places() -> dict[str, Places]:
+    from coverage import CoverageData
+
+    data = CoverageData(str(COVERED))
+    data.read()
+    passed = json.loads(PASSED.read_text())
+    of_file = defaultdict(set)
+    for test in passed:
+        of_file[test.partition("::")[0]].add(test)
+    places = {}
+    for room in ROOMS:
+        for path in sorted((TREE / "paleo_lite" / room).rglob("*.py")):
+            name = str(path.relative_to(TREE))
+            runs = defaultdict(set)
+            for line, contexts in (data.contexts_by_lineno(name) if name in data.measured_files() else {}).items():
+                for context in filter(None, contexts):
+                    test, _, when = context.rpartition("|")
+                    # What is made once for a whole file of tests is made in the first one's name.
+                    runs[line] |= of_file[test.partition("::")[0]] if when == "setup" else {test} & passed.keys()
+            places[name] = Places(Path(name), runs)
+    return places
+
+
+def in_child(tests: list[str], limit_s: int) -> None:
+    os.setsid()
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 5))
+    assert not any(name.split(".")[0] == "paleo_lite" for name in sys.modules), "the mutant would not be loaded"
+    with OUTPUT.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(MUTATED)
+    sys.path[0] = str(MUTATED)
+    files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+    os._exit(run_tests(["-x", *files], Chosen(tests)))
+
+
+def run_in_child(tests: list[str], limit_s: int) -> str:
+    """What the first failing test says, or nothing."""
+    CAUGHT_BY.unlink(missing_ok=True)
+    child = multiprocessing.get_context("fork").Process(target=in_child, args=(tests, limit_s))
+    child.start()
+    child.join(20 * limit_s)  # the limit is the processor's time; this one is for what waits for ever
+    if child.exitcode is None:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.join()
+        return "waits for ever"
+    if CAUGHT_BY.exists():
+        return CAUGHT_BY.read_text()
+    if child.exitcode < 0:
+        return f"{signal.Signals(-child.exitcode).name} after {limit_s} s"
+    if child.exitcode:
+        sys.exit(f"pytest ended with {child.exitcode} and no failed test: {OUTPUT}")
+    return ""
+
+
+def try_mutant(mutant: Mutant, places: dict[str, Places], seconds: dict[str, float]) -> dict[str, object] | None:
+    """Whether a test fails with the mutant; None where it is no program."""
+    from cosmic_ray.mutating import use_mutation
+    from cosmic_ray.plugins import get_operator
+
+    room = "tests/" + mutant.path.split("/")[1]
+    found = places[mutant.path].tests_of(mutant.line)
+    if found is None:
+        found = places[mutant.path].tests()
+        if not found:
+            same_folder = [place for name, place in places.items() if Path(name).parent == Path(mutant.path).parent]
+            found = set().union(*(place.tests() for place in same_folder))
+    ordered = sorted(found, key=lambda test: (not test.startswith(room), seconds[test], test))
+    batches: tuple[list[str], list[str]] = ([], [])
+    total_s = 0.0
+    for test in ordered:
+        total_s += seconds[test]
+        if total_s <= LONGEST_S:
+            batches[total_s > FIRST_S].append(test)
+    with use_mutation(MUTATED / mutant.path, get_operator(mutant.operator)(), mutant.occurrence) as (before, after):
+        try:
+            compile(after, mutant.path, "exec")
+        except SyntaxError:
+            return None
+        said = ""
+        for tests in filter(None, batches):
+            said = said or run_in_child(sorted(tests), 60 + 10 * round(sum(seconds[test] for test in tests)))
+    difference = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
+    ran = sum(map(len, batches))
+    return {"caught_by": said, "tests": ran, "not_run": len(ordered) - ran, "change": list(difference)[3:]}
+
+
+def try_sample(count: int, random_state: int) -> None:
+    places = read_places()
+    seconds = json.loads(PASSED.read_text())
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    mutants = sample(places, count, random_state)
+    shutil.rmtree(MUTATED, ignore_errors=True)  # it may hold the mutant at which the last run was interrupted
+    shutil.copytree(TREE, MUTATED, symlinks=True)
+    os.environ |= {"PYTHONPATH": str(MUTATED), "PYTHONDONTWRITEBYTECODE": "1"}
+    for name in PRELOADED:
+        importlib.import_module(name)
+    for number, mutant in enumerate(mutants, 1):
+        if str(mutant) not in results:
+            start = time.monotonic()
+            results[str(mutant)] = try_mutant(mutant, places, seconds)
+            RESULTS.write_text(json.dumps(results, indent=1))
+            print(
+                f"{number} of {count}, {time.monotonic() - start:.0f} s: {mutant}: {results[str(mutant)]}", flush=True
+            )
+    report({mutant: results[str(mutant)] for mutant in mutants})
+
+
+def report(results: dict[Mutant, dict[str, object] | None]) -> None:
+    tried = {mutant: result for mutant, result in results.items() if result is not None}
+    for mutant, result in tried.items():
+        if not result["caught_by"]:
+            print(f"\nsurvived {result['tests']} tests: {mutant}", *result["change"], sep="\n")
+    print(f"\n{len(results) - len(tried)} were no programs")
+    for room in (*ROOMS, ""):
+        caught = [
+            bool(result["caught_by"])
+            for mutant, result in tried.items()
+            if mutant.path.startswith(f"paleo_lite/{room}")
+        ]
+        print(f"{room or 'all':12} {sum(caught)} of {len(caught)} caught")
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["_record"]:  # in the copy, in a process that coverage starts with
+        return run_tests(sys.argv[2:], Recorder())
+    if sys.argv[1:2] == ["cover"]:
+        cover(sys.argv[2:])
+        return 0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["try"])
+    parser.add_argument("--count", type=int, default=240)
+    parser.add_argument("--random-state", type=int, default=2017)
+    asked = parser.parse_args()
+    try_sample(asked.count, asked.random_state)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
