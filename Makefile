@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
-.PHONY: predict test quick fuzz lint benchmark descriptors calibrations accuracy speedup images docs examples clean data
+.PHONY: predict test quick fuzz coverage mutants lint benchmark descriptors calibrations accuracy speedup images docs examples clean data
 
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
@@ -23,6 +23,17 @@ quick: $(STAMPS)/test
 # The random tests with examples that nobody has seen; what they find becomes a test of its own.
 fuzz: $(STAMPS)/test
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --timeout 0
+
+# What the tests run of the package, branches too.
+coverage: $(STAMPS)/test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pytest-cov>=7'
+	$(PYTEST) --cov --cov-branch --cov-report=term
+
+# How many small faults the tests notice, of a sample; hours on two cores, and goes on where it was interrupted.
+mutants: $(STAMPS)/test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'cosmic-ray>=8.3' 'pytest-cov>=7'
+	$(BIN)/python tests/mutants.py cover
+	$(BIN)/python tests/mutants.py try --count 200
 
 # In parts, which the hooks of .pre-commit-config.yaml call.
 LINTED := paleo_lite validation tests benchmarks notebooks docs
