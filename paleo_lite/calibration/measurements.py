@@ -94,6 +94,10 @@ def read_measurements(path: Path) -> list[Measurement]:
                     raise BadFile(f"{path}: more than {_ROWS_AT_MOST} rows")
                 found.append(_measurement(row, f"{path}: line {reader.line_num}"))
     except OSError as error:
+        if path.is_dir():
+            raise BadFile(
+                f"{path}: a folder, not a measurements CSV: 'paleo-lite calibrate --template' prints one to fill in"
+            ) from None
         raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise BadFile(f"{path}: not a CSV file: {error}") from None
