@@ -147,7 +147,7 @@ class LayerObject:
         if matrix:
             tiles /= rates.multiprocessors
             half = values["half_3x3" if name == "conv_3x3" else "half"]
-            per_s = rates.matrix_per_s * values[f"efficiency_{name}"] * (tiles / (tiles + half) if tiles else 1.0)
+            per_s = rates.matrix_per_s * values[f"efficiency_{name}"] / (1 + half / tiles)
         share = values["share_matrix" if matrix else "share_other"]
         compute = self.flops() * padding / per_s
         memory = self.bytes(PRECISION_BYTES[precision]) / (rates.bandwidth_bytes_per_s * share)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from .errors import BadQuantity, BadValue
 
@@ -50,7 +51,14 @@ def parse_quantity(text: str | int | float, unit: str) -> float:
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         return float(text)
-    match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+    if not isinstance(text, str):
+        raise BadQuantity(f"{text!r} is no quantity: expected a number and a unit, such as '1.5 G{unit}'")
+    return _parse_text(text, unit)
+
+
+@lru_cache(4096)  # a sweep asks each device for the same rates again and again
+def _parse_text(text: str, unit: str) -> float:
+    match = _NUMBER.fullmatch(text)
     if match is None:
         raise BadQuantity(f"{text!r} is not a quantity: expected a number and a unit, such as '1.5 G{unit}'")
     number, suffix = match.groups()

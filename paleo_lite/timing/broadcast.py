@@ -17,7 +17,7 @@ import numpy as np
 from ..counting import PHASES, Layer, Work
 from ..counting.work import COLUMNS, PASSES
 from ..errors import BadValue
-from .calibrated import launches, sums_by
+from .calibrated import Plan, Steps, plan_of, steps_of, sums_by
 from .classes import MATRIX_CLASSES, class_index
 from .features import PARTS, Features, sizes_of
 
@@ -47,7 +47,7 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
     ----------
     cases : int
     run : ndarray of int, shape (entries,)
-        The case of each entry, in ascending order.
+        The case of each entry.
     piece : ndarray of int, shape (entries,)
         The piece of each entry: of all cases together, each case's forward pass, update and backward pieces in turn.
     first_piece : ndarray of int, shape (cases + 1,)
@@ -60,6 +60,8 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
         As in `Features`.
     products : tuple of (Layer, str)
         A layer and pass of each entry: what says the size of its matrix product.
+    plan : Plan
+        How the entries make whole steps.
     """
 
     cases: int
@@ -72,6 +74,7 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
     work_class: Ints
     part: Ints
     products: tuple[tuple[Layer, str], ...]
+    plan: Plan
 
     def at(self, batch_sizes: Ints) -> Laid:
         """All entries at some batch sizes.
@@ -87,7 +90,9 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
         flops, moved, kernels = (
             fixed[:, None] + per_sample[:, None] * batch_sizes for fixed, per_sample in zip(self.fixed, self.per_sample)
         )
-        padding, tiles = np.ones_like(flops), np.zeros_like(flops)
+        if not self.per_sample[2].any():  # as almost always: one column does for all batch sizes
+            kernels = kernels[:, :1]
+        padding, tiles = np.ones_like(flops), np.full_like(flops, np.inf)
         for entry in np.flatnonzero(self.matrix):
             padding[entry], tiles[entry] = sizes_of(*self.products[entry], batch_sizes)
         features = Features(
@@ -103,7 +108,7 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
         )
         run = self.run[:, None]
         pieces = (self.piece[:, None], int(self.first_piece[-1]))
-        return Laid(self.cases, run, pieces, features, launches(features, run, self.cases))
+        return Laid(self.cases, run, pieces, features, steps_of(features, run, self.cases, self.plan))
 
     @property
     def matrix(self) -> NDArray[np.bool_]:
@@ -114,19 +119,20 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
 class Laid(NamedTuple):
     """Several cases at several batch sizes: all that does not depend on the device.
 
-    `features` have the shape (entries, batch sizes), `run` (entries, 1), `launched` (3, cases, batch sizes); `pieces`
-    are the piece of each entry, (entries, 1), and how many there are.
+    `features` have the shape (entries, batch sizes), `run` (entries, 1); `pieces` are the piece of each entry,
+    (entries, 1), and how many there are.
     """
 
     cases: int
     run: Ints
     pieces: tuple[Ints, int]
     features: Features
-    launched: Floats
+    steps: Steps
 
     def by_case(self, seconds: Floats) -> Floats:
         """Sums of the entries of each case, shape (cases, batch sizes)."""
-        return sums_by(self.run, seconds, self.cases)
+        sums: Floats = self.steps.plan.by_step.of(seconds)
+        return sums
 
     def by_piece(self, seconds: Floats) -> Floats:
         """Sums of the entries of each piece, shape (pieces, batch sizes)."""
@@ -156,7 +162,8 @@ def stack(cases: Sequence[Case]) -> Stack:
     for run, case in enumerate(cases):
         entries += _entries(case, run, first_piece[-1])
         first_piece.append(first_piece[-1] + 3 + max(case.pieces, default=0))
-    entries.sort(key=lambda entry: entry[:4])  # one class and pass in one stretch: sums are over stretches
+    # Products first: what only they have is computed of a slice.
+    entries.sort(key=lambda entry: (entry.work_class >= len(MATRIX_CLASSES) or entry.part == 3, entry[:4]))
     numbers = np.array([entry[:6] for entry in entries], dtype=np.int64).reshape(-1, 6)
     run, piece, classes, part, tensors, alike = numbers.T
     counts = np.array([entry.counts for entry in entries], dtype=np.float64).reshape(-1, len(COLUMNS), 2)
@@ -165,7 +172,8 @@ def stack(cases: Sequence[Case]) -> Stack:
     products = tuple(entry.product for entry in entries)
     gradients = (tensors * alike).astype(np.float64)
     first = np.array(first_piece, dtype=np.int64)
-    return Stack(len(cases), run, piece, first, both[0], both[1], gradients, classes, part, products)
+    plan = plan_of(classes[:, None], part[:, None], run[:, None], len(cases))
+    return Stack(len(cases), run, piece, first, both[0], both[1], gradients, classes, part, products, plan)
 
 
 def _entries(case: Case, run: int, first_piece: int) -> list[_Entry]:

@@ -19,7 +19,8 @@ saturation term is the share of multiprocessors that have a tile to work on, smo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,11 +29,22 @@ from .classes import CLASSES, MATRIX_CLASSES
 from .features import Features
 
 if TYPE_CHECKING:
+    from types import EllipsisType
+
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+    Block = EllipsisType | tuple[slice, slice]
 
 POWER = 4.0
+
+_BLOCK = 2**15
+"""Entries times batch sizes that are passed over at a time: a handful of such arrays stays in a core's cache."""
+
+_PRODUCT = 2**10
+"""Groups times entries of one matrix product in `Sums`. With a block's batch sizes it is too small for BLAS to start
+threads, which in a pool of processes would wait for each other's."""
 
 _SHARES = {
     **dict.fromkeys(MATRIX_CLASSES, "share_matrix"),
@@ -61,6 +73,8 @@ PARAMETERS: dict[str, str] = {
 NAMES = tuple(PARAMETERS)
 _INDEX = {name: index for index, name in enumerate(NAMES)}
 _OVERHEADS = ("overhead_s", "overhead_backward_s", "overhead_gradient_s")
+_NONE = len(NAMES)
+"""In the place of a parameter, of entries that have none: its value is 1."""
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -73,13 +87,12 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class EntryTerms(msgspec.Struct, frozen=True, eq=False):
-    """Seconds of each entry on the device: its three terms and what they make together; `filled` is the saturation."""
+    """Seconds of each entry on the device: its three terms and what they make together."""
 
     compute_s: Floats
     memory_s: Floats
     floor_s: Floats
     device_s: Floats
-    filled: Floats
 
 
 def evaluate(features: Features, rates: Rates, values: Floats) -> EntryTerms:
@@ -92,41 +105,138 @@ def evaluate(features: Features, rates: Rates, values: Floats) -> EntryTerms:
     values : ndarray, shape (len(PARAMETERS),)
         In the order of `PARAMETERS`.
     """
-    matrix = features.matrix
-    tiles = features.tiles / rates.multiprocessors
-    filled = np.where(matrix & (tiles > 0), tiles / (tiles + values[_half_index(features)]), 1.0)
-    efficiency = np.where(matrix, values[np.minimum(features.work_class, len(MATRIX_CLASSES) - 1)], 1.0)
-    factor = np.where(matrix, _factors(values)[features.part], 1.0)
-    peak = np.where(matrix, rates.matrix_per_s, rates.vector_per_s)
-    compute = features.flops * features.padding / (peak * efficiency * factor * filled)
-    memory = features.bytes / (rates.bandwidth_bytes_per_s * values[share_index(features)])
-    floor = features.kernels * values[_INDEX["floor_s"]]
-    together = np.asarray((_fourth(compute) + _fourth(memory) + _fourth(floor)) ** (1 / POWER))
-    return EntryTerms(compute, memory, floor, together, filled)
+    work, which = features.flops * features.padding, which_of(features.work_class, features.part)
+    compute, memory, floor, _ = _terms(features, work, which, _scales(which, rates, values), ...)
+    together, _ = _together(compute.copy(), memory.copy(), floor.copy())
+    return EntryTerms(compute, memory, floor, together)
 
 
-def _fourth(seconds: Floats) -> Floats:
-    """To the `POWER`, by squares: five times as fast."""
-    return np.square(np.square(seconds))
+class Which(NamedTuple):
+    """For each entry the places of its parameters among `NAMES`, `_NONE` where it has none."""
+
+    efficiency: Ints
+    factor: Ints
+    share: Ints
+    half: Ints
+    products: slice | Ints  # which entries multiply and accumulate
 
 
-def _factors(values: Floats) -> Floats:
-    data, weight = values[_INDEX["factor_data_gradient"]], values[_INDEX["factor_weight_gradient"]]
-    return np.array([1.0, data, weight, 1.0])
+def which_of(work_class: Ints, part: Ints) -> Which:
+    """The places of the parameters of entries of these classes and passes."""
+    matrix = (work_class < len(MATRIX_CLASSES)) & (part < 3)
+    products = np.flatnonzero(matrix)
+    factors = np.array([_NONE, _INDEX["factor_data_gradient"], _INDEX["factor_weight_gradient"], _NONE])
+    shares = np.array([_INDEX[_SHARES[name]] for name in CLASSES])
+    # Winograd's algorithm makes many products of few rows each.
+    half = np.where(work_class == CLASSES.index("conv_3x3"), _INDEX["half_3x3"], _INDEX["half"])
+    return Which(
+        np.where(matrix, work_class, _NONE),
+        np.where(matrix, factors[part], _NONE),
+        # An update streams like elementwise work.
+        np.where(part == 3, _INDEX["share_other"], shares[work_class]),
+        half[products],
+        # Where they are the first, a slice is a view of them.
+        slice(0, len(products)) if matrix[: len(products)].all() else products,
+    )
 
 
-def share_index(features: Features) -> NDArray[np.int64]:
-    """For each entry which parameter is its share of the bandwidth; an update streams like elementwise work."""
-    by_class = np.array([_INDEX[_SHARES[name]] for name in CLASSES])
-    return np.where(features.part == 3, _INDEX["share_other"], by_class[features.work_class])
+class _Scales(NamedTuple):
+    """What turns the features of each entry into seconds: all that depends on the device and on the entry alone."""
+
+    flop_s: Floats
+    byte_s: Floats
+    kernel_s: float
+    half_tiles: Floats  # of `Which.products`
 
 
-def _half_index(features: Features) -> NDArray[np.int64]:
-    """For each entry which parameter is its half: Winograd's algorithm makes many products of few rows each."""
-    return np.where(features.work_class == CLASSES.index("conv_3x3"), _INDEX["half_3x3"], _INDEX["half"])
+def _scales(which: Which, rates: Rates, values: Floats) -> _Scales:
+    known = np.append(values, 1.0)
+    peak = np.where(which.efficiency == _NONE, rates.vector_per_s, rates.matrix_per_s)
+    return _Scales(
+        1 / (peak * known[which.efficiency] * known[which.factor]),
+        1 / (rates.bandwidth_bytes_per_s * known[which.share]),
+        float(values[_INDEX["floor_s"]]),
+        rates.multiprocessors * known[which.half],
+    )
 
 
-def sums_by(group: NDArray[np.int64], weights: Floats, groups: int) -> Floats:
+def _terms(
+    features: Features, work: Floats, which: Which, scales: _Scales, block: Block
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Compute, memory and floor of every entry; and of products the share by which too few tiles prolong compute."""
+    compute = work[block] * scales.flop_s
+    prolonged = scales.half_tiles / features.tiles[which.products][block]
+    compute[which.products] *= 1 + prolonged
+    kernels = features.kernels if features.kernels.shape[1:] == (1,) else features.kernels[block]
+    return compute, features.bytes[block] * scales.byte_s, kernels * scales.kernel_s, prolonged
+
+
+def _together(compute: Floats, memory: Floats, floor: Floats) -> tuple[Floats, Floats]:
+    """What three terms make together, and its `POWER`; the terms are raised to it where they are.
+
+    Squares and square roots take a fifth of what powers do, and an array is written where it was read in half the time.
+    """
+    for term in (compute, memory, floor):
+        np.square(term, out=term)
+        np.square(term, out=term)
+    floor += 1e-300  # an entry that launches nothing at this batch size takes none, and has a slope nonetheless
+    power = compute + memory
+    power += floor
+    together = np.sqrt(power)
+    return np.sqrt(together, out=together), power
+
+
+def _blocks(shape: tuple[int, ...]) -> Iterator[Block]:
+    """Whole entries at some batch sizes each; without batch sizes everything."""
+    if len(shape) == 1:
+        yield ...
+        return
+    width = max(_BLOCK // max(shape[0], 1), 16)
+    for start in range(0, shape[1], width):
+        yield slice(None), slice(start, start + width)
+
+
+class Sums:
+    """Sums of entries by group, prepared once and taken of many arrays.
+
+    Parameters
+    ----------
+    groups : int
+    group : ndarray of int, shape (entries,) or (entries, 1)
+        Of every entry, with one column for arrays (entries, batch sizes); an entry may belong to several groups.
+    """
+
+    def __init__(self, groups: int, *group: Ints) -> None:
+        self.groups, self.group = groups, group
+        self.parts = list(self._split(0, len(group[0]))) if group[0].ndim > 1 else []
+
+    def _split(self, first: int, last: int) -> Iterator[tuple[slice, Ints, Floats]]:
+        """Stretches of entries; of each the groups that occur, and for each of them how often every entry counts."""
+        members = np.stack([column[first:last, 0] for column in self.group])
+        found = np.unique(members)
+        if len(found) * (last - first) > _PRODUCT:
+            yield from self._split(first, (first + last) // 2)
+            yield from self._split((first + last) // 2, last)
+        else:
+            counts = (found[:, None, None] == members).sum(axis=1, dtype=np.float64)
+            yield slice(first, last), found, counts
+
+    def of(self, weights: Floats) -> Floats:
+        """The sums, shape (groups,), or (groups, batch sizes)."""
+        sums = np.zeros((self.groups, *weights.shape[1:]))
+        self.add(weights, sums)
+        return sums
+
+    def add(self, weights: Floats, sums: Floats) -> None:
+        """Add them to others."""
+        if weights.ndim == 1:
+            for column in self.group:
+                sums += np.bincount(column, weights, self.groups)
+        for stretch, found, counts in self.parts:
+            sums[found] += counts @ weights[stretch]  # a third of what np.add.reduceat takes
+
+
+def sums_by(group: Ints, weights: Floats, groups: int) -> Floats:
     """Sums of the entries of each group, shape (groups,); of arrays (entries, batch sizes) shape (groups, batch sizes).
 
     Parameters
@@ -135,39 +245,93 @@ def sums_by(group: NDArray[np.int64], weights: Floats, groups: int) -> Floats:
     weights : ndarray, shape (entries,) or (entries, batch sizes)
     groups : int
     """
-    if weights.ndim == 1:
-        return np.asarray(np.bincount(group, weights=weights, minlength=groups), dtype=np.float64)
-    sums = np.zeros((groups, weights.shape[1]))
-    first = np.flatnonzero(np.diff(group[:, 0], prepend=-1))  # of each stretch that belongs to one group
-    stretches, found = np.add.reduceat(weights, first, axis=0), group[first, 0]
-    if (np.diff(found) < 0).any():
-        order = np.argsort(found, kind="stable")
-        found = found[order]
-        first = np.flatnonzero(np.diff(found, prepend=-1))
-        stretches, found = np.add.reduceat(stretches[order], first, axis=0), found[first]
-    sums[found] = stretches
-    return sums
+    return Sums(groups, group).of(weights)
+
+
+class Plan(NamedTuple):
+    """How entries make whole steps: what no batch size and no device changes.
+
+    Attributes
+    ----------
+    which : Which
+    by_step, compute, memory, prolonged : Sums
+        Of entries by step; of each term by step and the term's parameters.
+    """
+
+    which: Which
+    by_step: Sums
+    compute: Sums
+    memory: Sums
+    prolonged: Sums
+
+
+def plan_of(work_class: Ints, part: Ints, run: Ints, runs: int) -> Plan:
+    """A plan of entries of these classes and passes; entry i belongs to step ``run[i]`` of `runs`.
+
+    Parameters
+    ----------
+    work_class, part, run : ndarray of int, shape (entries,) or (entries, 1)
+    runs : int
+    """
+    which = which_of(work_class, part)
+    first, products = run * (_NONE + 1), which.products
+    groups = runs * (_NONE + 1)
+    return Plan(
+        which,
+        Sums(runs, run),
+        Sums(groups, first[products] + which.efficiency[products], first[products] + which.factor[products]),
+        Sums(groups, first + which.share),
+        Sums(groups, first[products] + which.half),
+    )
+
+
+class Steps(NamedTuple):
+    """Whole steps at some batch sizes: what no device changes.
+
+    Attributes
+    ----------
+    plan : Plan
+    work : ndarray
+        FLOPs with padding.
+    launched : ndarray, shape (3, runs)
+        See `launches`.
+    """
+
+    plan: Plan
+    work: Floats
+    launched: Floats
+
+
+def steps_of(features: Features, run: Ints, runs: int, plan: Plan | None = None) -> Steps:
+    """Prepare steps for `step_times` and `sensitivities`; worth keeping where several devices or parameters follow."""
+    plan = plan or plan_of(features.work_class, features.part, run, runs)
+    return Steps(plan, features.flops * features.padding, launches(features, plan.by_step))
 
 
 def step_times(
-    features: Features,
-    rates: Rates,
-    values: Floats,
-    run: NDArray[np.int64],
-    runs: int,
-    launched: Floats | None = None,
+    features: Features, rates: Rates, values: Floats, run: Ints, runs: int, steps: Steps | None = None
 ) -> Floats:
-    """Seconds of whole steps; entry i belongs to step ``run[i]`` of `runs`; `launched` saves counting `launches`."""
-    device = sums_by(run, evaluate(features, rates, values).device_s, runs)
-    host = _launching(launches(features, run, runs) if launched is None else launched, values).sum(axis=0)
-    return np.asarray((device**POWER + host**POWER) ** (1 / POWER) + values[_INDEX["step_s"]])
+    """Seconds of whole steps; entry i belongs to step ``run[i]`` of `runs`; `steps` saves preparing them."""
+    plan, work, launched = steps or steps_of(features, run, runs)
+    scales = _scales(plan.which, rates, values)
+    device = np.zeros((runs, *features.flops.shape[1:]))
+    for block in _blocks(features.flops.shape):
+        *terms, _ = _terms(features, work, plan.which, scales, block)
+        plan.by_step.add(_together(*terms)[0], device[block])
+    host = _launching(launched, values).sum(axis=0)
+    return np.asarray(_joined(device, host) + values[_INDEX["step_s"]])
 
 
-def launches(features: Features, run: NDArray[np.int64], runs: int) -> Floats:
+def _joined(device: Floats, host: Floats) -> Floats:
+    """What device and host take together."""
+    return np.asarray(np.sqrt(np.sqrt(np.square(np.square(device)) + np.square(np.square(host)))))
+
+
+def launches(features: Features, by_step: Sums) -> Floats:
     """Kernels of forward passes, of backward passes, and gradients that the host launches, shape (3, runs)."""
     backward = (features.part == 1) | (features.part == 2)
     columns = (features.kernels * ~backward, features.kernels * backward, features.gradients)
-    return np.array([sums_by(run, column, runs) for column in columns])
+    return np.array([by_step.of(column) for column in columns])
 
 
 def _launching(launched: Floats, values: Floats) -> Floats:
@@ -177,57 +341,41 @@ def _launching(launched: Floats, values: Floats) -> Floats:
 
 
 def sensitivities(
-    features: Features,
-    rates: Rates,
-    values: Floats,
-    run: NDArray[np.int64],
-    runs: int,
-    launched: Floats | None = None,
+    features: Features, rates: Rates, values: Floats, run: Ints, runs: int, steps: Steps | None = None
 ) -> tuple[Floats, Floats]:
     """Times of whole steps, shape (runs,), and their derivatives by each parameter's logarithm, (runs, parameters).
 
-    With t = (a^p + b^p + c^p)^(1/p), dt/da = (a/t)^(p-1), and each term is a power of each parameter but ``half``, for
-    which d log a / d log half = half * multiprocessors / (tiles + half * multiprocessors).
+    With t = (a^p + b^p + c^p)^(1/p), dt / d log a = a^p t / t^p, and each term is a power of each parameter but
+    ``half``, for which d log a / d log half = half * multiprocessors / (tiles + half * multiprocessors).
     """
-    terms = evaluate(features, rates, values)
-    taken = np.maximum(terms.device_s, 1e-300)  # an entry that launches nothing at this batch size takes none
-    compute, memory, floor = (
-        part * (share * share * share)
-        for part in (terms.compute_s, terms.memory_s, terms.floor_s)
-        for share in (part / taken,)
-    )
-    launching = _launching(launches(features, run, runs) if launched is None else launched, values)
-    unfilled = compute * (1 - terms.filled)
+    plan, work, launched = steps or steps_of(features, run, runs)
+    scales = _scales(plan.which, rates, values)
     shape = features.flops.shape[1:]
-    if shape:  # first the sums of neighbours that are of one class and pass
-        kinds = (run * len(CLASSES) + features.work_class) * 4 + features.part
-        first = np.flatnonzero(np.diff(kinds[:, 0], prepend=-1))
-        compute, memory, floor, unfilled = (
-            np.add.reduceat(part, first, axis=0) for part in (compute, memory, floor, unfilled)
-        )
-        features = msgspec.structs.replace(features, work_class=features.work_class[first], part=features.part[first])
-        run_of = run[first]
-    else:
-        run_of = run
-    matrix = features.matrix
-    size = len(NAMES)
-    by_class = np.where(matrix, features.work_class, 0)
-    factors = np.array([0, _INDEX["factor_data_gradient"], _INDEX["factor_weight_gradient"], 0])[features.part]
-    summed = np.zeros((runs * size, *shape))
-    for parameter, change in (
-        (by_class, -compute * matrix),
-        (factors, -compute * (matrix & (factors > 0))),
-        (share_index(features), -memory),
-        (_half_index(features), unfilled),
-        (np.full(run_of.shape, _INDEX["floor_s"]), floor),
-    ):
-        summed += sums_by(run_of * size + parameter, change, runs * size)
-    gradient = summed.reshape(runs, size, *shape)
-    device = sums_by(run, terms.device_s, runs)
+    gradient = np.zeros((runs * (_NONE + 1), *shape))
+    device, kernels = np.zeros((2, runs, *shape))
+    for block in _blocks(features.flops.shape):
+        compute, memory, floor, prolonged = _terms(features, work, plan.which, scales, block)
+        device_s, slope = _together(compute, memory, floor)
+        np.divide(device_s, slope, out=slope)
+        floor = floor * slope  # of kernels that do not grow with the batch it has been one column
+        np.negative(slope, out=slope)  # the other terms fall as their parameters grow
+        memory *= slope
+        products = compute[plan.which.products]
+        products *= slope[plan.which.products]
+        plan.by_step.add(device_s, device[block])
+        plan.by_step.add(floor, kernels[block])
+        plan.memory.add(memory, gradient[block])
+        plan.compute.add(products, gradient[block])
+        prolonged /= -1 - prolonged
+        prolonged *= products
+        plan.prolonged.add(prolonged, gradient[block])
+    gradient = gradient.reshape(runs, _NONE + 1, *shape)[:, :_NONE]
+    gradient[:, _INDEX["floor_s"]] = kernels
+    launching = _launching(launched, values)
     host = launching.sum(axis=0)
-    busy = (device**POWER + host**POWER) ** (1 / POWER)
-    gradient *= ((device / busy) ** (POWER - 1))[:, None]
-    for name, part in zip(_OVERHEADS, launching):
-        gradient[:, _INDEX[name]] = part * (host / busy) ** (POWER - 1)
+    busy = _joined(device, host)
+    working, waiting = device / busy, host / busy
+    gradient *= (working * working * working)[:, None]
+    gradient[:, [_INDEX[name] for name in _OVERHEADS]] = np.moveaxis(launching * (waiting * waiting * waiting), 0, 1)
     gradient[:, _INDEX["step_s"]] = values[_INDEX["step_s"]]
     return busy + values[_INDEX["step_s"]], gradient

@@ -43,7 +43,8 @@ class Features(msgspec.Struct, frozen=True, eq=False):
         Multiply-accumulates of the padded matrix product over those of the product itself; 1 for other layers. Below 1
         where a convolution by Fourier transforms takes less (`transforms`).
     tiles : ndarray
-        Tiles of output that can be computed side by side; 0 for layers that are not matrix products.
+        Tiles of output that can be computed side by side; infinite for layers that are not matrix
+        products: those never have too few.
     work_class : ndarray of int
         Index into `CLASSES`.
     part : ndarray of int
@@ -118,14 +119,15 @@ def sizes_of(layer: Layer, part: str, batch_size: int | Ints) -> tuple[Any, Any]
     """Padding and tiles of a layer's matrix product; of many batch sizes at once where they come as an array."""
     gemm = None if part == "update" else gemm_of(layer, part)
     if gemm is None or 0 in gemm[:4]:
-        return 1.0, 0.0
+        return 1.0, np.inf
     rows, columns, inner, groups = (
         size * (batch_size if gemm.grows == name else 1)
         for name, size in zip(("rows", "columns", "inner", "groups"), gemm[:4])
     )
-    tiles = -(-rows // WORK_ROWS) * -(-columns // WORK_COLUMNS) * groups
+    # Only what grows with the batch is an array, and of one thing each: the brackets keep the rest plain numbers.
+    tiles = _tiles(rows, WORK_ROWS) * (_tiles(columns, WORK_COLUMNS) * groups)
     if part == "backward_weight":
-        tiles = tiles * np.where(groups == 1, -(-inner // WORK_INNER), 1)
+        tiles = tiles * np.where(groups == 1, _tiles(inner, WORK_INNER), 1)
     work_class = class_of(layer)
     if work_class == "conv_depthwise":
         return 1.0, tiles
@@ -135,7 +137,7 @@ def sizes_of(layer: Layer, part: str, batch_size: int | Ints) -> tuple[Any, Any]
     tall = _padded(rows, TILE_ROWS)
     if work_class == "gemm":  # one row: a matrix-vector product, for which libraries have kernels that pad nothing
         tall = np.where(np.asarray(rows) == 1, 1, tall)
-    padding = tall / rows * wide / columns * _padded(inner, TILE_INNER) / inner
+    padding = tall / rows * (wide / columns * (_padded(inner, TILE_INNER) / inner))
     if work_class == "conv_direct" and may_transform(layer):
         padding = np.minimum(padding, transformed(layer, batch_size))
     if gemm.columns == gemm.groups == 1:
@@ -144,4 +146,8 @@ def sizes_of(layer: Layer, part: str, batch_size: int | Ints) -> tuple[Any, Any]
 
 
 def _padded(size: Any, tile: int) -> Any:
-    return -(-size // tile) * tile
+    return _tiles(size, tile) * tile
+
+
+def _tiles(size: Any, tile: int) -> Any:
+    return (size + (tile - 1)) // tile

@@ -94,13 +94,12 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         rates, values = rates_of(machine, precision), np.exp(self.theta)
         low = high = pieces_s = None
         if want.interval:
-            total, gradient = sensitivities(features, rates, values, run, cases, laid.launched)
-            relative = gradient / total[:, None]
-            variance = (relative * (self.covariance @ relative)).sum(axis=1)
+            total, gradient = sensitivities(features, rates, values, run, cases, laid.steps)
+            variance = np.einsum("rpb,rpb->rb", gradient, self.covariance @ gradient) / np.square(total)
             reach = np.exp(QUANTILES[LEVEL] * np.sqrt(variance + self.own_variance))
             low, high = total / reach, total * reach
         else:
-            total = step_times(features, rates, values, run, cases, laid.launched)
+            total = step_times(features, rates, values, run, cases, laid.steps)
         if want.pieces:
             device_s = evaluate(features, rates, values).device_s
             waiting = (total - values[NAMES.index("step_s")]) / laid.by_case(device_s)

@@ -22,10 +22,10 @@ ENTRIES = [
     (9e9, 2e6, 1, 2, 1.25, 30, "gemm", WEIGHT_GRADIENT),
     (8e9, 3e6, 2, 0, 1.5, 50, "conv_3x3", FORWARD),
     (8e9, 3e6, 2, 1, 1.5, 50, "conv_3x3", WEIGHT_GRADIENT),
-    (1e3, 90e6, 1, 0, 1, 0, "gemm", WEIGHT_GRADIENT),
-    (1e3, 90e6, 1, 0, 1, 0, "gemm", UPDATE),
-    (1e3, 90e6, 3, 0, 1, 0, "elementwise", DATA_GRADIENT),
-    (1e2, 1e2, 3, 0, 1, 0, "copy", FORWARD),
+    (1e3, 90e6, 1, 0, 1, np.inf, "gemm", WEIGHT_GRADIENT),
+    (1e3, 90e6, 1, 0, 1, np.inf, "gemm", UPDATE),
+    (1e3, 90e6, 3, 0, 1, np.inf, "elementwise", DATA_GRADIENT),
+    (1e2, 1e2, 3, 0, 1, np.inf, "copy", FORWARD),
 ]
 
 
@@ -43,7 +43,7 @@ def device_s(entry: tuple[object, ...]) -> float:
     factor = {DATA_GRADIENT: VALUES["factor_data_gradient"], WEIGHT_GRADIENT: VALUES["factor_weight_gradient"]}
     if multiplies:
         half = VALUES["half_3x3" if name == "conv_3x3" else "half"]
-        filled = tiles / (tiles + half * 20) if tiles else 1
+        filled = 1 / (1 + half * 20 / tiles)
         compute = flops * padding / (10e12 * VALUES[f"efficiency_{name}"] * factor.get(part, 1) * filled)
     else:
         compute = flops / 4e12

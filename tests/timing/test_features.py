@@ -42,8 +42,8 @@ def conv(channels, kernel, side, groups=1, **attributes):
         (conv((32, 32), 3, 28, groups=32), "forward", 4, 1, 49 * 32),  # depthwise: no matrix product, nothing padded
         # the gradient of a picture has 3 columns, padded to 4 and not to 32
         (conv((3, 64), 3, 32), "backward_data", 1, 4 / 3, 16 * 1),
-        (linear(1, 100, 10), "update", 40, 1, 0),
-        (Layer("act", "relu", ((1, 8),), ((1, 8),)), "forward", 40, 1, 0),
+        (linear(1, 100, 10), "update", 40, 1, np.inf),
+        (Layer("act", "relu", ((1, 8),), ((1, 8),)), "forward", 40, 1, np.inf),
     ],
 )
 def test_padding_and_tiles_by_hand(layer, part, batch_size, padding, tiles) -> None:
