@@ -94,7 +94,7 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
         (["predict", "no_such_module:make", "--gpu", "k80", "--input", "3x8x8"], 1, "No module named"),
         (["predict", "json:dumps", "--gpu", "k80", "--input", "3x8x8"], 1, "TypeError"),
         (["predict", "builtins:dict", "--gpu", "k80", "--input", "3x8x8"], 1, "returned a dict, not a torch.nn.Module"),
-        (["layers", "torch.nn:ReLU", "--input", "3x0x8"], 2, "no shape"),
+        (["layers", "torch.nn:ReLU", "--input", "3x0x8"], 2, "is not a shape"),
         (["layers", "vgg16", "--ignore", "nothing*"], 2, "no layer of vgg16"),
         (["layers", "vgg16", "--convention", "lu2017", "--phase", "backward"], 2, "counts a forward pass only"),
         (["networks", "show", "restnet50"], 2, "did you mean resnet50"),

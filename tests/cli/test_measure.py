@@ -200,4 +200,4 @@ def test_no_room_at_all(monkeypatch: pytest.MonkeyPatch, small: None) -> None:
     monkeypatch.setattr(command, "time_step", full)
     result = run("--quick")
     assert result.exit_code == 1
-    assert "no room" in result.stderr
+    assert "do not fit into" in result.stderr
