@@ -1,4 +1,4 @@
-"""What mkdocs does besides: the pages of commands from click, changelog and contributing from the repository's root."""
+"""What else mkdocs does: the pages of commands from click, changelog and contributing from the repository's root."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FROM_ROOT = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.m
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are no files of this folder."""
+    """Add the pages that are not files of this folder."""
     from mkdocs.structure.files import File
 
     pages = {page: (ROOT / name).read_text() for name, page in _FROM_ROOT.items()}

@@ -52,7 +52,7 @@ def parse_quantity(text: str | int | float, unit: str) -> float:
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         return float(text)
     if not isinstance(text, str):
-        raise BadQuantity(f"{text!r} is no quantity: expected a number and a unit, such as '1.5 G{unit}'")
+        raise BadQuantity(f"{text!r} is not a quantity: expected a number and a unit, such as '1.5 G{unit}'")
     return _parse_text(text, unit)
 
 

@@ -1,4 +1,4 @@
-"""Devices that fits of others say nothing of; apart from `pool` and small, since every prediction asks."""
+"""Devices that fits of others do not cover; apart from `pool` and small, since every prediction asks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ VENDOR = "NVIDIA"
 
 
 def why_not_pooled(device: Device) -> str:
-    """Why no fit of another device says anything of this one; empty where some may."""
+    """Why no fit of another device covers this one; empty where some may."""
     if device.parts is not None:
         return f"only single devices were measured, {device.id} is a {device.scope} of {device.parts.count}"
     if device.vendor != VENDOR:

@@ -269,7 +269,7 @@ def _share(probe: TimedLayer, rates: Rates, precision: str, theta: Floats) -> tu
     terms = evaluate(features, rates, values)
     own, other = (terms.compute_s, terms.memory_s) if work_class in MATRIX_CLASSES else (terms.memory_s, 0.0)
     left = probe.time_s**POWER - float(np.sum(other**POWER + terms.floor_s**POWER))
-    # Less than a third of the time is no measure of this term.
+    # Less than a third of the time does not measure this term.
     if left < (probe.time_s / 3) ** POWER:
         return name, None
     return name, float(own[0]) / left ** (1 / POWER)

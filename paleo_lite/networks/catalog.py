@@ -18,7 +18,7 @@ IMPORTERS = {
     ".prototxt": "paleo_lite.networks.prototxt:read_prototxt",
     ".json": "paleo_lite.paleo.network_file:read_paleo_json",
 }
-"""What reads a file that is no descriptor, by suffix: ``package.module:function``, imported when it is first asked.
+"""What reads a file that is not a descriptor, by suffix: ``package.module:function``, imported when it is first asked.
 
 A function from the file's bytes, its path and an image size (or None) to the network; None where the format is another.
 """

@@ -96,7 +96,7 @@ def divide(network: Network, workers: int) -> tuple[list[Layer], list[Layer]]:
     Raises
     ------
     BadValue
-        If there is nothing to split, it is no chain, or does not divide by the workers.
+        If there is nothing to split, it is not a chain, or does not divide by the workers.
     """
     layers, name = network.layers, network.name
     if workers == 1:

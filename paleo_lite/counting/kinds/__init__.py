@@ -69,7 +69,7 @@ def fusion_of(layer: Layer) -> str | None:
 
 
 def gemm_of(layer: Layer, part: str) -> Gemm | None:
-    """The matrix product of a layer in a pass (``inference``, ``forward``, ...), or None for layers that are none."""
+    """The matrix product of a layer in a pass (``inference``, ``forward``, ...), or None for layers without one."""
     kind = KINDS.get(layer.kind)
     return None if kind is None or kind.gemm is None else kind.gemm(layer, part)
 

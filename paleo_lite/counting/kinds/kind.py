@@ -63,7 +63,7 @@ def cost(
     weight: PassCost = NOTHING,
     inference: PassCost | None = None,
 ) -> Cost:
-    """A layer's cost without the gradients that nobody asks for."""
+    """A layer's cost without the gradients that are not needed."""
     return Cost(
         forward if inference is None else inference,
         forward,
@@ -87,7 +87,7 @@ class Saved(NamedTuple):
     output : bool
         Whether its output.
     numbers : int
-        Further numbers of the network's precision that nobody else holds.
+        Further numbers of the network's precision that nothing else holds.
     statistics : int
         Means, deviations, logarithms of sums: saved in fp32 or wider.
     bytes : int
@@ -104,7 +104,7 @@ class Saved(NamedTuple):
     scales: bool = True
 
     def own_bytes(self, number_bytes: int) -> int:
-        """Bytes that nobody else holds, for numbers of that many bytes."""
+        """Bytes that nothing else holds, for numbers of that many bytes."""
         return self.numbers * number_bytes + self.statistics * max(number_bytes, 4) + self.bytes
 
 

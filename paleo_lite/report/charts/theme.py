@@ -38,7 +38,7 @@ _OTHERS = {
     "input": "data movement", "layout": "data movement", "indexing": "data movement", "memcpy": "data movement",
     "memset": "data movement", "optimizer": "update", "update": "update", "communication": "communication",
 }  # fmt: skip
-"""Classes of work and of kernels that are no kind of layer."""
+"""Classes of work and of kernels that are not kinds of layers."""
 
 
 def group_of(kind: str) -> str:

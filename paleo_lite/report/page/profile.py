@@ -18,7 +18,7 @@ from .document import Answer, Figure, Made, Report, Section, Table, drawn
 from .sections import all_of, device_section, sources_section
 from .text import short
 
-_ENOUGH = 0.5  # of an iteration's time must be in operations whose FLOPs (bytes) are known to speak of a share of peak
+_ENOUGH = 0.5  # of an iteration's time must be in operations with known FLOPs (bytes) before a share of peak is shown
 
 
 def profile_report(
