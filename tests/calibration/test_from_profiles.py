@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Any
-
 import pytest
 
+from measured import DATA
 from paleo_lite.calibration.calibrate import calibrate, runs_of
 from paleo_lite.calibration.from_profiles import measure_profiles
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.errors import BadProfile
 from paleo_lite.hardware import find_device
 
-ROOT = Path(__file__).resolve().parents[2]
-PROFILES = Path(os.environ.get("PALEO_LITE_DATA", ROOT.parent / "shared" / "data")) / "surfboard" / "pyprof_kernels"
+PROFILES = DATA / "surfboard" / "pyprof_kernels"
 
 pytest.importorskip("scipy")
 pytest.importorskip("pyarrow")
 
 
-def data(test: Any) -> Any:
-    """Marks of a test that reads the profiles."""
-    skip = pytest.mark.skipif(not PROFILES.is_dir(), reason=f"no profiles in {PROFILES}: set PALEO_LITE_DATA")
-    return pytest.mark.needs_data(skip(test))
-
-
-@data
+@pytest.mark.needs_data
 def test_the_k40m_at_batch_64_from_its_profiles_at_batch_32() -> None:
     """SURFBoard: forward 430 ms, backward 935 ms at batch 64 on one node (medians of the kernels' summed times)."""
     files = sorted(PROFILES.glob("run_0_config_1_2_ib_nvprof_2_resnet50_dali-gpu_*_fp32_fp32_ret_0_0.gzip"))
@@ -41,7 +31,7 @@ def test_the_k40m_at_batch_64_from_its_profiles_at_batch_32() -> None:
         assert predicted == pytest.approx(found[64, phase].time_s, rel=0.05)
 
 
-@data
+@pytest.mark.needs_data
 def test_profiles_of_nothing_asked_for_are_named() -> None:
     files = sorted(PROFILES.glob("run_0_config_1_2_ib_nvprof_2_resnet50_dali-gpu_32_fp32_fp32_ret_0_0.gzip"))
     with pytest.raises(BadProfile, match="batch size 64 in these profiles: there are resnet50 with batch size 32"):
