@@ -94,7 +94,7 @@ def pooled_model(device: Device, precision: str, pool: Pool | None = None) -> Ca
 
 
 def pool_prior(device: Device, precision: str, pool: Pool | None = None) -> Prior:
-    """The prior that a device's own measurements start from: narrowed by the pool where it says anything of the device.
+    """The prior that a device's own measurements start from: narrowed by the pool where it covers the device.
 
     Raises
     ------

@@ -228,7 +228,7 @@ def narrow_by_probes(
     Parameters
     ----------
     base : Prior
-        What is kept where no probe says anything.
+        What is kept where no probe measures a parameter.
     timed : iterable of TimedLayer
         Probes that need no time for anything else: not those of the launch itself.
     rates : Rates
@@ -259,7 +259,7 @@ def narrow_by_probes(
 
 
 def _share(probe: TimedLayer, rates: Rates, precision: str, theta: Floats) -> tuple[str, float | None]:
-    """The parameter that a probe is about and its value; None where the other terms leave nothing of the time."""
+    """The parameter that a probe measures and its value; None where the other terms leave nothing of the time."""
     network = Network("probe", (), (probe.layer,), 0)
     features = features_of(Workload(network, precision, probe.batch_size))
     values = np.exp(theta)
