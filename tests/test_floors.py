@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -72,3 +73,33 @@ def test_what_is_named_to_be_imported_later_exists() -> None:
     """A floor may name a function of a floor above as "package.module:function"; nothing else checks such a text."""
     places = [place for path in MODULES for place in re.findall(r'"(paleo_lite(?:\.\w+)+:\w+)"', path.read_text())]
     assert len(places) >= 3 and all(callable(resolve_name(place)) for place in places)
+
+
+def names_of(path: Path) -> str:
+    """The dotted name of a module."""
+    return ".".join(("paleo_lite", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def modules_imported(path: Path, known: set[str]) -> set[str]:
+    """Modules of the package that a module imports from anywhere in it, but for what only type checkers read."""
+    tree, found = ast.parse(path.read_text()), set()
+    checked = [
+        node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    ]
+    skipped = {id(inner) for node in checked for statement in node.body for inner in ast.walk(statement)}
+    package = names_of(path.parent / "__init__.py").split(".")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level and id(node) not in skipped:
+            base = ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
+            found |= {full if (full := f"{base}.{alias.name}") in known else base for alias in node.names}
+    return found & known - {names_of(path)}
+
+
+def test_no_circles() -> None:
+    paths = {names_of(path): path for path in PACKAGE.rglob("*.py")}
+    graph = {name: modules_imported(path, set(paths)) for name, path in paths.items()}
+    assert sum(map(len, graph.values())) > len(graph)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"modules import each other in a circle: {' -> '.join(error.args[1])}")

@@ -17,7 +17,7 @@ from .buffers import find_buffers
 from .checkpointing import find_segments, recomputed
 from .liveness import make_plan
 from .models import TimeModel
-from .predict import predict_passes
+from .passes import predict_passes
 from .prediction import Prediction
 from .tensor_cores import takes_tensor_cores, tensor_notes
 from .update import with_update
