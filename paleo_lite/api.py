@@ -17,6 +17,7 @@ from .hardware import Device, Machine, find_device, list_devices
 from .networks import LayerCounts, Network, count_network, find_network, network_names, trace_factory
 from .timing import Prediction, Workload, find_model
 from .timing import predict as predict_workload
+from .timing.workload import check_execution
 from .units import element_bytes, parse_quantity
 
 if TYPE_CHECKING:
@@ -177,11 +178,14 @@ def layers(
         One of its classes.
     """
     find_convention(convention)
+    check_execution(execution, phase)
     resolved = resolve(network, image_size, inputs)
     counts = count_network(resolved, convention, phase=phase, batch_size=batch_size, ignore=ignore)
     if execution == "eager":
         return counts
-    return structs.replace(counts, work=Workload(resolved, phase=phase, execution=execution).fused(counts.work))
+    from .counting.fusion import fuse
+
+    return structs.replace(counts, work=fuse(resolved.layers, counts.work, execution))
 
 
 def resolve(network: str | Network | nn.Module, image_size: int | None, inputs: Sequence[Sequence[int]]) -> Network:

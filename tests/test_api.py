@@ -12,7 +12,7 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite import api
-from paleo_lite.errors import BadValue, MissingExtra
+from paleo_lite.errors import BadValue, MissingExtra, UnsupportedPhase
 from paleo_lite.files import shipped
 from paleo_lite.hardware import find_device
 from paleo_lite.networks import find_network
@@ -111,3 +111,10 @@ def test_scaling_needs_a_device() -> None:
     named = pl.scale("resnet50", topology="2x k40m @ pcie3")
     assert named.gpu == "k40m"
     assert named.to_dict() == pl.scale("resnet50", gpu=find_device("k40m"), topology="2x k40m @ pcie3").to_dict()
+
+
+@pytest.mark.parametrize("phase", ["training", "backward", "backward_data", "update"])
+def test_what_is_fused_is_counted_at_inference_only(phase: str) -> None:
+    """Also of single passes, which `layers` can be asked for."""
+    with pytest.raises(UnsupportedPhase, match=f"counted for inference only: use eager execution for {phase}"):
+        pl.layers("resnet18", phase=phase, execution="compiled")

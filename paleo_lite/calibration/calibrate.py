@@ -39,9 +39,7 @@ def features_for(measurement: Measurement) -> Features:
 
 @lru_cache(maxsize=256)
 def _counted(name: str, image_size: int, precision: str) -> Workload:
-    workload = Workload(find_network(name, image_size or None), precision)
-    workload.work  # noqa: B018  counted once, for all phases and batch sizes
-    return workload
+    return Workload(find_network(name, image_size or None), precision)
 
 
 def order(measurements: Sequence[Measurement]) -> list[Measurement]:

@@ -129,12 +129,8 @@ class Job:
     def at(self, batch_size: int) -> LayerTimes:
         """The step of one device at a batch size; computed once."""
         if batch_size not in self._times:
-            self._times[batch_size] = self._time(self._of(batch_size))
+            self._times[batch_size] = self._time(self.workload.but(batch_size=batch_size))
         return self._times[batch_size]
-
-    def _of(self, batch_size: int) -> Workload:
-        self.workload.work  # noqa: B018  counted once, for all batch sizes
-        return self.workload.but(batch_size=batch_size)
 
     def _time(self, workload: Workload) -> LayerTimes:
         prediction = predict(workload, self.machine, self.model)
@@ -156,20 +152,20 @@ class Job:
 
     def memory(self, batch_size: int, zero_stage: int = 0, shards: int = 1) -> Memory:
         """Memory of one device, with what ZeRO shares out."""
-        return memory_of(self._of(batch_size), zero_stage=zero_stage, shards=shards)
+        return memory_of(self.workload.but(batch_size=batch_size), zero_stage=zero_stage, shards=shards)
 
     def part_memory(self, batch_size: int, first: int, last: int) -> float:
         """Bytes on a device that holds layers `first` to `last` - 1 alone, one batch of them in flight.
 
         Its share of parameters and of the activations of all layers decides.
         """
-        whole = self.memory(batch_size)
-        held = whole.parameters_bytes + whole.gradients_bytes + whole.optimizer_bytes
-        parameters = _share(self.workload.work.parameters, first, last)
-        activations = _share(self.workload.work.activations_per_sample, first, last)
-        return held * parameters + (whole.activations_bytes + whole.workspace_bytes) * activations + whole.inputs_bytes
+        work = self.workload.work
+        parameters, activations = (
+            float(shares(amounts)[first:last].sum()) for amounts in (work.parameters, work.activations_per_sample)
+        )
+        return self.memory(batch_size).of_share(parameters, activations)
 
 
-def _share(amounts: NDArray[np.int64], first: int, last: int) -> float:
-    whole = float(amounts.sum())
-    return float(amounts[first:last].sum()) / whole if whole else 0.0
+def shares(amounts: NDArray[np.int64]) -> Floats:
+    """Each layer's share of what all layers have together; none where that is nothing."""
+    return amounts / max(float(amounts.sum()), 1.0)

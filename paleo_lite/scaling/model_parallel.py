@@ -6,22 +6,17 @@ and Narayanan et al. 2021 (1F1B) for pipelines, Qi et al. 2017 (PALEO) for the b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import numpy as np
 
 from ..errors import BadValue
 from .collectives import LinkRate, point_to_point_time_s
 from .exchange import exchange_time_s
-from .job import Job, Settings
+from .job import Job, Settings, shares
 from .parts import Parts, Strategy, exchanged, fastest, half_collective, messages_of, samples_each
 from .pipeline import crossing_bytes, partition, schedule
 from .split import critical_path_s, dense_tail, tensor_pairs
 from .topology import Topology
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def tensor(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Parts:
@@ -48,15 +43,12 @@ def tensor(job: Job, topology: Topology, batch_size: int, settings: Settings) ->
     compute = float((step.forward_s + step.backward_s) @ share) * (1 + settings.slowdown)
     whole = compute - (step.compute_s / workers)
     work = job.workload.work
-    parameters, activations = _shares(work.parameters), _shares(work.activations_per_sample)
-    held = step.memory
-    memory = (
-        (held.parameters_bytes + held.gradients_bytes + held.optimizer_bytes) * float(parameters @ share)
-        + (held.activations_bytes + held.workspace_bytes) * float(activations @ share)
-        + held.inputs_bytes
+    parameters, activations = (
+        float(shares(amounts) @ share) for amounts in (work.parameters, work.activations_per_sample)
     )
+    memory = step.memory.of_share(parameters, activations)
     return Parts(
-        compute, exposed, exposed, step.update_s * float(parameters @ share), memory, collective,
+        compute, exposed, exposed, step.update_s * parameters, memory, collective,
         {"layers that every device computes whole": whole},
     )  # fmt: skip
 
@@ -84,13 +76,9 @@ def hybrid(job: Job, topology: Topology, batch_size: int, settings: Settings) ->
     messages = np.array(gathered, dtype=np.float64) * batch_size * job.element_bytes
     # Forward an all-gather, backward a reduce-scatter of as much: together the time of a ring's all-reduce.
     fetching = float(np.sum(exchange_time_s(topology, messages, half_collective(topology, None, "hybrid"))))
-    parameters = _shares(job.workload.work.parameters)
+    parameters = shares(job.workload.work.parameters)
     share = float(parameters[:tail].sum()) + float(parameters[tail:].sum()) / workers
-    held = step.memory
-    memory = (
-        (held.parameters_bytes + held.gradients_bytes + held.optimizer_bytes) * share
-        + held.activations_bytes + held.workspace_bytes + held.inputs_bytes + float(messages.sum())
-    )  # fmt: skip
+    memory = step.memory.of_share(share) + float(messages.sum())
     return Parts(
         parts.compute_s + dense, parts.communication_s + fetching, parts.exposed_s + fetching,
         step.update_s * share, memory, collective, parts.losses,
@@ -149,8 +137,8 @@ def pipelined(kind: str) -> Strategy:
             [point_to_point_time_s(size, _hop(topology, place)) for place, size in enumerate(sizes.tolist())]
         )
         plan = schedule(forward, backward, hops, hops, count, kind)
-        parameters = _shares(job.workload.work.parameters)
-        shares = np.add.reduceat(parameters, starts)
+        parameters = shares(job.workload.work.parameters)
+        of_stages = np.add.reduceat(parameters, starts)
         memory = max(
             _stage_memory(job, micro, first, last, kept) for first, last, kept in zip(starts, ends, plan.in_flight)
         )
@@ -163,7 +151,7 @@ def pipelined(kind: str) -> Strategy:
         }
         note = f"{stages} stages, {count} micro-batches of {micro}"
         return Parts(
-            compute, 2 * float(hops.sum()) * count, plan.transfer_s, step.update_s * float(shares.max()), memory,
+            compute, 2 * float(hops.sum()) * count, plan.transfer_s, step.update_s * float(of_stages.max()), memory,
             "point-to-point", losses, (note,),
         )  # fmt: skip
 
@@ -187,8 +175,3 @@ def _hop(topology: Topology, place: int) -> LinkRate:
     if link is None:
         raise BadValue("a pipeline needs a link between its stages")
     return link
-
-
-def _shares(amounts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Each layer's share of a column; none where it is empty."""
-    return amounts / max(float(amounts.sum()), 1.0)

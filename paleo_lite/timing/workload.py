@@ -73,8 +73,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
                     f"not to {self.phase}"
                 )
             self.training.check(self.precision)
-        if self.execution != "eager" and self.phase != "inference":
-            raise UnsupportedPhase(f"fusion is counted for inference only: use eager execution for {self.phase}")
+        check_execution(self.execution, self.phase)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -94,22 +93,17 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def work(self) -> Work:
         """What each layer computes and moves, for any batch size; counted once."""
-        return self.fused(count(self.network.layers, self.precision, self.convention))
-
-    def fused(self, work: Work) -> Work:
-        """Work of the network's layers with what the execution fuses."""
+        work = count(self.network.layers, self.precision, self.convention)
         if self.execution == "eager":
             return work
-        from ..counting.fusion import fuse
+        from ..counting.fusion import fuse  # with what it needs, and only then
 
         return fuse(self.network.layers, work, self.execution)
 
     def but(self, **changes: Any) -> Workload:
-        """The same workload otherwise asked; what was counted is kept where it still holds."""
+        """The same workload otherwise asked; it is counted once for all batch sizes, phases and training options."""
         changed: Workload = msgspec.structs.replace(self, **changes)
-        if changes.keys() <= {"batch_size", "phase", "training"} and "work" in self.__dict__:
-            changed.__dict__["work"] = self.work
-        return changed
+        return changed.doing(self.work) if changes.keys() <= {"batch_size", "phase", "training"} else changed
 
     def doing(self, work: Work) -> Workload:
         """The same question with other counts: with an optimizer's update, for example, or launched several times."""
@@ -140,3 +134,14 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         )  # fmt: skip
         network = Network(f"{int(flops)} FLOPs", (), (), 0)
         return cls(network, precision, batch_size, convention="given", has_layers=False).doing(work)
+
+
+def check_execution(execution: str, phase: str) -> None:
+    """Refuse to fuse for another phase than inference: a backward pass needs what fusing would keep on chip.
+
+    Raises
+    ------
+    UnsupportedPhase
+    """
+    if execution != "eager" and phase != "inference":
+        raise UnsupportedPhase(f"fusion is counted for inference only: use eager execution for {phase}")
