@@ -7,21 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from clocks import Clock
 from paleo_lite.errors import BadValue
 from paleo_lite.measure import StepTimer, mock_loader
-
-
-class Clock:
-    """Stands still but where `spend` moves it."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def spend(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def loader(clock: Clock, seconds: list[float]):

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from clocks import Clock
 from paleo_lite.errors import BadValue
 from paleo_lite.measure import StepTimer, mock_loader, mock_trainer
 from paleo_lite.scaling.feeding import Feeding, Store, feed
@@ -148,19 +149,6 @@ def test_overlap_never_harms_and_nothing_beats_the_device(feeding):
 def test_what_cannot_be_is_said(changes, message):
     with pytest.raises(BadValue, match=message):
         Feeding(**{**{name: getattr(pipeline(), name) for name in Feeding.__struct_fields__}, **changes})
-
-
-class Clock:
-    """Stands still but where `spend` moves it."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def spend(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def in_turns(clock: Clock, batches: int, loading_s: float):

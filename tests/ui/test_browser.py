@@ -18,7 +18,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from click.testing import CliRunner
-from playwright.sync_api import expect
 
 import paleo_lite as pl
 from paleo_lite.cli import main
@@ -32,6 +31,9 @@ CHART = "[data-testid=stVegaLiteChart] .marks"
 READY = '[data-testid="stApp"][data-test-script-state="notRunning"]'
 PATIENCE_MS = 240_000
 """How long a state of the page is waited for: a limit for what never comes, on the busiest machine."""
+expect = pytest.importorskip(
+    "playwright.sync_api", reason="not tested in a browser: playwright is not installed"
+).expect
 expect.set_options(timeout=PATIENCE_MS)
 
 
