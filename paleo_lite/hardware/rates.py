@@ -21,10 +21,11 @@ TENSOR_RATES = {
     "gfx908": {"fp32": 256, "fp16": 1024, "bf16": 512, "int8": 1024},
     "gfx90a": {"fp64": 256, "fp32": 256, "fp16": 1024, "bf16": 1024, "int8": 1024},
     "gfx942": {"fp64": 256, "fp32": 256, "tf32": 1024, "fp16": 2048, "bf16": 2048, "fp8": 4096, "int8": 4096},
+    "gfx950": {"fp64": 128, "fp32": 256, "fp16": 4096, "bf16": 4096, "fp8": 8192, "int8": 8192},
 }
 """Dense tensor FLOP per cycle and multiprocessor (a multiply-accumulate is 2), by compute capability or gfx target.
 
-From NVIDIA's Volta to Blackwell and AMD's CDNA 1 to 3 architecture white papers.
+From NVIDIA's Volta to Blackwell and AMD's CDNA 1 to 4 architecture white papers.
 """
 
 GEFORCE_HALVES = {"7.5", "8.6", "8.9", "12.0"}
