@@ -50,10 +50,9 @@ lint-types:
 lint-hardware:
 	$(BIN)/paleo-lite hardware audit
 
+# How fast, beside peers in the same run; writes README.md's tables.
 benchmark: $(STAMPS)/test
-	$(BIN)/python benchmarks/cold_start.py
-	$(BIN)/python benchmarks/trace_speed.py
-	$(BIN)/python benchmarks/sweep_speed.py
+	$(BIN)/python -m benchmarks --write README.md
 
 # Every descriptor in models/, traced anew.
 descriptors: $(STAMPS)/test
