@@ -12,12 +12,12 @@ import numpy as np
 from ..errors import BadValue, UnknownName
 from ..hardware import Machine
 from .terms import Terms
+from .workload import Workload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .broadcast import Laid
-    from .workload import Workload
 
     Seconds = NDArray[np.float64]
 
