@@ -12,9 +12,6 @@ import sys
 import time
 import tracemalloc
 
-from rich.console import Console
-from rich.table import Table
-
 from paleo_lite.networks.torch_import import import_torchvision
 
 import_torchvision()
@@ -62,7 +59,6 @@ def resident() -> float:
 
 def main() -> None:
     """Print both tables."""
-    console = Console()
     before = resident()
     tracemalloc.start()
     module, size = torchvision_model("vgg16")
@@ -71,19 +67,17 @@ def main() -> None:
     tracemalloc.stop()
     grown = resident() - before
 
-    table = Table(
-        "network", "layers", "trace (ms)", "FlopCounterMode (ms)", "ratio", title=f"torch {torch.__version__}"
-    )
+    print(f"{f'torch {torch.__version__}':24}{'layers':>8}{'trace (ms)':>12}{'FlopCounterMode (ms)':>22}{'ratio':>8}")
     for name in NAMES:
         layers, ours, theirs = compare(name)
-        table.add_row(name, str(layers), f"{1e3 * ours:.1f}", f"{1e3 * theirs:.1f}", f"{ours / theirs:.2f}")
-    console.print(table)
-
-    memory = Table("building and tracing VGG16", "MB")
-    memory.add_row("its weights, had they been made (fp32)", f"{4 * network.parameters / 1e6:.1f}")
-    memory.add_row("Python objects, peak", f"{python_peak:.1f}")
-    memory.add_row("growth of the process's resident peak", f"{grown:.1f}")
-    console.print(memory)
+        print(f"{name:24}{layers:>8}{1e3 * ours:>12.1f}{1e3 * theirs:>22.1f}{ours / theirs:>8.2f}")
+    print("building and tracing VGG16, in MB")
+    for what, used in (
+        ("its weights, had they been made (fp32)", 4 * network.parameters / 1e6),
+        ("Python objects, peak", python_peak),
+        ("growth of the process's resident peak", grown),
+    ):
+        print(f"  {what:42}{used:>8.1f}")
 
 
 if __name__ == "__main__":
