@@ -22,8 +22,8 @@ from ...errors import BadFile, BadValue, PaleoError, SweepStopped
 from ...extras import need
 from ...files import write_aside
 from .chunk import compute_chunk
+from .grid import Words
 from .inputs import ModelOf
-from .rows import Words
 from .space import Chunk, Space
 
 FORMATS = (".parquet", ".csv")
@@ -194,7 +194,7 @@ def encode_chunk(space: Space, model_of: ModelOf, chunk: Chunk) -> bytes:
     for name, column in compute_chunk(space, chunk, model_of).items():
         if isinstance(column, Words):
             codes = pa.array(column.codes, mask=column.codes < 0)
-            arrays[name] = pa.DictionaryArray.from_arrays(codes, pa.array(column.values, pa.string()))
+            arrays[name] = pa.DictionaryArray.from_arrays(codes, pa.array(list(column.values), pa.string()))
         elif column.dtype.kind == "i":
             arrays[name] = pa.array(column, mask=column < 0)
         else:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ...hardware import Device, Machine
+from ...hardware import Machine
 from ...timing.calibrated import sums_by
-from ...timing.models import TimeModel, Want
+from ...timing.models import Want
 from ...units import PRECISION_BYTES
 from ..overlap import BUCKET_BYTES
+from .grid import Grid
 from .inputs import network_of, passes, stack_of
-from .space import Chunk, Space
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,24 +35,22 @@ class Single(NamedTuple):
     flops: Floats
     pieces_s: dict[tuple[int, int, int], Floats]
 
-    def places(self, each: Ints) -> Ints:
+    def places(self, per_worker: Ints) -> Ints:
         """Where batches per worker stand among the sizes; 0 for those that there are none of."""
-        return np.where(each < 0, 0, np.searchsorted(self.sizes, each))
+        return np.where(per_worker < 0, 0, np.searchsorted(self.sizes, per_worker))
 
 
-def one_worker(
-    space: Space, chunk: Chunk, devices: Sequence[Device], models: Sequence[Sequence[TimeModel | str]], each: Ints
-) -> Single:
+def one_worker(grid: Grid) -> Single:
     """Times of every case on every device by every model, at all batches per worker that occur.
 
     Cases stand in one stack as far as a block of it stays in cache with the batch sizes at hand.
     """
-    several = max(space.workers) > 1
-    wanted = each[each > 0]
-    sizes = np.unique(np.concatenate([wanted, chunk.batch_sizes]) if several else wanted)
+    space, chunk, several = grid.space, grid.chunk, max(grid.space.workers) > 1
+    wanted = grid.per_worker[grid.per_worker > 0]
+    sizes = np.unique(np.concatenate([wanted, grid.batches]) if several else wanted)
     if not len(sizes):
-        sizes = np.array(chunk.batch_sizes, dtype=np.int64)
-    shape = (len(chunk.cases), len(devices), len(space.time_models), len(sizes))
+        sizes = grid.batches
+    shape = (*grid.shape[:3], len(sizes))
     time, low, high = (np.full(shape, np.nan) for _ in range(3))
     flops = np.empty((len(chunk.cases), len(sizes)))
     pieces: dict[tuple[int, int, int], Floats] = {}
@@ -68,22 +66,19 @@ def one_worker(
             block = slice(start, min(start + width, len(sizes)))
             laid = stacked.at(sizes[block])
             flops[first:last, block] = sums_by(laid.run, laid.features.flops, laid.cases)
-            for place, device in enumerate(devices):
-                for number, model in enumerate(models[place]):
-                    if isinstance(model, str):
-                        continue
-                    found = model.evaluate_many(laid, Machine(device), chunk.precision, Want(pieces=several))
-                    at = (slice(first, last), place, number, block)
-                    time[at] = found.time_s
-                    if found.low_s is not None and found.high_s is not None:
-                        low[at], high[at] = found.low_s, found.high_s
-                    if found.pieces_s is not None:
-                        for case in range(first, last):
-                            own = slice(*stacked.first_piece[case - first : case - first + 2])
-                            kept = pieces.setdefault(
-                                (case, place, number), np.empty((own.stop - own.start, len(sizes)))
-                            )
-                            kept[:, block] = found.pieces_s[own]
+            for (device, number), model in grid.models.items():
+                times = model.evaluate_many(laid, Machine(grid.devices[device]), chunk.precision, Want(pieces=several))
+                here = (slice(first, last), device, number, block)
+                time[here] = times.time_s
+                if times.low_s is not None and times.high_s is not None:
+                    low[here], high[here] = times.low_s, times.high_s
+                if times.pieces_s is not None:
+                    for case in range(first, last):
+                        own = slice(*stacked.first_piece[case - first : case - first + 2])
+                        of_case = pieces.setdefault(
+                            (case, device, number), np.empty((own.stop - own.start, len(sizes)))
+                        )
+                        of_case[:, block] = times.pieces_s[own]
     return Single(sizes, time, low, high, flops, pieces)
 
 

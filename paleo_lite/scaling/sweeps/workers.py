@@ -6,15 +6,13 @@ formulas are those of `strategies` and `overlap`. Other strategies are predicted
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ...errors import PaleoError
-from ...hardware import Device, Machine
-from ...timing.models import TimeModel
+from ...hardware import Machine
 from ...timing.options import TrainingOptions
 from ...timing.workload import Workload
 from ...units import PRECISION_BYTES
@@ -25,9 +23,8 @@ from ..overlap import BUCKET_BYTES, exposed_s
 from ..parts import fastest, half_collective, messages_of
 from ..scale import scale
 from ..topology import flat
+from .grid import AXES, Grid
 from .inputs import buckets_of, gradient_bytes, network_of
-from .rows import Reasons, each_of
-from .space import Chunk, Space
 from .steps import Single
 
 if TYPE_CHECKING:
@@ -85,93 +82,69 @@ def exposed_of(exchange: Exchange, backward_s: Floats) -> Floats:
     return np.asarray(hidden + exchange.behind_s)
 
 
-def add_workers(
-    space: Space,
-    chunk: Chunk,
-    devices: Sequence[Device],
-    models: Sequence[Sequence[TimeModel | str]],
-    single: Single,
-    columns: dict[str, Floats],
-    collective: tuple[NDArray[np.int32], dict[str, int]],
-    reasons: Reasons,
-) -> None:
+def add_workers(grid: Grid, single: Single) -> None:
     """What exchanges change about the rows of several workers that train."""
-    if max(space.workers) == 1:
-        return
-    sizes, alone = single.sizes, np.searchsorted(single.sizes, chunk.batch_sizes)
-    columns["alone_s"] = single.time_s[..., alone]
-    each = each_of(space, chunk)
+    space, chunk = grid.space, grid.chunk
     jobs: dict[tuple[int, int, int], Job] = {}
-    grid = np.ndindex(*space.spread[1:])
-    for scaling, strategy, link, chosen, count in grid:
+    for scaling, strategy, link, collective, count in np.ndindex(*space.spread[1:]):
         workers = space.workers[count]
         if workers == 1:
             continue
-        feasible = np.flatnonzero(each[scaling, count] > 0)
-        at = np.searchsorted(sizes, each[scaling, count, feasible])
+        feasible = np.flatnonzero(grid.per_worker[scaling, count] > 0)
+        sizes = np.searchsorted(single.sizes, grid.per_worker[scaling, count, feasible])
         for case, (network, phase) in enumerate(chunk.cases):
             if phase != "training":
                 continue
-            for place, device in enumerate(devices):
-                for number, model in enumerate(models[place]):
-                    if isinstance(model, str):
-                        continue
-                    row = (case, place, number, scaling, strategy, link, chosen, count)
-                    if space.strategies[strategy] not in BROADCAST:
-                        if (case, place, number) not in jobs:
-                            options = TrainingOptions(space.optimizer)
-                            asked = Workload(network_of(network), chunk.precision, phase=phase, training=options)
-                            jobs[case, place, number] = Job(asked, Machine(device), model)
-                        _by_scale(space, chunk, row, jobs[case, place, number], columns, collective, reasons)
-                        continue
-                    exchange = exchange_of(
-                        network, PRECISION_BYTES[chunk.precision], space.strategies[strategy], space.links[link],
-                        space.collectives[chosen], workers,
-                    )  # fmt: skip
-                    if isinstance(exchange, str):
-                        reasons.give_at(exchange, row)
-                        continue
-                    parts = single.pieces_s[case, place, number]
-                    exposed = exposed_of(exchange, parts[2:])[at]
-                    before = single.time_s[case, place, number, at]
-                    step = before - (parts[1, at] * (1 - 1 / workers) if space.strategies[strategy] != "data" else 0.0)
-                    rows = (*row, feasible)
-                    for name in ("low_s", "high_s"):
-                        columns[name][rows] = columns[name][rows] * (step / before) + exposed
-                    columns["time_s"][rows] = step + exposed
-                    columns["exposed_s"][rows] = exposed
-                    collective[0][row] = collective[1].setdefault(exchange.collective, len(collective[1]))
+            for (device, number), model in grid.models.items():
+                row = (case, device, number, scaling, strategy, link, collective, count)
+                if space.strategies[strategy] not in BROADCAST:
+                    if (case, device, number) not in jobs:
+                        asked = Workload(
+                            network_of(network), chunk.precision, phase=phase, training=TrainingOptions(space.optimizer)
+                        )
+                        jobs[case, device, number] = Job(asked, Machine(grid.devices[device]), model)
+                    _by_scale(grid, row, jobs[case, device, number])
+                    continue
+                exchange = exchange_of(
+                    network, PRECISION_BYTES[chunk.precision], space.strategies[strategy], space.links[link],
+                    space.collectives[collective], workers,
+                )  # fmt: skip
+                if isinstance(exchange, str):
+                    grid.refuse(exchange, **dict(zip(AXES, row)))
+                    continue
+                parts = single.pieces_s[case, device, number]
+                exposed = exposed_of(exchange, parts[2:])[sizes]
+                before = single.time_s[case, device, number, sizes]
+                step = before - (parts[1, sizes] * (1 - 1 / workers) if space.strategies[strategy] != "data" else 0.0)
+                rows, columns = (*row, feasible), grid.columns
+                for name in ("low_s", "high_s"):
+                    columns[name][rows] = columns[name][rows] * (step / before) + exposed
+                columns["time_s"][rows] = step + exposed
+                columns["exposed_s"][rows] = exposed
+                grid.collective.codes[row] = grid.collective.code(exchange.collective)
 
 
-def _by_scale(
-    space: Space,
-    chunk: Chunk,
-    row: tuple[int, ...],
-    job: Job,
-    columns: dict[str, Floats],
-    collective: tuple[NDArray[np.int32], dict[str, int]],
-    reasons: Reasons,
-) -> None:
+def _by_scale(grid: Grid, row: tuple[int, ...], job: Job) -> None:
     """Rows of strategies that do not broadcast, one at a time; their memory is that of the strategy."""
-    *_, scaling, strategy, link, chosen, count = row
+    *_, scaling, strategy, link, collective, count = row
+    space, columns = grid.space, grid.columns
     machine = flat(link_rate(space.links[link]), space.workers[count])
-    settings = Settings(collective=space.collectives[chosen] or None)
-    for place, batch in enumerate(chunk.batch_sizes):
-        at = (*row, place)
-        if reasons.codes[at] >= 0:
+    settings = Settings(collective=space.collectives[collective] or None)
+    memory = columns.setdefault("own_memory_bytes", np.full(grid.shape, np.nan))
+    for place, batch in enumerate(grid.chunk.batch_sizes):
+        here = (*row, place)
+        if grid.reason.codes[here] >= 0:
             continue
         try:
-            (found,) = scale(
+            (answer,) = scale(
                 job, machine, [space.workers[count]], batch,
                 scaling=space.scalings[scaling], strategy=space.strategies[strategy], settings=settings,
             )  # fmt: skip
         except PaleoError as error:
-            reasons.give_at(str(error), at)
+            grid.refuse(str(error), **dict(zip(AXES, here)))
             continue
-        columns["time_s"][at], columns["exposed_s"][at] = found.time_s, found.exposed_s
-        columns["low_s"][at], columns["high_s"][at] = found.interval or (np.nan, np.nan)
-        columns.setdefault("own_memory_bytes", np.full(reasons.codes.shape, np.nan))[at] = (
-            np.inf if found.memory_bytes is None else found.memory_bytes
-        )
-        if found.collective:
-            collective[0][at] = collective[1].setdefault(found.collective, len(collective[1]))
+        columns["time_s"][here], columns["exposed_s"][here] = answer.time_s, answer.exposed_s
+        columns["low_s"][here], columns["high_s"][here] = answer.interval or (np.nan, np.nan)
+        memory[here] = np.inf if answer.memory_bytes is None else answer.memory_bytes
+        if answer.collective:
+            grid.collective.codes[here] = grid.collective.code(answer.collective)

@@ -1,6 +1,6 @@
 """Sweeps: every row is what the one-at-a-time path says, nothing is lost when they stop, sizes are known before.
 
-Tests: scaling/sweeps/chunk.py, scaling/sweeps/inputs.py, scaling/sweeps/rows.py, scaling/sweeps/space.py,
+Tests: scaling/sweeps/chunk.py, scaling/sweeps/inputs.py, scaling/sweeps/grid.py, scaling/sweeps/space.py,
 scaling/sweeps/steps.py, scaling/sweeps/workers.py.
 """
 
