@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..scaling.rows import ScaleRow
+from ..scaling.step import ScaleRow
 from ..scaling.table import ScaleTable
 from ..units import format_si
 from .sheet import Column, Page, Sheet

@@ -9,17 +9,12 @@ import msgspec
 from ..errors import BadValue
 from .collectives import COLLECTIVES
 from .cost import Budget
-from .exchange import EXACT
 from .job import Job, Settings
-from .rows import ScaleRow
 from .scale import scale
-from .strategies import BOUNDS, STRATEGIES
+from .step import ScaleRow
+from .strategies import STRATEGIES
 from .topology import Topology
 
-_WITH_COLLECTIVE = {
-    "data": EXACT, "hybrid": EXACT, "tensor": EXACT,
-    **dict.fromkeys(("zero-1", "zero-2", "zero-3"), ("ring", "hierarchical")),
-}  # fmt: skip
 NEAR = 0.02
 
 
@@ -86,10 +81,10 @@ def advise(
     asked = [settings.collective] if settings.collective else list(collectives)
     found: list[ScaleRow] = []
     refused: dict[str, str] = {}
-    for name in STRATEGIES:
-        if name in BOUNDS:
+    for name, strategy in STRATEGIES.items():
+        if strategy.is_bound:
             continue
-        known: Sequence[str] = _WITH_COLLECTIVE.get(name, ())
+        known = strategy.collectives
         tried = [each for each in (asked or known) if each in known or each not in COLLECTIVES] if known else [None]
         if not tried:
             refused[name] = f"does not exchange by {', '.join(asked)}"

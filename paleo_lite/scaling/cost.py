@@ -10,7 +10,7 @@ import msgspec
 from ..errors import BadValue
 from ..hardware import Device
 from ..units import parse_quantity
-from .rows import ScaleRow
+from .step import ScaleRow
 
 
 class Budget(msgspec.Struct, frozen=True):

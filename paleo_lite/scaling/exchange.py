@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ..errors import UnknownName
+from ..errors import BadValue, UnknownName
 from .collectives import COLLECTIVES, LinkRate, Seconds, all_reduce_time_s, butterfly_steps, check_bytes
 from .topology import Topology
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 EXACT = ("ring", "hierarchical", "double-tree", "butterfly", "tree", "one-to-all")
 """Collectives that leave the whole sum with every worker."""
+
+HALVES = ("ring", "hierarchical")
+"""Collectives that are a reduce-scatter and an all-gather."""
 
 AS_MEASURED = ("ring", "hierarchical")
 """What is chosen from where a link was measured: its figures were fitted to a ring, whatever the library ran."""
@@ -56,6 +59,20 @@ def exchange_time_s(topology: Topology, message_bytes: Any, collective: str | No
 def choose_collective(topology: Topology, message_bytes: float) -> str:
     """The fastest collective for a message: of `AS_MEASURED` where a link in use was measured, else of `EXACT`."""
     return min(candidates(topology), key=lambda name: float(exchange_time_s(topology, message_bytes, name)))
+
+
+def fastest(topology: Topology, messages: Floats) -> str:
+    """The collective that takes least for all messages together; of equals the first."""
+    return min(candidates(topology), key=lambda name: float(np.sum(exchange_time_s(topology, messages, name))))
+
+
+def half_collective(topology: Topology, collective: str | None, strategy: str) -> str:
+    """The collective whose halves are a reduce-scatter and an all-gather."""
+    if collective is None:
+        return min(HALVES, key=lambda name: float(np.sum(exchange_time_s(topology, 1e8, name))))
+    if collective not in HALVES:
+        raise BadValue(f"{strategy} scatters and gathers, by {' or '.join(HALVES)}, not by {collective}")
+    return collective
 
 
 def candidates(topology: Topology) -> tuple[str, ...]:

@@ -1,9 +1,10 @@
-"""`Job`: what is to be trained, on what, how; and the layer times of one device that every strategy starts from."""
+"""`Job`: what is to be trained, on what, how; and the step of one device that every strategy starts from."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -14,7 +15,8 @@ from ..timing import TimeModel, Workload, predict
 from ..timing.memory import Memory, memory_of
 from ..timing.training import RECOMPUTE
 from ..units import element_bytes
-from .overlap import BUCKET_BYTES
+from .overlap import BUCKET_BYTES, Buckets, make_buckets
+from .step import DeviceStep
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,38 +24,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-class LayerTimes(msgspec.Struct, frozen=True, eq=False):
-    """A training step of one device, by layer.
-
-    Attributes
-    ----------
-    batch_size : int
-    forward_s, backward_s : ndarray, shape (layers,)
-        What is computed again counts as backward; the overhead of a step lies with the forward pass.
-    update_s : float
-    time_s : float
-    interval : tuple of float or None
-        Of the step.
-    memory : Memory
-    notes : tuple of str
-    micro_batches : int
-        Passes before the one update; only during the last one's backward pass are gradients exchanged.
-    """
-
-    batch_size: int
-    forward_s: Floats
-    backward_s: Floats
-    update_s: float
-    time_s: float
-    interval: tuple[float, float] | None
-    memory: Memory
-    notes: tuple[str, ...]
-    micro_batches: int = 1
-
-    @property
-    def compute_s(self) -> float:
-        """Forward and backward pass."""
-        return float(self.forward_s.sum() + self.backward_s.sum())
+Made = TypeVar("Made")
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -111,48 +82,54 @@ class Job:
 
     def __init__(self, workload: Workload, machine: Machine, model: TimeModel, computing: float = 1.0) -> None:
         self.workload, self.machine, self.model, self.computing = workload, machine, model, computing
-        self._times: dict[int, LayerTimes] = {}
+        self._steps: dict[Any, DeviceStep] = {}
+        self._made: dict[tuple[Any, ...], Any] = {}
 
     @property
     def element_bytes(self) -> int:
         """Of an activation."""
         return element_bytes(self.workload.precision)
 
-    def gradient_bytes(self, precision: str | None = None) -> Floats:
-        """Bytes of each layer's gradients as they are exchanged, shape (layers,)."""
-        trained = [
-            0 if layer.attributes.get("frozen", False) else int(parameters)
-            for layer, parameters in zip(self.workload.layers, self.workload.work.parameters)
-        ]
-        return np.array(trained, dtype=np.float64) * element_bytes(precision or self.workload.precision)
+    def once(self, make: Callable[..., Made], *key: Any) -> Made:
+        """What a function makes of this job and further arguments; asked again, it is not made again."""
+        asked = (make, *key)
+        if asked not in self._made:
+            self._made[asked] = make(self, *key)
+        made: Made = self._made[asked]
+        return made
 
-    def at(self, batch_size: int) -> LayerTimes:
+    def buckets(self, gradients: Floats, settings: Settings) -> Buckets:
+        """The messages that gradients are exchanged in beside the backward pass."""
+        return make_buckets(gradients, settings.bucket_bytes, None if settings.overlap else settings.bucket_bytes)
+
+    def at(self, batch_size: Any) -> DeviceStep:
         """The step of one device at a batch size; computed once."""
-        if batch_size not in self._times:
-            self._times[batch_size] = self._time(self.workload.but(batch_size=batch_size))
-        return self._times[batch_size]
+        if batch_size not in self._steps:
+            self._steps[batch_size] = self._step(self.workload.but(batch_size=batch_size))
+        return self._steps[batch_size]
 
-    def _time(self, workload: Workload) -> LayerTimes:
+    def _step(self, workload: Workload) -> DeviceStep:
         prediction = predict(workload, self.machine, self.model)
-        terms, factor = prediction.terms, self.computing
+        terms = prediction.terms
         forward = terms.of("forward")
-        forward = forward + terms.overhead_s * (forward / forward.sum() if forward.sum() else 1 / len(forward))
-        interval = prediction.interval
-        return LayerTimes(
-            batch_size=workload.batch_size,
-            forward_s=forward * factor,
-            backward_s=terms.of("backward_data", "backward_weight", RECOMPUTE) * factor,
-            update_s=float(terms.of("update").sum()) * factor,
-            time_s=terms.time_s * factor,
-            interval=None if interval is None else (interval[0] * factor, interval[1] * factor),
-            memory=memory_of(workload),
-            notes=prediction.notes,
+        step = DeviceStep.of(
+            forward + terms.overhead_s * (forward / forward.sum() if forward.sum() else 1 / len(forward)),
+            terms.of("backward_data", "backward_weight", RECOMPUTE),
+            float(terms.of("update").sum()),
+            memory_bytes=self.memory_bytes(workload.batch_size, 0, 1),
+            interval=prediction.interval,
+            model_notes=prediction.notes,
             micro_batches=workload.options.accumulation,
         )
+        return step.stretched(self.computing)
 
     def memory(self, batch_size: int, zero_stage: int = 0, shards: int = 1) -> Memory:
         """Memory of one device, with what ZeRO shares out."""
-        return memory_of(self.workload.but(batch_size=batch_size), zero_stage=zero_stage, shards=shards)
+        return self.once(_memory, batch_size, zero_stage, shards)
+
+    def memory_bytes(self, batch_size: Any, zero_stage: int, shards: int) -> float | None:
+        """All of it."""
+        return float(self.memory(batch_size, zero_stage, shards).total_bytes)
 
     def part_memory(self, batch_size: int, first: int, last: int) -> float:
         """Bytes on a device that holds layers `first` to `last` - 1 alone, one batch of them in flight.
@@ -164,6 +141,19 @@ class Job:
             float(shares(amounts)[first:last].sum()) for amounts in (work.parameters, work.activations_per_sample)
         )
         return self.memory(batch_size).of_share(parameters, activations)
+
+
+def _memory(job: Job, batch_size: int, zero_stage: int, shards: int) -> Memory:
+    return memory_of(job.workload.but(batch_size=batch_size), zero_stage=zero_stage, shards=shards)
+
+
+def gradient_bytes(workload: Workload, precision: str | None = None) -> Floats:
+    """Bytes of each layer's gradients as they are exchanged, shape (layers,); frozen layers have none."""
+    trained = [
+        0 if layer.attributes.get("frozen", False) else int(parameters)
+        for layer, parameters in zip(workload.layers, workload.work.parameters)
+    ]
+    return np.array(trained, dtype=np.float64) * element_bytes(precision or workload.precision)
 
 
 def shares(amounts: NDArray[np.int64]) -> Floats:

@@ -6,20 +6,20 @@ and Narayanan et al. 2021 (1F1B) for pipelines, Qi et al. 2017 (PALEO) for the b
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 
 from ..errors import BadValue
 from .collectives import LinkRate, point_to_point_time_s
-from .exchange import exchange_time_s
+from .data_parallel import Run, all_reduced, beside_backward, samples_each
+from .exchange import exchange_time_s, fastest, half_collective
 from .job import Job, Settings, shares
-from .parts import Parts, Strategy, exchanged, fastest, half_collective, messages_of, samples_each
 from .pipeline import crossing_bytes, partition, schedule
 from .split import critical_path_s, dense_tail, tensor_pairs
+from .step import Step
 from .topology import Topology
 
 
-def tensor(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Parts:
+def tensor(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
     """Pairs of matrix products divided by columns and rows (Megatron-LM); all devices work on the whole batch.
 
     Divided layers take the n-th part of their time, all others the whole on every device; each pair costs two
@@ -28,7 +28,7 @@ def tensor(job: Job, topology: Topology, batch_size: int, settings: Settings) ->
     workers, layers = topology.workers, job.workload.layers
     step = job.at(batch_size)
     if workers == 1:
-        return Parts(step.compute_s, 0.0, 0.0, step.update_s, float(step.memory.total_bytes), "")
+        return step
     pairs = tensor_pairs(layers)
     if not pairs:
         raise BadValue(
@@ -46,14 +46,14 @@ def tensor(job: Job, topology: Topology, batch_size: int, settings: Settings) ->
     parameters, activations = (
         float(shares(amounts) @ share) for amounts in (work.parameters, work.activations_per_sample)
     )
-    memory = step.memory.of_share(parameters, activations)
-    return Parts(
+    memory = job.memory(batch_size).of_share(parameters, activations)
+    return Step(
         compute, exposed, exposed, step.update_s * parameters, memory, collective,
         {"layers that every device computes whole": whole},
     )  # fmt: skip
 
 
-def hybrid(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Parts:
+def hybrid(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
     """Convolutions data parallel, fully connected layers divided (Krizhevsky 2014, "one weird trick").
 
     Every device has the n-th part of each fully connected layer and runs the whole batch through it: the layers'
@@ -63,13 +63,11 @@ def hybrid(job: Job, topology: Topology, batch_size: int, settings: Settings) ->
     each = samples_each(batch_size, workers, "the hybrid strategy")
     step = job.at(each)
     if workers == 1:
-        return Parts(step.compute_s, 0.0, 0.0, step.update_s, float(step.memory.total_bytes), "")
+        return step
     tail = dense_tail(layers)
-    gradients = job.gradient_bytes(settings.gradient_precision)
-    collective = settings.collective or fastest(topology, messages_of(gradients[:tail], settings.bucket_bytes))
+    exchange = job.once(all_reduced, topology, settings, tail)
+    front = beside_backward(step.until(tail), exchange, settings)
     whole = job.at(batch_size)  # its tail alone is used
-    front = msgspec.structs.replace(step, forward_s=step.forward_s[:tail], backward_s=step.backward_s[:tail])
-    parts = exchanged(front, gradients[:tail], settings, lambda size: exchange_time_s(topology, size, collective))
     dense = float(whole.forward_s[tail:].sum() + whole.backward_s[tail:].sum()) / workers * (1 + settings.slowdown)
     linear = [layer for layer in layers[tail:] if layer.kind == "linear"]
     gathered = [_elements(layer.inputs[0]) for layer in linear] + [_elements(linear[-1].outputs[0])]
@@ -78,10 +76,10 @@ def hybrid(job: Job, topology: Topology, batch_size: int, settings: Settings) ->
     fetching = float(np.sum(exchange_time_s(topology, messages, half_collective(topology, None, "hybrid"))))
     parameters = shares(job.workload.work.parameters)
     share = float(parameters[:tail].sum()) + float(parameters[tail:].sum()) / workers
-    memory = step.memory.of_share(share) + float(messages.sum())
-    return Parts(
-        parts.compute_s + dense, parts.communication_s + fetching, parts.exposed_s + fetching,
-        step.update_s * share, memory, collective, parts.losses,
+    memory = job.memory(each).of_share(share) + float(messages.sum())
+    return Step(
+        front.compute_s + dense, front.communication_s + fetching, front.exposed_s + fetching,
+        step.update_s * share, memory, exchange.collective, front.losses,
     )  # fmt: skip
 
 
@@ -89,37 +87,35 @@ def _elements(shape: tuple[int, ...]) -> int:
     return int(np.prod(shape))
 
 
-def model_bound(which: str) -> Strategy:
+def model_bound(which: str) -> Run:
     """PALEO's bounds of model parallelism: branches side by side (lower) or one after another (upper).
 
     The lower bound is the longest way through the graph, and no less than the n-th part of all work.
     """
 
-    def run(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Parts:
+    def run(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
         step, workers = job.at(batch_size), topology.workers
-        memory = float(step.memory.total_bytes) if workers == 1 else None
+        if workers == 1:
+            return step
         compute = step.compute_s
-        if which == "lower" and workers > 1:
+        if which == "lower":
             path = critical_path_s(job.workload.layers, step.forward_s + step.backward_s)
             compute = max(path, step.compute_s / workers)
         lost = compute - step.compute_s / workers
-        note = () if workers == 1 else (
-            "a bound: which layers go where, and so what is sent and what each device holds, is left open",
-        )  # fmt: skip
+        note = "a bound: which layers go where, and so what is sent and what each device holds, is left open"
         losses = {"layers that wait for each other": lost} if lost else {}
-        return Parts(compute, 0.0, 0.0, step.update_s, memory, "", losses, note)
+        return Step(compute, update_s=step.update_s, losses=losses, notes=(note,))
 
     return run
 
 
-def pipelined(kind: str) -> Strategy:
+def pipelined(kind: str) -> Run:
     """A stage of layers on each device, micro-batches sent through; see `pipeline`."""
 
-    def run(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Parts:
+    def run(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
         stages = topology.workers
         if stages == 1:
-            step = job.at(batch_size)
-            return Parts(step.compute_s, 0.0, 0.0, step.update_s, float(step.memory.total_bytes), "")
+            return job.at(batch_size)
         if job.workload.options.accumulation > 1:
             raise BadValue("a pipeline's micro-batches are its accumulation: --micro-batches, not --accumulation")
         count = settings.micro_batches or _micro_batches(batch_size, stages)
@@ -150,7 +146,7 @@ def pipelined(kind: str) -> Strategy:
             "stages that differ in length": plan.busy_s - work / stages,
         }
         note = f"{stages} stages, {count} micro-batches of {micro}"
-        return Parts(
+        return Step(
             compute, 2 * float(hops.sum()) * count, plan.transfer_s, step.update_s * float(of_stages.max()), memory,
             "point-to-point", losses, (note,),
         )  # fmt: skip

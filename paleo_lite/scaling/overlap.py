@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
 
 BUCKET_BYTES = 25 * 2**20
 """PyTorch's ``bucket_cap_mb=25``, in MiB as its code has it."""
@@ -34,22 +35,37 @@ class Buckets(msgspec.Struct, frozen=True, eq=False):
     Attributes
     ----------
     message_bytes : ndarray, shape (buckets,)
-    ready_s : ndarray, shape (buckets,)
-        Seconds after the backward pass began at which the last gradient of each bucket is there.
-    backward_s : float
-        When the backward pass ends.
+    of_layer : ndarray of int, shape (layers,)
+        The bucket that waits for each layer's backward pass; their number for layers that none waits for.
     """
 
     message_bytes: Floats
-    ready_s: Floats
-    backward_s: float
+    of_layer: Ints
+
+    def ready_s(self, backward_s: ArrayLike) -> Floats:
+        """Seconds after the backward pass began at which each bucket is full, and at last of its end.
+
+        Parameters
+        ----------
+        backward_s : array, shape (layers, ...)
+
+        Returns
+        -------
+        ndarray, shape (buckets + 1, ...)
+        """
+        seconds = np.asarray(backward_s, dtype=np.float64)
+        of_bucket = np.zeros((len(self.message_bytes) + 1, *seconds.shape[1:]))
+        np.add.at(of_bucket, self.of_layer, seconds)
+        return np.cumsum(of_bucket, axis=0)
+
+    @property
+    def merged(self) -> Buckets:
+        """The same messages of a network whose layers of a bucket are one."""
+        return Buckets(self.message_bytes, np.unique(self.of_layer))
 
 
 def make_buckets(
-    gradient_bytes: ArrayLike,
-    backward_s: ArrayLike,
-    bucket_bytes: float = BUCKET_BYTES,
-    first_bytes: float | None = None,
+    gradient_bytes: ArrayLike, bucket_bytes: float = BUCKET_BYTES, first_bytes: float | None = None
 ) -> Buckets:
     """Collect gradients into buckets.
 
@@ -60,8 +76,6 @@ def make_buckets(
     ----------
     gradient_bytes : array, shape (layers,)
         Bytes of each layer's gradients, layers in the order of the forward pass.
-    backward_s : array, shape (layers,)
-        Seconds of each layer's backward pass.
     bucket_bytes : float
         At which a bucket is full; infinity makes one of everything.
     first_bytes : float, optional
@@ -70,31 +84,27 @@ def make_buckets(
     Raises
     ------
     BadValue
-        If a bucket's size is not above 0, or the arrays differ in length.
+        If a bucket's size is not above 0, or gradients are not one number per layer.
     """
-    sizes, seconds = np.asarray(gradient_bytes, dtype=np.float64), np.asarray(backward_s, dtype=np.float64)
-    if sizes.shape != seconds.shape or sizes.ndim != 1:
-        raise BadValue("gradients and backward times are one number per layer each")
+    sizes = np.asarray(gradient_bytes, dtype=np.float64)
+    if sizes.ndim != 1:
+        raise BadValue("gradients are one number per layer")
     first_bytes = min(FIRST_BUCKET_BYTES, bucket_bytes) if first_bytes is None else first_bytes
     if not (bucket_bytes > 0 and first_bytes > 0):
         raise BadValue(f"a bucket must hold more than 0 bytes, not {min(bucket_bytes, first_bytes):g}")
-    done = np.cumsum(seconds[::-1])
     messages: list[float] = []
-    ready: list[float] = []
-    held, limit = 0.0, first_bytes
-    at = 0.0
-    for size, time in zip(sizes[::-1].tolist(), done.tolist()):
-        if not size:
-            continue
-        held, at = held + size, time
+    last: list[int] = []  # layer of each bucket, counted in the order of the backward pass
+    held, at, limit = 0.0, 0, first_bytes
+    for place in np.flatnonzero(sizes[::-1]).tolist():
+        held, at = held + float(sizes[-1 - place]), place
         if held >= limit:
             messages.append(held)
-            ready.append(at)
+            last.append(place)
             held, limit = 0.0, bucket_bytes
     if held:
         messages.append(held)
-        ready.append(at)
-    return Buckets(np.array(messages), np.array(ready), float(done[-1]) if len(done) else 0.0)
+        last.append(at)
+    return Buckets(np.array(messages), np.searchsorted(last, np.arange(len(sizes)))[::-1])
 
 
 def finish_s(ready_s: ArrayLike, exchange_s: ArrayLike) -> Floats:
@@ -131,3 +141,8 @@ def exposed_s(ready_s: ArrayLike, exchange_s: ArrayLike, backward_s: ArrayLike) 
     backward_s : array, shape (...)
     """
     return np.maximum(finish_s(ready_s, exchange_s) - np.asarray(backward_s, dtype=np.float64), 0.0)
+
+
+def messages_of(gradient_bytes: ArrayLike, bucket_bytes: float) -> Floats:
+    """Gradients in buckets of one size: as they are exchanged where there is no backward pass to wait for."""
+    return make_buckets(gradient_bytes, bucket_bytes, bucket_bytes).message_bytes

@@ -10,15 +10,15 @@ import msgspec
 from ..errors import BadValue
 from ..hardware import Machine
 from ..timing import TimeModel, Workload, describe
-from ..timing.memory import RESERVE_BYTES, largest_batch
+from ..timing.memory import largest_batch, usable_bytes
 from .advise import advise as give_advice
 from .cost import Budget, make_budget
 from .job import Job, Settings
 from .links import link_rate
 from .platforms import find_platform
 from .ranges import parse_range
-from .rows import ScaleRow
 from .scale import scale
+from .step import ScaleRow
 from .table import ScaleTable
 from .topology import Topology, flat, parse_topology
 
@@ -187,7 +187,7 @@ def _table(
         price_usd_per_h=budget.price_usd_per_h if budget.images is not None else None,
         why=why,
         refused=refused,
-        notes=tuple(dict.fromkeys([*notes, *alone.notes])),
+        notes=tuple(dict.fromkeys([*notes, *alone.model_notes])),
     )
 
 
@@ -196,8 +196,7 @@ def _too_large(job: Job, rows: list[ScaleRow]) -> list[str]:
     refused = [row for row in rows if row.fits is False and row.strategy == "data"]
     if not refused:
         return []
-    usable = job.machine.device.memory_bytes - RESERVE_BYTES
-    largest = largest_batch(job.workload, memory_bytes=usable)
+    largest = largest_batch(job.workload, memory_bytes=usable_bytes(job.machine.device))
     each = max(row.batch_size // row.workers for row in refused)
     would = "not even one sample would" if largest is None else f"the largest batch that does is {largest}"
     return [f"a batch of {each} per worker does not fit into {job.machine.device.name}: {would}"]

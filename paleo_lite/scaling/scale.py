@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
 
 from ..errors import BadValue
-from ..timing.memory import RESERVE_BYTES
+from ..timing.memory import usable_bytes
 from .cost import Budget, priced
 from .job import Job, Settings
-from .parts import Parts
-from .rows import ScaleRow
+from .step import ScaleRow, Step
 from .strategies import find_strategy
 from .topology import Topology
 
@@ -69,62 +72,71 @@ def scale(
     for number in workers:
         if number < 1:
             raise BadValue(f"workers must be whole numbers of 1 or more, not {number}")
-    run = find_strategy(strategy)
-    alone = run(job, topology.with_workers(1), batch_size, settings)
+    alone = step_of(job, topology.with_workers(1), batch_size, strategy, settings)
     rows = []
     for number in workers:
         machine = topology.with_workers(number)
         total = batch_size * number if scaling == "weak" else batch_size
-        if total < number:
-            raise BadValue(f"a batch of {total} is smaller than {number} workers: each needs a sample")
-        parts = run(job, machine, total, settings) if number > 1 else alone
-        rows.append(_row(job, machine, total, parts, batch_size / alone.time_s, strategy))
+        step = step_of(job, machine, total, strategy, settings) if number > 1 else alone
+        rows.append(_row(job, machine, total, step, batch_size / alone.time_s, strategy))
     return priced(rows, budget)
 
 
-def _row(job: Job, machine: Topology, total: int, parts: Parts, alone_per_s: float, strategy: str) -> ScaleRow:
-    workers, time = machine.workers, parts.time_s
-    throughput = total / time
-    speedup = throughput / alone_per_s
-    step = job.at(total // workers)
-    fits = None if parts.memory_bytes is None else parts.memory_bytes <= job.machine.device.memory_bytes - RESERVE_BYTES
-    interval = None
-    if step.interval is not None:
-        # What is computed lies as far off as one device's step of its samples does; exchanges are taken as they are.
-        low, high = (parts.exposed_s + (time - parts.exposed_s) * end / step.time_s for end in step.interval)
-        interval = (low, high)
+def step_of(job: Job, machine: Topology, batch_size: Any, strategy: str, settings: Settings) -> Step:
+    """A step by a strategy on all devices of a machine.
+
+    Parameters
+    ----------
+    job : Job
+    machine : Topology
+    batch_size : int, or ndarray where the strategy takes one
+        Of all devices together.
+    strategy : str
+    settings : Settings
+
+    Raises
+    ------
+    UnknownName
+        If strategy or collective are unknown.
+    BadValue
+        If the strategy cannot share this batch out on this machine.
+    """
+    run, workers = find_strategy(strategy).run, machine.workers
+    if np.any(batch_size < workers):
+        raise BadValue(f"a batch of {batch_size} is smaller than {workers} workers: each needs a sample")
+    step = run(job, machine, batch_size, settings)
+    alone = job.at(batch_size // workers)
+    if alone.interval is None:
+        return step
+    # What is computed lies as far off as one device's step of its samples does; exchanges are taken as they are.
+    own_s = step.time_s - step.exposed_s
+    low, high = (step.exposed_s + own_s * end / alone.time_s for end in alone.interval)
+    return msgspec.structs.replace(step, interval=(low, high))
+
+
+def _row(job: Job, machine: Topology, total: int, step: Step, alone_per_s: float, strategy: str) -> ScaleRow:
+    fits = None if step.memory_bytes is None else step.memory_bytes <= usable_bytes(job.machine.device)
     return ScaleRow(
-        workers=workers,
+        **{name: getattr(step, name) for name in Step.__struct_fields__},
+        workers=machine.workers,
         batch_size=total,
-        compute_s=parts.compute_s,
-        communication_s=parts.communication_s,
-        exposed_s=parts.exposed_s,
-        update_s=parts.update_s,
-        time_s=time,
-        throughput_per_s=throughput,
-        speedup=speedup,
-        efficiency=speedup / workers,
-        memory_bytes=parts.memory_bytes,
-        limited_by=_limit(machine, parts, total / alone_per_s / workers, fits),
-        interval=interval,
-        notes=parts.notes,
+        alone_per_s=alone_per_s,
+        limited_by=_limit(machine, step, total / alone_per_s / machine.workers, fits),
         strategy=strategy,
-        collective=parts.collective,
         fits=fits,
     )
 
 
-def _limit(machine: Topology, parts: Parts, ideal_s: float, fits: bool | None) -> str:
+def _limit(machine: Topology, step: Step, ideal_s: float, fits: bool | None) -> str:
     """In words what most stands between a step and its ideal, the n-th part of one worker's time for the samples."""
     if fits is False:
         return "memory: it does not fit"
-    losses = dict(parts.losses)
-    if parts.exposed_s:
-        losses[f"communication over {_paced_by(machine)}"] = parts.exposed_s
-    rest = parts.time_s - ideal_s - sum(losses.values())
-    losses["small batches per worker"] = rest
-    worst = max(losses, key=lambda name: losses[name])
-    return worst if losses[worst] > NEARLY * parts.time_s else "compute"
+    losses = dict(step.losses)
+    if step.exposed_s:
+        losses[f"communication over {_paced_by(machine)}"] = step.exposed_s
+    losses["small batches per worker"] = step.time_s - ideal_s - sum(losses.values())
+    worst = max(losses, key=lambda name: float(losses[name]))
+    return worst if losses[worst] > NEARLY * step.time_s else "compute"
 
 
 def _paced_by(machine: Topology) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from .rows import ScaleRow
+from .step import ScaleRow
 
 
 class ScaleTable(msgspec.Struct, frozen=True):

@@ -89,7 +89,7 @@ def draw_controls(view: View) -> None:
     )  # fmt: skip
     st.selectbox("Scaling", ["weak", "strong"], key=KEY + "scaling")
     st.selectbox(
-        "Strategy", list(STRATEGIES), key=KEY + "strategy", format_func=lambda name: f"{name}: {STRATEGIES[name][1]}"
+        "Strategy", list(STRATEGIES), key=KEY + "strategy", format_func=lambda name: f"{name}: {STRATEGIES[name].what}"
     )
     st.selectbox(
         "Collective", ["", *COLLECTIVES], key=KEY + "collective",

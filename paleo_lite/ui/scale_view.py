@@ -8,7 +8,7 @@ import streamlit as st
 from ..report.charts.scaling import scaling_chart
 from ..report.scale import scale_page
 from ..report.sheet import Column, Sheet
-from ..scaling.rows import ScaleRow
+from ..scaling.step import ScaleRow
 from ..units import say_interval
 from .answers import Failed, attempt, devices, scale
 from .show import download, plain, say_facts, say_failed, say_notes, show_chart, show_each

@@ -33,29 +33,35 @@ def test_arrays_are_taken_over_their_last_axis():
 @given(st.lists(st.tuples(st.integers(0, 100), SECONDS), min_size=1, max_size=12), st.integers(1, 200))
 def test_buckets_hold_every_gradient_once_in_the_order_of_the_backward_pass(layers, size):
     gradients, times = (np.array(column, dtype=float) for column in zip(*layers))
-    buckets = make_buckets(gradients, times, size, size)
+    buckets = make_buckets(gradients, size, size)
     assert buckets.message_bytes.sum() == pytest.approx(gradients.sum())
-    assert np.all(np.diff(buckets.ready_s) >= 0) and np.all(buckets.ready_s <= buckets.backward_s + 1e-9)
+    ready_s = buckets.ready_s(times)
+    assert len(ready_s) == len(buckets.message_bytes) + 1 and np.all(np.diff(ready_s) >= 0)
+    assert ready_s[-1] == pytest.approx(times.sum())
     assert np.all(buckets.message_bytes[:-1] >= size)  # closed by the gradient that fills it
 
 
 def test_buckets_by_hand():
     # Backward: layer 3 (40 B) is there after 1 s, layer 2 (30 B) after 3 s, layer 1 (0 B), layer 0 (5 B) after 10 s.
-    buckets = make_buckets([5, 0, 30, 40], [4, 3, 2, 1], bucket_bytes=35, first_bytes=10)
+    # A layer before them has no gradient: nothing waits for its 2 s.
+    buckets = make_buckets([0, 5, 0, 30, 40], bucket_bytes=35, first_bytes=10)
     assert buckets.message_bytes.tolist() == [40, 35]
-    assert buckets.ready_s.tolist() == [1, 10]
-    assert buckets.backward_s == 10
+    assert buckets.of_layer.tolist() == [2, 1, 1, 1, 0]
+    assert buckets.ready_s([2, 4, 3, 2, 1]).tolist() == [1, 10, 12]
+    # Two batch sizes at once, and the layers of a bucket as one, its first exchange first.
+    assert buckets.ready_s([[2, 4], [4, 8], [3, 6], [2, 4], [1, 2]]).tolist() == [[1, 2], [10, 20], [12, 24]]
+    assert buckets.merged.ready_s([1, 9, 2]).tolist() == [1, 10, 12]
 
 
-@pytest.mark.parametrize(("gradients", "times", "size"), [([1.0], [1.0], 0), ([1.0], [1.0, 2.0], 5)])
-def test_impossible_buckets(gradients, times, size):
+@pytest.mark.parametrize(("gradients", "size"), [([1.0], 0), ([[1.0]], 5)])
+def test_impossible_buckets(gradients, size):
     with pytest.raises(BadValue):
-        make_buckets(gradients, times, size)
+        make_buckets(gradients, size)
 
 
 def test_surfboard_s_volumes_of_resnet50():
     """TAU's all-reduce volume per iteration: 102.23 MB with fp32 gradients, 51.11 MB with fp16 ones."""
     parameters = count(find_network("resnet50").layers, "fp32").parameters
     for element_bytes, megabytes in ((4, 102.23), (2, 51.11)):
-        buckets = make_buckets(parameters * element_bytes, np.ones(len(parameters)))
+        buckets = make_buckets(parameters * element_bytes)
         assert round(buckets.message_bytes.sum() / 1e6, 2) == megabytes

@@ -1,7 +1,8 @@
 """Strategies: held against sums done by hand, and properties that hold for every machine.
 
 Tests: scaling/advise.py, scaling/cost.py, scaling/data_parallel.py, scaling/job.py, scaling/model_parallel.py,
-scaling/parts.py, scaling/rows.py, scaling/split.py, scaling/strategies.py.
+scaling/split.py, scaling/step.py,
+scaling/strategies.py.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from paleo_lite.networks import find_network
 from paleo_lite.scaling.advise import advise
 from paleo_lite.scaling.collectives import LinkRate
 from paleo_lite.scaling.cost import Budget, make_budget
-from paleo_lite.scaling.job import Job, Settings
+from paleo_lite.scaling.job import Job, Settings, gradient_bytes
 from paleo_lite.scaling.pipeline import partition
-from paleo_lite.scaling.rows import COLUMNS
 from paleo_lite.scaling.scale import scale
 from paleo_lite.scaling.split import critical_path_s, dense_tail, tensor_pairs
-from paleo_lite.scaling.strategies import BOUNDS, STRATEGIES
+from paleo_lite.scaling.step import COLUMNS
+from paleo_lite.scaling.strategies import STRATEGIES
 from paleo_lite.scaling.topology import Topology, flat
 from paleo_lite.timing import RooflineModel, Workload
 from paleo_lite.timing.options import TrainingOptions
@@ -37,6 +38,8 @@ DEVICE = find_device("k80-die")
 ETHERNET20 = LinkRate("ethernet20", 2.5e9)
 VGG16_BYTES = 138_357_544 * 4
 JOBS: dict[str, Job] = {}
+
+BOUNDS = [name for name, strategy in STRATEGIES.items() if strategy.is_bound]
 
 
 def of_one(network, options):
@@ -308,4 +311,4 @@ def test_documented_columns():
 
 def test_gradients_of_every_layer_are_counted_once():
     network = find_network("resnet50")
-    assert job("resnet50").gradient_bytes().sum() == 4 * count(network.layers, "fp32").parameters.sum()
+    assert gradient_bytes(job("resnet50").workload).sum() == 4 * count(network.layers, "fp32").parameters.sum()

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...timing.broadcast import keep_memory
-from ...timing.memory import RESERVE_BYTES, ZERO_FROM_STAGE
+from ...timing.memory import RESERVE_BYTES, shared_out, usable_bytes
 from ...units import PRECISION_BYTES, format_si
+from ..strategies import STRATEGIES
 from .grid import Grid, Words, along
 from .inputs import ModelOf, memory_parts, passes
 from .space import Chunk, Space
 from .steps import Single, one_worker
-from .workers import DIVIDE, add_workers
+from .workers import add_workers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,7 +62,7 @@ def compute_chunk(space: Space, chunk: Chunk, model_of: ModelOf) -> Columns:
 def _refuse_what_cannot_be_shared(grid: Grid) -> None:
     """Give rows whose batch or phase several workers cannot share their reason."""
     space, batches = grid.space, grid.batches
-    divides = along([name in DIVIDE for name in space.strategies], "strategy")
+    divides = along([STRATEGIES[name].divides_batch for name in space.strategies], "strategy")
     for scaling, name in enumerate(space.scalings):
         for place, workers in enumerate(space.workers if name == "strong" else ()):
             few, uneven = along(batches < workers, "batch"), along(batches % workers > 0, "batch")
@@ -88,11 +89,8 @@ def _add_memory(grid: Grid) -> None:
         parts, fixed, per_sample = memory_parts(network, number_bytes, phase, space.optimizer)
         held = []
         for strategy in space.strategies:
-            stage = int(strategy[-1]) if strategy.startswith("zero-") and passes(phase) > 1 else 0
-            shared = [
-                -(-part // grid.workers) if stage >= first else part for part, first in zip(parts, ZERO_FROM_STAGE)
-            ]
-            held.append(sum(shared) + 0 * grid.workers)
+            stage = STRATEGIES[strategy].zero_stage if passes(phase) > 1 else 0
+            held.append(sum(shared_out(parts, stage, grid.workers)) + 0 * grid.workers)
         memory[case] = (fixed + along(held, "strategy", "workers") + per_sample * batches)[0]
     own = grid.columns.pop("own_memory_bytes", None)  # of strategies that are predicted one at a time
     if own is not None:
@@ -101,7 +99,7 @@ def _add_memory(grid: Grid) -> None:
     for place, device in enumerate(grid.devices):
         room = f"{format_si(device.memory_bytes, 'B', 3)} of {device.id}, {format_si(RESERVE_BYTES, 'B')} left free"
         with np.errstate(invalid="ignore"):
-            too_large = memory[:, place : place + 1] > device.memory_bytes - RESERVE_BYTES
+            too_large = memory[:, place : place + 1] > usable_bytes(device)
         grid.refuse(f"does not fit into the {room}", too_large, device=place)
 
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from ...counting import PHASES, Work, count
-from ...counting.work import COLUMNS, PASSES
 from ...errors import PaleoError
 from ...hardware import Device, Machine, find_device
 from ...networks import Network, find_network
 from ...timing.broadcast import Case, Stack, stack
-from ...timing.memory import memory_coefficients, memory_of
+from ...timing.memory import memory_coefficients, model_bytes
 from ...timing.models import LEARNT, TimeModel, find_model
 from ...timing.options import TrainingOptions
 from ...timing.update import with_update
 from ...timing.workload import Workload
 from ...units import PRECISION_BYTES
+from ..job import gradient_bytes
 from ..overlap import Buckets, make_buckets
 from .space import AUTOMATIC
 
@@ -38,7 +39,7 @@ def device_of(name: str, files: tuple[str, ...]) -> Device:
 
 
 @lru_cache(512)
-def _counted(name: str, number_bytes: int) -> Work:
+def counted(name: str, number_bytes: int) -> Work:
     """A network's work with numbers of that size: what precisions of one size have in common."""
     return count(network_of(name).layers, _of_size(number_bytes))
 
@@ -50,22 +51,20 @@ def _of_size(number_bytes: int) -> str:
 
 def work_of(name: str, precision: str, optimizer: str) -> Work:
     """A network's work with the update of an optimizer."""
-    work = _counted(name, PRECISION_BYTES[precision])
+    work = counted(name, PRECISION_BYTES[precision])
     return with_update(work, precision, TrainingOptions(optimizer))
 
 
 @lru_cache(2048)
 def memory_parts(name: str, precision_bytes: int, phase: str, optimizer: str) -> tuple[tuple[int, int, int], int, int]:
     """Bytes of parameters, gradients and optimizer state, other fixed bytes, and bytes per sample of a case."""
-    work = _counted(name, precision_bytes)
     training = phase not in ("inference", "forward")  # memory is that of a step or of a forward pass, nothing between
     workload = Workload(
         network_of(name), _of_size(precision_bytes), phase="training" if training else phase,
         training=TrainingOptions(optimizer) if training else None,
-    ).doing(work)  # fmt: skip
+    ).doing(counted(name, precision_bytes))  # fmt: skip
     fixed, per_sample = memory_coefficients(workload)
-    one = memory_of(workload)
-    model = (int(work.parameters.sum()) * precision_bytes, one.gradients_bytes, one.optimizer_bytes)
+    model = model_bytes(workload)
     return model, fixed - sum(model), per_sample
 
 
@@ -74,29 +73,22 @@ def passes(phase: str) -> int:
     return len(PHASES[phase])
 
 
-@lru_cache(256)
-def buckets_of(name: str, precision_bytes: int, bucket_bytes: float) -> tuple[Buckets, tuple[int, ...]]:
-    """A network's gradients in buckets, and for each layer with which bucket its backward pass belongs.
-
-    Ready times are counted in layers: with every backward pass taking 1, a bucket is ready when that many are done.
-    """
-    gradients = gradient_bytes(name, precision_bytes)
-    buckets = make_buckets(gradients, [1.0] * len(gradients), bucket_bytes)
-    done = buckets.ready_s.searchsorted(range(1, len(gradients) + 1))  # of layers from the last to the first
-    return buckets, tuple(done[::-1].tolist())
+@lru_cache(512)
+def buckets_of(name: str, number_bytes: int) -> Buckets:
+    """A network's gradients in buckets: with which each layer's backward pass belongs."""
+    workload = Workload(network_of(name), _of_size(number_bytes), phase="training").doing(counted(name, number_bytes))
+    return make_buckets(gradient_bytes(workload))
 
 
-def gradient_bytes(name: str, precision_bytes: int) -> tuple[float, ...]:
-    """Bytes of each layer's gradients: plain gradient descent is 2 FLOPs per trained parameter."""
-    trained = _counted(name, precision_bytes).fixed[COLUMNS.index("flops"), PASSES.index("update")] // 2
-    return tuple((trained * float(precision_bytes)).tolist())
+@lru_cache(512)
+def exchanges_of(name: str, number_bytes: int) -> dict[tuple[Any, ...], Any]:
+    """Where the exchanges of a network's gradients are kept once they are known: no device changes them."""
+    return {}
 
 
 @lru_cache(64)
-def stack_of(
-    cases: tuple[tuple[str, str], ...], precision_bytes: int, optimizer: str, bucket_bytes: float | None
-) -> Stack:
-    """The entries of several networks and phases; with buckets their backward passes in pieces."""
+def stack_of(cases: tuple[tuple[str, str], ...], precision_bytes: int, optimizer: str, in_buckets: bool) -> Stack:
+    """The entries of several networks and phases; in buckets: their backward passes in pieces."""
     same = _of_size(precision_bytes)
     return stack(
         [
@@ -104,7 +96,7 @@ def stack_of(
                 network_of(name).layers,
                 work_of(name, same, optimizer),
                 phase,
-                () if bucket_bytes is None else buckets_of(name, precision_bytes, bucket_bytes)[1],
+                buckets_of(name, precision_bytes).of_layer.tolist() if in_buckets else (),
             )
             for name, phase in cases
         ]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ...hardware import Machine
+from ...timing.broadcast import Passes
 from ...timing.calibrated import sums_by
 from ...timing.models import Want
 from ...units import PRECISION_BYTES
-from ..overlap import BUCKET_BYTES
 from .grid import Grid
 from .inputs import network_of, passes, stack_of
 
@@ -26,14 +27,17 @@ _BLOCK = 2**15
 
 
 class Single(NamedTuple):
-    """Times of one worker, axes (case, device, model, batch per worker), and of pieces where workers exchange."""
+    """Times of one worker, axes (case, device, model, batch per worker), and by pass where workers exchange.
+
+    `sizes` are the batches per worker, in rising order; `passes` has (case, device, model).
+    """
 
     sizes: Ints
     time_s: Floats
     low_s: Floats
     high_s: Floats
     flops: Floats
-    pieces_s: dict[tuple[int, int, int], Floats]
+    passes: dict[tuple[int, int, int], Passes]
 
     def places(self, per_worker: Ints) -> Ints:
         """Where batches per worker stand among the sizes; 0 for those that there are none of."""
@@ -53,14 +57,14 @@ def one_worker(grid: Grid) -> Single:
     shape = (*grid.shape[:3], len(sizes))
     time, low, high = (np.full(shape, np.nan) for _ in range(3))
     flops = np.empty((len(chunk.cases), len(sizes)))
-    pieces: dict[tuple[int, int, int], Floats] = {}
+    passes: dict[tuple[int, int, int], list[Passes]] = defaultdict(list)
     width = min(len(sizes), 256)
     for first, last in _groups(chunk.cases, _BLOCK // width):
         stacked = stack_of(
             chunk.cases[first:last],
             PRECISION_BYTES[chunk.precision],
             space.optimizer,
-            BUCKET_BYTES if several else None,
+            several,
         )
         for start in range(0, len(sizes), width):
             block = slice(start, min(start + width, len(sizes)))
@@ -74,12 +78,11 @@ def one_worker(grid: Grid) -> Single:
                     low[here], high[here] = times.low_s, times.high_s
                 if times.pieces_s is not None:
                     for case in range(first, last):
-                        own = slice(*stacked.first_piece[case - first : case - first + 2])
-                        of_case = pieces.setdefault(
-                            (case, device, number), np.empty((own.stop - own.start, len(sizes)))
-                        )
-                        of_case[:, block] = times.pieces_s[own]
-    return Single(sizes, time, low, high, flops, pieces)
+                        passes[case, device, number].append(stacked.passes_of(case - first, times.pieces_s))
+    whole = {
+        key: Passes(*(np.concatenate(seconds, axis=-1) for seconds in zip(*blocks))) for key, blocks in passes.items()
+    }
+    return Single(sizes, time, low, high, flops, whole)
 
 
 def _groups(cases: Sequence[tuple[str, str]], entries: int) -> list[tuple[int, int]]:
