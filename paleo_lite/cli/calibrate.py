@@ -13,9 +13,11 @@ from ..calibration.calibrate import held_out_error, measurements_of
 from ..calibration.measurements import TEMPLATE, is_measurements, read_measurements
 from ..calibration.pool import pool_prior
 from ..calibration.store import make_calibration, write_calibration
-from ..hardware import find_device
+from ..hardware import Machine, find_device
 from ..networks import find_network
 from ..report.calibrations import calibration_page
+from ..timing.fitted import CalibratedModel
+from ..timing.models import PppModel
 from ..units import PRECISION_BYTES
 from .common import WHOLE, complete_devices, hardware_files, output_options, show
 from .plot_options import Drawing, plot_options
@@ -27,6 +29,10 @@ from .profile_options import need_pyarrow
 @click.option("--gpu", metavar="DEVICE", shell_complete=complete_devices, help="The device that was measured.")
 @click.option("--precision", type=click.Choice(list(PRECISION_BYTES)), default="fp32", show_default=True)
 @click.option("--network", metavar="NETWORK", help="What was profiled; needed for profiles.")
+@click.option(
+    "--time-model", type=click.Choice([CalibratedModel.name, PppModel.name]), default=CalibratedModel.name,
+    show_default=True, help="What to learn: all parameters, or PALEO's one, the platform percent of peak.",
+)  # fmt: skip
 @click.option("--batch-size", type=WHOLE, metavar="N", help="Only profiles of this batch size.")
 @click.option(
     "--name-pattern",
@@ -45,6 +51,7 @@ def calibrate(
     gpu: str | None,
     precision: str,
     network: str | None,
+    time_model: str,
     batch_size: int | None,
     name_pattern: str | None,
     output: Path | None,
@@ -64,6 +71,7 @@ def calibrate(
       paleo-lite calibrate --template > measured.csv
       paleo-lite calibrate measured.csv --gpu k40m --precision fp32 -o k40m.toml
       paleo-lite calibrate run_*.gzip --gpu k40m --network resnet50 -o k40m.toml
+      paleo-lite calibrate run_*.gzip --gpu k40m --network resnet50 --time-model ppp
       paleo-lite predict vgg16 --gpu k40m --calibration k40m.toml
     """
     if template:
@@ -76,18 +84,43 @@ def calibrate(
     device = find_device(gpu, hardware_files)
     tables = [path for path in paths if is_measurements(path)]
     profiles = [path for path in paths if path not in tables]
-    everything = [each for path in tables for each in read_measurements(path)]
+    everything = [step for path in tables for step in read_measurements(path)]
     if profiles and network is None:
         raise click.UsageError(f"{profiles[0]} is not a measurements CSV: for profiles give --network")
     files = list(tables)
-    if profiles and network is not None:
+    if profiles:
         need_pyarrow()
-        from ..calibration.from_profiles import measure_profiles
         from ..efficiency.files import find_files
+
+        files += find_files(profiles)
+    if time_model == PppModel.name:
+        from ..calibration.ppp import calibrate_ppp
+        from ..report.ppp import ppp_page
+
+        if plot is not None:
+            raise click.UsageError("--plot draws the fit of all parameters, not of a PPP: leave it or --time-model out")
+        steps = measurements_of(everything, device, precision, hardware_files) if everything else []
+        found = calibrate_ppp(
+            steps,
+            profiles,
+            Machine(device),
+            precision,
+            network,
+            batch_size,
+            name_pattern,
+            inputs=files,
+            date=date,
+            version=__version__,
+        )
+        if output is not None:
+            write_calibration(found, output, force)
+        show(style, lambda: msgspec.to_builtins(found), lambda: ppp_page(found))
+        return
+    if profiles and network is not None:
+        from ..calibration.from_profiles import measure_profiles
 
         network = find_network(network).name
         everything += measure_profiles(profiles, device.id, network, precision, batch_size, name_pattern)
-        files += find_files(profiles)
     chosen = measurements_of(everything, device, precision, hardware_files)
     prior = pool_prior(device, precision)
     measurements, fit = fit_device(chosen, device, precision, prior)

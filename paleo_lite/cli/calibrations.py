@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from ..calibration.store import find_calibration, read_calibration, shipped_calibrations
-from ..report.calibrations import calibration_page, calibrations_page
+from ..report.calibrations import calibrations_page, page_of
 from .common import output_options, show
 
 
@@ -29,4 +29,4 @@ def list_calibrations(style: str) -> None:
 def show_calibration(calibration: str, style: str) -> None:
     """Show every parameter of CALIBRATION (a name or a file), its interval and what would narrow it."""
     found = find_calibration(calibration)
-    show(style, lambda: msgspec.to_builtins(found), lambda: calibration_page(found))
+    show(style, lambda: msgspec.to_builtins(found), lambda: page_of(found))
