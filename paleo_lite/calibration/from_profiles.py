@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..efficiency.executor import run_files
 from ..efficiency.files import Finding, examiner, find_files
 from ..errors import BadProfile
+from ..executor import run_files
 from .measurements import Measurement, medians
 
 

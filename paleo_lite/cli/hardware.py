@@ -54,8 +54,8 @@ def list_links(move: str | None, style: str) -> None:
     links = read_links().link
     page = links_page(links) if amount is None else moving_page(links, amount)
     if amount is None:
+        from ..distributed.link_calibration import shipped_link_calibrations
         from ..report.links import add_measured
-        from ..scaling.link_calibration import shipped_link_calibrations
 
         page = add_measured(page, shipped_link_calibrations())
     names = ("links", "measured")

@@ -112,7 +112,7 @@ def _batch(
       paleo-lite plot batch resnet50 --gpu titan-rtx --gpu v100-sxm2 --precision fp16 -o batch.png
     """
     from ..api import predict
-    from ..scaling.sweeps.space import parse_numbers
+    from ..sweeps.space import parse_numbers
 
     sizes = parse_numbers(batch_sizes, "batch sizes")
     plot.draw([

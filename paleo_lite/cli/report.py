@@ -241,7 +241,7 @@ def _training(asked: dict[str, Any], several: bool) -> TrainingOptions | None:
 
 def _scaled(asked: dict[str, Any], question: dict[str, Any], batch_size: int, options: TrainingOptions | None) -> Any:
     from ..api import scale
-    from ..scaling.job import Settings
+    from ..distributed.job import Settings
 
     same = {
         name: question[name]

@@ -24,7 +24,7 @@ from .common import (
 from .plot_options import Drawing, plot_options
 
 if TYPE_CHECKING:
-    from ..scaling.table import ScaleTable
+    from ..distributed.table import ScaleTable
 
 STRATEGIES = (
     "data", "zero-1", "zero-2", "zero-3", "hybrid", "tensor", "pipeline-gpipe", "pipeline-1f1b", "model-lower",
@@ -113,8 +113,8 @@ def scale(plot: Drawing | None, style: str, compat: str | None, revision: str, *
 
 def _own(asked: dict[str, Any]) -> ScaleTable:
     from ..api import scale as run
-    from ..scaling.job import Settings
-    from ..scaling.overlap import BUCKET_BYTES
+    from ..distributed.job import Settings
+    from ..distributed.overlap import BUCKET_BYTES
     from ..timing.options import TrainingOptions
 
     bucket = asked.pop("bucket_size")
@@ -141,8 +141,8 @@ _PALEO_KNOWS = frozenset(
 
 def _paleo(revision: str, asked: dict[str, Any]) -> ScaleTable:
     """What the released PALEO says, in the same table."""
+    from ..distributed.run import Request
     from ..paleo.scale import paleo_table
-    from ..scaling.run import Request
 
     context = click.get_current_context()
     for option in context.command.params:

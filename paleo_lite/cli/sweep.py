@@ -12,13 +12,13 @@ import click
 
 from ..calibration.choose import default_model
 from ..counting import PHASES
+from ..distributed.collectives import COLLECTIVES
 from ..errors import BadValue
 from ..hardware import list_devices
 from ..networks import network_names
 from ..report.sweep import size_lines, sweep_page
-from ..scaling.collectives import COLLECTIVES
-from ..scaling.sweeps.run import Progress, Sweep, run_sweep
-from ..scaling.sweeps.space import AUTOMATIC, ROWS_UNASKED, Space, parse_names, parse_numbers
+from ..sweeps.run import Progress, Sweep, run_sweep
+from ..sweeps.space import AUTOMATIC, ROWS_UNASKED, Space, parse_names, parse_numbers
 from ..timing.options import OPTIMIZERS
 from ..units import PRECISION_BYTES, parse_quantity
 from .common import SHARE, WHOLE, hardware_files, output_options, show

@@ -13,14 +13,14 @@ from math import ceil
 from typing import NamedTuple
 
 from ..counting.work import check_batch_size
+from ..distributed.collectives import check_workers
+from ..distributed.cost import make_budget, priced
+from ..distributed.run import Request
+from ..distributed.scale import SCALINGS
+from ..distributed.step import ScaleRow
+from ..distributed.table import ScaleTable
 from ..errors import BadValue
 from ..networks import Network, find_network
-from ..scaling.collectives import check_workers
-from ..scaling.cost import make_budget, priced
-from ..scaling.run import Request
-from ..scaling.scale import SCALINGS
-from ..scaling.step import ScaleRow
-from ..scaling.table import ScaleTable
 from .layers import parameter_bytes
 from .model_parallel import activations_ms, divide, slowest_branches
 from .simulator import COLLECTIVES, Simulator, check_name, make_simulator

@@ -8,9 +8,9 @@ import streamlit as st
 
 from ..calibration.store import shipped_calibrations
 from ..counting import PHASES
+from ..distributed.collectives import COLLECTIVES
+from ..distributed.strategies import STRATEGIES
 from ..networks import network_names
-from ..scaling.collectives import COLLECTIVES
-from ..scaling.strategies import STRATEGIES
 from ..timing import TIME_MODELS
 from ..units import PRECISION_BYTES
 from .answers import devices, links

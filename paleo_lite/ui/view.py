@@ -11,14 +11,14 @@ import msgspec
 
 from ..calibration.store import shipped_calibrations
 from ..counting import PHASES
+from ..distributed.collectives import COLLECTIVES
+from ..distributed.cost import make_budget
+from ..distributed.links import link_rate
+from ..distributed.strategies import STRATEGIES
 from ..errors import BadValue, PaleoError, UnknownName
 from ..files import shipped
 from ..networks import network_names
-from ..scaling.collectives import COLLECTIVES
-from ..scaling.cost import make_budget
-from ..scaling.links import link_rate
-from ..scaling.ranges import parse_range
-from ..scaling.strategies import STRATEGIES
+from ..ranges import parse_range
 from ..timing import TIME_MODELS
 from ..units import PRECISION_BYTES
 

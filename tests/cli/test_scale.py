@@ -1,6 +1,6 @@
 """``paleo-lite scale`` from outside.
 
-Tests: report/scale.py, scaling/run.py, scaling/table.py.
+Tests: report/scale.py, distributed/run.py, distributed/table.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import paleo_lite
 from paleo_lite.cli import main
 from paleo_lite.cli.scale import COLLECTIVES, STRATEGIES
-from paleo_lite.scaling import collectives, strategies
+from paleo_lite.distributed import collectives, strategies
 
 K80 = ("scale", "resnet50", "--gpu", "k80-die", "--link", "ethernet20")
 DOCUMENTED = [

@@ -17,16 +17,16 @@ import msgspec
 import numpy as np
 
 from paleo_lite.calibration.store import find_calibration
+from paleo_lite.distributed.collectives import LinkRate
+from paleo_lite.distributed.data_parallel import all_reduced, beside_backward
+from paleo_lite.distributed.job import Job, Settings
+from paleo_lite.distributed.links import link_rate
+from paleo_lite.distributed.overlap import FUSION_BYTES
+from paleo_lite.distributed.step import DeviceStep
+from paleo_lite.distributed.topology import Topology
 from paleo_lite.extras import need
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
-from paleo_lite.scaling.collectives import LinkRate
-from paleo_lite.scaling.data_parallel import all_reduced, beside_backward
-from paleo_lite.scaling.job import Job, Settings
-from paleo_lite.scaling.links import link_rate
-from paleo_lite.scaling.overlap import FUSION_BYTES
-from paleo_lite.scaling.step import DeviceStep
-from paleo_lite.scaling.topology import Topology
 from paleo_lite.timing import Workload
 
 from .published import ScaledStep, surfboard_scaling, tensorflow_scaling

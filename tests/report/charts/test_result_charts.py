@@ -17,6 +17,7 @@ import paleo_lite as pl
 from paleo_lite.calibration.calibrate import calibrate
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.validate import Point
+from paleo_lite.distributed.step import ScaleRow
 from paleo_lite.errors import BadValue
 from paleo_lite.hardware import find_device
 from paleo_lite.report.charts.accuracy import BARS_AT_MOST, Pair, accuracy_chart
@@ -24,8 +25,7 @@ from paleo_lite.report.charts.pairs import fitted_pairs, network_pairs
 from paleo_lite.report.charts.pareto import pareto_chart
 from paleo_lite.report.charts.render import POINTS_AT_MOST, decades, render
 from paleo_lite.report.charts.scaling import scale_chart, scaling_chart
-from paleo_lite.scaling.step import ScaleRow
-from paleo_lite.scaling.sweeps.best import Best
+from paleo_lite.sweeps.best import Best
 
 pytestmark = pytest.mark.slow
 
