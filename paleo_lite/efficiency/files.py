@@ -19,8 +19,6 @@ from .steady import Steady, steady_state
 
 Method = Literal["steady", "notebook"]
 
-METHODS: tuple[Method, ...] = ("steady", "notebook")
-
 
 class Finding(msgspec.Struct, frozen=True):
     """What was found of one file.

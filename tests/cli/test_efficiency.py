@@ -140,7 +140,7 @@ def test_a_bad_file_among_good_ones(folder):
         (["--name-pattern", "run"], 2, "has no named group"),
         (["--precision", "fp8"], 2, "has no fp8 peak"),
         (["--jobs", "0"], 2, "whole number of 1 or more"),
-        (["--method", "other"], 2, "'other' is not one of"),
+        (["--method", "other"], 2, "no method is called 'other': known: notebook, steady"),
         (["--scheduler", "nonsense"], 2, "no Dask scheduler answers"),
     ],
 )

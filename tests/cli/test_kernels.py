@@ -1,6 +1,6 @@
 """``paleo-lite kernels`` as people use it.
 
-Tests: cli/profile_options.py, report/kernels.py.
+Tests: report/kernels.py.
 """
 
 from __future__ import annotations
