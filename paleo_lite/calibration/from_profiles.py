@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..efficiency.contradictions import question
-from ..efficiency.executor import run_files
 from ..efficiency.files import Finding, examiner, find_files
 from ..errors import BadProfile
+from ..executor import run_files
 from ..hardware import find_device
 from ..profiles.detect import open_profile
 from .measurements import Measurement, medians

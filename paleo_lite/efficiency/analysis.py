@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..errors import BadProfile, UnknownName
+from ..executor import run_files
 from ..hardware import Device
 from ..hardware.device import PeakRate
 from ..profiles.configuration import parse_name
 from ..profiles.detect import open_profile
 from .contradictions import doubts
-from .executor import run_files
 from .files import Finding, Method, examiner, find_files
 from .steady import Steady
 
