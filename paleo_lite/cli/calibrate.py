@@ -14,12 +14,12 @@ from ..calibration.measurements import TEMPLATE, is_measurements, read_measureme
 from ..calibration.pool import pool_prior
 from ..calibration.ppp import calibrate_ppp
 from ..calibration.store import make_calibration, write_calibration
+from ..errors import BadValue
 from ..hardware import Machine, find_device
 from ..networks import find_network
 from ..report.calibrations import calibration_page
 from ..report.ppp import ppp_page
-from ..timing.fitted import CalibratedModel
-from ..timing.models import PppModel
+from ..timing.models import LEARNT, PppModel
 from . import options
 from .command import Answer, command
 from .options import Printing
@@ -31,8 +31,8 @@ from .options import Printing
 @options.precision
 @click.option("--network", metavar="NETWORK", help="What was profiled; needed for profiles.")
 @click.option(
-    "--time-model", type=click.Choice([CalibratedModel.name, PppModel.name]), default=CalibratedModel.name,
-    show_default=True, help="What to learn: all parameters, or PALEO's one, the platform percent of peak.",
+    "--time-model", type=options.MODELS, default=LEARNT, show_default=True,
+    help="What to learn: calibrated, all parameters; ppp, PALEO's one, the platform percent of peak.",
 )  # fmt: skip
 @options.batch_size(None, "Only profiles of this batch size.")
 @options.name_pattern
@@ -72,6 +72,8 @@ def calibrate(
         return None
     if not paths or gpu is None:
         raise click.UsageError("a calibration takes measurements CSVs and --gpu; --template prints a CSV to fill in")
+    if time_model not in (LEARNT, PppModel.name):
+        raise BadValue(f"the {time_model} model has nothing to learn: --time-model takes {LEARNT} or {PppModel.name}")
     options.check_new(output, force=force)
     device = find_device(gpu, hardware_files)
     tables = [path for path in paths if is_measurements(path)]
@@ -98,7 +100,9 @@ def calibrate(
         from ..calibration.from_profiles import measure_profiles
 
         network = find_network(network).name
-        everything += measure_profiles(profiles, device.id, network, precision, batch_size, name_pattern)
+        everything += measure_profiles(
+            profiles, device.id, network, precision, batch_size, name_pattern, hardware_files
+        )
     chosen = measurements_of(everything, device, precision, hardware_files)
     prior = pool_prior(device, precision)
     measurements, fit = fit_device(chosen, device, precision, prior)

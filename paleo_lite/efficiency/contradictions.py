@@ -54,11 +54,17 @@ def question(
         raise BadProfile(f"{profile.path}: {'; '.join(against)}")
 
 
+def doubts(profile: Profile, device: Device) -> list[str]:
+    """What an analysis against the peaks of a device should say first: that the profile is of another."""
+    against = _device(evidence_of(profile), device)
+    return [f"{text}: shares of peak are of the wrong peak" for text in against]
+
+
 def _device(evidence: Evidence, device: Device) -> list[str]:
     keys = [key(name) for name in (device.id, device.name, *device.aliases)]
     if evidence.gpus and not any(_model(name) in known for name in evidence.gpus for known in keys):
         return [f"it was taken on {', '.join(evidence.gpus)}, not on {device.name}"]
-    if device.capability is None:
+    if not re.fullmatch(r"\d+\.\d+", device.capability):  # only NVIDIA's are numbers
         return []
     own = float(device.capability)
     if evidence.capability is not None and evidence.capability[0] > own:

@@ -25,10 +25,10 @@ _IN_TABLE = re.compile(
 )  # fmt: skip
 
 _PRECISIONS = (
-    ("fp64", re.compile(r"(?<![a-z])dgemm|_d\d{3,}gemm|<double|_f64f64_|d884", re.IGNORECASE)),
-    ("half", re.compile(r"(?<![a-z])hgemm|hmma|fp16|_h\d{3,}|[hs]884|s16816|__half|c10::half|bf16|bfloat", re.IGNORECASE)),
-    ("tf32", re.compile(r"tf32|s1688", re.IGNORECASE)),  # after those of half precision, which name it beside s1688
-    ("fp32", re.compile(r"sgemm|scudnn|ffma|_f32f32_f32f32_|<float", re.IGNORECASE)),
+    ("fp64", re.compile(r"(?<![a-z])dgemm|_d\d{3,}gemm|<double|_f64f64_|d884", re.I)),
+    ("half", re.compile(r"(?<![a-z])hgemm|hmma|fp16|_h\d{3,}|[hs]884|s16816|::half|__half|bf16|bfloat", re.I)),
+    ("tf32", re.compile(r"tf32|s1688", re.I)),  # after those of half precision, which name it beside s1688
+    ("fp32", re.compile(r"sgemm|scudnn|ffma|_f32f32_f32f32_|<float", re.I)),
 )  # fmt: skip
 """By the names of cuBLAS, cuDNN and CUTLASS kernels (dgemm, hgemm, sgemm; s884 and d884 are instruction shapes)."""
 
@@ -48,7 +48,7 @@ _GENERATIONS = (
 KEPLER_ENDS = 5.0
 """Libraries have kernels of Kepler (sm_3x) for Kepler alone; those of later generations run on successors, too."""
 
-_MATRIX = re.compile(r"gemm|cudnn|convolve|grad|mma", re.IGNORECASE)
+_MATRIX = re.compile(r"gemm|cudnn|convolve|grad|mma", re.I)
 _MOSTLY = 0.9
 
 
