@@ -1,6 +1,6 @@
 """A training step put together: each part from arithmetic by hand, each option from what it must change.
 
-Tests: report/memory.py, timing/capacity.py, timing/tensor_cores.py, timing/update.py, timing/with_memory.py.
+Tests: report/memory.py, timing/capacity.py, timing/tensor_cores.py, timing/with_memory.py.
 """
 
 from __future__ import annotations
