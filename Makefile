@@ -50,10 +50,9 @@ lint-types:
 lint-hardware:
 	$(BIN)/paleo-lite hardware audit
 
+# How fast, beside peers in the same run; writes README.md's tables.
 benchmark: $(STAMPS)/test
-	$(BIN)/python benchmarks/cold_start.py
-	$(BIN)/python benchmarks/trace_speed.py
-	$(BIN)/python benchmarks/sweep_speed.py
+	$(BIN)/python -m benchmarks --write README.md
 
 # Every descriptor in models/, traced anew.
 descriptors: $(STAMPS)/test
@@ -75,7 +74,7 @@ accuracy: data $(STAMPS)/test
 		printf '\n## Leave one %s out\n\n' $$split; \
 		COLUMNS=400 $(BIN)/python -m validation accuracy --data $(DATA) --split $$split --format markdown || exit 1; \
 	done >> docs/accuracy.md.new
-	for split in layers profile collectives scaling; do \
+	for split in layers profile ppp collectives scaling; do \
 		printf '\n## Predicted beside measured: %s\n\n' $$split; \
 		COLUMNS=400 $(BIN)/python -m validation accuracy --data $(DATA) --split $$split --format markdown || exit 1; \
 	done >> docs/accuracy.md.new

@@ -1,21 +1,15 @@
 """How fast `paleo-lite efficiency` reads a folder of pyprof files, beside the notebook's own pandas method.
 
-    python benchmarks/efficiency.py [FOLDER] [--repeats 3] [--jobs N]
-
-FOLDER defaults to ``surfboard/pyprof_kernels`` in the folder that ``PALEO_LITE_DATA`` names. Each contestant is a
-process of its own, from its start to its last line, run in turn; the best of the repeats counts. Memory is the peak of
-each process, added up over those that a contestant starts (forked pages that they share count more than once).
+Each contestant is a process of its own, from its start to its last line.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
+
+from .turns import Turns, run, take_turns
 
 NOTEBOOK = """
 import sys
@@ -55,77 +49,18 @@ print(frame.groupby(["batch_size", "nodes"]).mean())
 """The notebook's cells as they are, for pandas of today."""
 
 
-def tree_peak_bytes(root: int, peaks: dict[int, int]) -> None:
-    """Note the peak memory of a process and its descendants, from /proc."""
-    waiting = [root]
-    while waiting:
-        process = waiting.pop()
-        folder = Path(f"/proc/{process}")
-        try:
-            status = (folder / "status").read_text()
-            for task in (folder / "task").iterdir():
-                waiting += map(int, (task / "children").read_text().split())
-        except (OSError, ValueError):
-            continue  # it has ended
-        for line in status.splitlines():
-            if line.startswith("VmHWM:"):
-                peaks[process] = max(peaks.get(process, 0), int(line.split()[1]) * 1024)
-
-
-def run(command: list[str]) -> tuple[float, int]:
-    """Wall seconds and peak bytes of a command with all that it starts."""
-    peaks: dict[int, int] = {}
-    begin = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.05):
-            tree_peak_bytes(process.pid, peaks)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    output, errors = process.communicate()
-    seconds = time.perf_counter() - begin
-    done.set()
-    watcher.join()
-    if process.returncode:
-        sys.exit(f"{' '.join(command[:4])} ... failed:\n{errors or output}")
-    return seconds, sum(peaks.values())
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    data = Path(os.environ.get("PALEO_LITE_DATA", ""))
-    parser.add_argument("folder", nargs="?", default=str(data / "surfboard" / "pyprof_kernels"))
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--jobs", type=int)
-    chosen = parser.parse_args()
-    if not Path(chosen.folder).is_dir():
-        sys.exit(f"{chosen.folder}: no such folder; name a folder of profiles, or set PALEO_LITE_DATA")
-    ours = [sys.executable, "-m", "paleo_lite", "efficiency", chosen.folder, "--gpu", "k40m"]
+def measure(repeats: int) -> list[Turns]:
+    """One table; none without the published profiles."""
+    folder = Path(os.environ.get("PALEO_LITE_DATA", "")) / "surfboard" / "pyprof_kernels"
+    if not folder.is_dir():
+        print("no profiles to read: PALEO_LITE_DATA names no folder with surfboard/pyprof_kernels", file=sys.stderr)
+        return []
+    ours = [sys.executable, "-m", "paleo_lite", "efficiency", str(folder), "--gpu", "k40m"]
     ours += ["--group-by", "batch_size,nodes"]
-    if chosen.jobs:
-        ours += ["--jobs", str(chosen.jobs)]
-    commands = {
-        "notebook's pandas": [sys.executable, "-c", NOTEBOOK, chosen.folder],
-        "efficiency --method notebook": [*ours, "--method", "notebook"],
-        "efficiency --method steady": [*ours, "--method", "steady"],
+    contestants = {
+        "paleo-lite": run(ours),
+        "paleo-lite --method notebook": run([*ours, "--method", "notebook"]),
+        "the notebook's pandas": run([sys.executable, "-c", NOTEBOOK, str(folder)]),
     }
-    best: dict[str, tuple[float, int]] = {}
-    for _ in range(chosen.repeats):
-        for name, command in commands.items():
-            seconds, peak = run(command)
-            before = best.get(name, (float("inf"), 0))
-            best[name] = min(seconds, before[0]), max(peak, before[1])
-    base = best["notebook's pandas"][0]
-    files = sum(1 for _ in Path(chosen.folder).iterdir())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    print(f"{files} files, {cores} cores, best of {chosen.repeats}")
-    print(f"{'':30s}{'wall':>9s}{'ratio':>8s}{'peak memory':>14s}")
-    for name, (seconds, peak) in best.items():
-        print(f"{name:30s}{seconds:8.2f}s{base / seconds:7.1f}x{peak / 2**20:10.0f} MiB")
-
-
-if __name__ == "__main__":
-    main()
+    files = sum(1 for _ in folder.iterdir())
+    return [Turns(f"efficiency of {files} pyprof files", take_turns(contestants, max(repeats // 2, 1)))]

@@ -1,19 +1,12 @@
-"""Whole-network predictions per second: the broadcast on all cores, and against a loop over objects in the same run.
+"""Predictions of whole networks per second: the broadcast of a sweep on all cores, and a loop over objects on one.
 
 The loop is written as the released PALEO is: one Python object for every layer, its formulas evaluated layer by layer
-for every prediction. It counts by the same rules and gives the same seconds, which is checked. Wanted: 1,000,000
-predictions per second on two cores for roofline and calibrated, 1,000 times the loop on one, and a cost that does not
-grow with the sweep. On a machine that others use too the clock says less than the seconds that the processes got:
-both are printed, and the exit status goes by the latter for the rate and by the clock for the ratio.
-
-    python benchmarks/sweep_speed.py [largest sweep, such as 1e8]
+for every prediction. It counts by the same rules and gives the same seconds, which is checked first.
 """
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from math import isclose
@@ -21,6 +14,7 @@ from math import isclose
 import numpy as np
 
 from paleo_lite.api import default_model
+from paleo_lite.counting import count
 from paleo_lite.counting.kinds import MATRIX_KINDS, count_layer
 from paleo_lite.counting.layer import Op, see, trace_flow
 from paleo_lite.efficiency.executor import cores
@@ -36,12 +30,11 @@ from paleo_lite.timing.fitted import CalibratedModel, rates_of
 from paleo_lite.timing.models import Want
 from paleo_lite.units import PRECISION_BYTES
 
+from .turns import Turns, take_turns
+
 NETWORKS = ("alexnet", "vgg16", "resnet50", "inception_v3")
 BATCHES = 250
-WANTED_PER_S, WANTED_RATIO = 1_000_000, 1000
-PALEO_PER_S = {"alexnet": 1138, "inception_v3": 126}
-"""The released PALEO, forward, on one core of another machine."""
-
+PREDICTIONS, LOOPED = 10**6, 20
 Task = tuple[tuple[str, ...], str, str, str, int, int, bool]
 
 
@@ -67,21 +60,15 @@ def laid(networks: tuple[str, ...], number_bytes: int, first: int, last: int):
     return stacked.at(np.arange(first, last))
 
 
-def predict_block(task: Task) -> tuple[int, float]:
-    """How many predictions, and the fastest of them."""
-    networks, device, precision, name, first, last, interval = task
-    model = model_of(device, precision, name)
-    assert model is not None
-    stacked = laid(networks, PRECISION_BYTES[precision], first, last)
-    found = model.evaluate_many(stacked, Machine(device_of(device)), precision, Want(interval=interval))
-    return found.time_s.size, float(found.time_s.min())
-
-
-def predict_blocks(tasks: list[Task]) -> tuple[int, float]:
-    """Several, as one piece of work for a process: how many predictions, and the seconds of a core."""
-    begin = time.process_time()
-    made = sum(predict_block(task)[0] for task in tasks)
-    return made, time.process_time() - begin
+def predict_blocks(tasks: list[Task]) -> int:
+    """Several blocks of predictions, as one piece of work for a process: how many they were."""
+    made = 0
+    for networks, device, precision, name, first, last, interval in tasks:
+        model = model_of(device, precision, name)
+        assert model is not None
+        stacked = laid(networks, PRECISION_BYTES[precision], first, last)
+        made += model.evaluate_many(stacked, Machine(device_of(device)), precision, Want(interval=interval)).time_s.size
+    return made
 
 
 def tasks_of(size: int, platforms: list[tuple[str, str]], name: str, interval: bool) -> Iterator[Task]:
@@ -106,20 +93,6 @@ def start(platforms: list[tuple[str, str]]) -> None:
         device_of(device)
     for size in {PRECISION_BYTES[precision] for _, precision in platforms}:
         laid(NETWORKS, size, 1, 2)
-
-
-def rate(
-    pool: ProcessPoolExecutor, size: int, platforms: list[tuple[str, str]], name: str, interval: bool
-) -> tuple[int, float, float]:
-    """Predictions made, how many per second, and how many it were if nothing else ran on the cores."""
-    tasks = list(tasks_of(size, platforms, name, interval))
-    shares = max(cores(), min(len(tasks) // 8, 2000))
-    work = [part.tolist() for part in np.array_split(np.arange(len(tasks)), shares) if len(part)]
-    begin = time.perf_counter()
-    parts = list(pool.map(predict_blocks, [[tasks[index] for index in part] for part in work]))
-    wall_s = time.perf_counter() - begin
-    made = sum(number for number, _ in parts)
-    return made, made / wall_s, made / sum(core_s for _, core_s in parts) * cores()
 
 
 class LayerObject:
@@ -175,46 +148,23 @@ def loop_calibrated(network: str, device: Device, precision: str, batch_size: in
     return float((device_s**POWER + host_s**POWER) ** (1 / POWER) + values["step_s"])
 
 
-def loop_rate(loop: Callable[..., float], network: str, name: str) -> float:
-    """Predictions per second of a loop, which are checked against `predict`."""
-    device = find_device("v100-sxm2")
-    model = model_of(device.id, "fp32", name)
-    work = stack_work(network)
-    for batch_size in (1, 7):
-        one = predict(Workload(network_of(network), "fp32", batch_size).doing(work), Machine(device), model)
-        assert isclose(loop(network, device, "fp32", batch_size, model), one.time_s, rel_tol=1e-12)
-    made, begin = 0, time.perf_counter()
-    while time.perf_counter() - begin < 1.0:
-        loop(network, device, "fp32", made % 512 + 1, model)
-        made += 1
-    return made / (time.perf_counter() - begin)
-
-
 @lru_cache(None)
-def stack_work(network: str):
-    from paleo_lite.counting import count
-
+def work_of(network: str):
     return count(network_of(network).layers, "fp32")
 
 
-def broadcast_rate(pool: ProcessPoolExecutor, network: str, name: str, platforms: list[tuple[str, str]]) -> float:
-    """Predictions per second of all cores, without intervals, of one network in fp32."""
-    blocks = [
-        [
-            ((network,), device, "fp32", name, first, first + 1000, False)
-            for device, precision in platforms
-            if precision == "fp32"
-        ]
-        for first in range(1, 64_000, 1000)
-    ]
-    begin = time.perf_counter()
-    made = sum(number for number, _ in pool.map(predict_blocks, blocks))
-    return made / (time.perf_counter() - begin)
+def check_loop(loop, network: str, name: str) -> None:
+    """The loop gives what `predict` gives."""
+    device = find_device("v100-sxm2")
+    model = model_of(device.id, "fp32", name)
+    for batch_size in (1, 7):
+        workload = Workload(network_of(network), "fp32", batch_size).doing(work_of(network))
+        one = predict(workload, Machine(device), model)
+        assert isclose(loop(network, device, "fp32", batch_size, model), one.time_s, rel_tol=1e-12)
 
 
-def main() -> None:
-    """Measure and print."""
-    most = float(sys.argv[1]) if len(sys.argv) > 1 else 1e7
+def measure(repeats: int) -> list[Turns]:
+    """One table: four networks on every device in every precision, 10^6 predictions a turn."""
     platforms = sorted(
         [
             (device.id, precision)
@@ -224,41 +174,33 @@ def main() -> None:
         ],
         key=lambda platform: PRECISION_BYTES[platform[1]],  # what is counted is the same for all of one size
     )
-    kinds = [
-        ("roofline", False, "roofline"),
-        ("calibrated", False, "calibrated"),
-        ("calibrated", True, "with interval"),
-    ]
-    print(f"{', '.join(NETWORKS)} on {len(platforms)} pairs of device and precision; inference, {cores()} processes")
-    print("per second of the clock, and in brackets if nothing else ran on the cores (by the processes' own seconds)")
-    print(f"{'predictions':>14}  " + "  ".join(f"{title + ', per s':>22}" for *_, title in kinds))
-    slow = []
-    with ProcessPoolExecutor(cores(), initializer=start, initargs=(platforms,)) as pool:
-        for _ in range(2):
-            rate(pool, 10**5, platforms, "calibrated", True)
-        size = 10**3
-        while size <= most:
-            print(f"{size:>14,}", end="", flush=True)
-            for name, interval, _ in kinds:
-                _, per_s, alone = rate(pool, size, platforms, name, interval)
-                print(f"  {per_s:>13,.0f} ({alone / 1e6:5.2f}M)", end="", flush=True)
-                if size >= 10**5 and alone < WANTED_PER_S:
-                    slow.append(alone)
-            print()
-            size *= 10
-        print(f"\n{'per s':>14}  {'model':>10}  {'loop':>10}  {'broadcast':>12}  {'ratio':>8}  {'PALEO':>8}")
+    loops = {"roofline": loop_roofline, "calibrated": loop_calibrated}
+    for name, loop in loops.items():
         for network in NETWORKS:
-            for name, loop in (("roofline", loop_roofline), ("calibrated", loop_calibrated)):
-                slowly, fast = loop_rate(loop, network, name), broadcast_rate(pool, network, name, platforms)
-                paleo = PALEO_PER_S.get(network, "-")
-                print(
-                    f"{network:>14}  {name:>10}  {slowly:>10,.0f}  {fast:>12,.0f}  {fast / slowly:>8,.0f}  {paleo:>8}"
-                )
-                if fast / slowly < WANTED_RATIO:
-                    slow.append(fast / slowly)
-    print(f"\nthe loop on one core, the broadcast on {cores()}; PALEO as released, on one core of another machine")
-    sys.exit(bool(slow))
+            check_loop(loop, network, name)
+    device = find_device("v100-sxm2")
 
+    def looped(name: str) -> None:
+        for network in NETWORKS:
+            for batch_size in range(1, 1 + LOOPED):
+                loops[name](network, device, "fp32", batch_size, model_of(device.id, "fp32", name))
 
-if __name__ == "__main__":
-    main()
+    with ProcessPoolExecutor(cores(), initializer=start, initargs=(platforms,)) as pool:
+
+        def swept(name: str, interval: bool) -> None:
+            tasks = list(tasks_of(PREDICTIONS, platforms, name, interval))
+            shares = np.array_split(np.arange(len(tasks)), 8 * cores())
+            made = sum(pool.map(predict_blocks, [[tasks[index] for index in share] for share in shares]))
+            assert made >= PREDICTIONS
+
+        contestants = {
+            "calibrated, with intervals": lambda: swept("calibrated", True),
+            "calibrated": lambda: swept("calibrated", False),
+            "roofline": lambda: swept("roofline", False),
+            "calibrated, a loop over objects": lambda: looped("calibrated"),
+            "roofline, a loop over objects": lambda: looped("roofline"),
+        }
+        seconds = take_turns(contestants, repeats)
+    amount = {name: LOOPED * len(NETWORKS) if "loop" in name else PREDICTIONS for name in contestants}
+    what = f"{', '.join(NETWORKS)}: predictions a second, on {cores()} cores, the loop on one"
+    return [Turns(what, seconds, amount, unit="/s", wanted={"calibrated, a loop over objects": 1000})]

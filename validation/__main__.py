@@ -91,6 +91,19 @@ def _profiles(asked: Asked) -> Truth:
     return rows, lambda: profile_validation_page(rows), lambda: profile_pairs(rows)
 
 
+def _ppp(asked: Asked) -> Truth:
+    """Profiles at another batch size, by another loader or on more nodes, predicted by one PPP."""
+    from .profiles.page import carried_page, carried_pairs
+    from .profiles.ppp import carry
+    from .profiles.published import PROFILE_SETS
+
+    wanted = [known for known in PROFILE_SETS if asked.wants(known.gpu, known.precision)]
+    if not wanted:
+        raise asked.nothing()
+    rows = [row for known in wanted for row in carry(asked.data, known)]
+    return rows, lambda: carried_page(rows), lambda: carried_pairs(rows)
+
+
 def _collectives(asked: Asked) -> Truth:
     """Collectives between devices: message sizes and numbers of workers."""
     from .collectives.hold_out import validate_collectives
@@ -125,6 +138,7 @@ SPLITS: dict[str, Callable[[Asked], Truth]] = {
     **dict.fromkeys(STEP_SPLITS, _steps),
     "layers": _layers,
     "profile": _profiles,
+    "ppp": _ppp,
     "collectives": _collectives,
     "scaling": _scaling,
 }

@@ -32,9 +32,14 @@ def features_for(measurement: Measurement) -> Features:
     m = measurement
     key = (m.network, m.image_size, m.precision, m.phase, m.batch_size)
     if key not in _features:
-        workload = _counted(m.network, m.image_size, m.precision).but(phase=m.phase, batch_size=m.batch_size)
-        _features[key] = merge_alike(features_of(workload))
+        _features[key] = merge_alike(features_of(workload_of(m)))
     return _features[key]
+
+
+def workload_of(measurement: Measurement) -> Workload:
+    """The step that was measured."""
+    m = measurement
+    return _counted(m.network, m.image_size, m.precision).but(phase=m.phase, batch_size=m.batch_size)
 
 
 @lru_cache(maxsize=256)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -153,3 +153,32 @@ def medians(measurements: list[Measurement]) -> list[Measurement]:
         middle = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
         merged.append(msgspec.structs.replace(step, time_s=middle))
     return sorted(merged)
+
+
+class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a calibration was learnt from; `inputs` are file names with the SHA-256 of their content."""
+
+    points: int
+    networks: list[str]
+    phases: list[str]
+    sources: list[str]
+    inputs: list[str] = []
+    date: str = ""
+    version: str = ""
+
+
+def provenance_of(
+    measurements: Sequence[Measurement], inputs: Sequence[Path] = (), date: str = "", version: str = ""
+) -> Provenance:
+    """What these measurements are, and the files that they stood in."""
+    import hashlib  # 4 ms that reading a calibration does without
+
+    return Provenance(
+        points=len(measurements),
+        networks=sorted({m.network for m in measurements}),
+        phases=sorted({m.phase for m in measurements}),
+        sources=sorted({m.source for m in measurements if m.source}),
+        inputs=[f"{path.name} sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in inputs],
+        date=date,
+        version=version,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import numpy as np
@@ -14,13 +14,15 @@ from ..errors import BadFile, CalibrationFailed, MissingExtra, UnknownName
 from ..files import read_typed, shipped, write_aside
 from ..timing.calibrated import NAMES, PARAMETERS
 from ..timing.fitted import CalibratedModel
+from ..timing.models import PppModel
 from ..timing.terms import QUANTILES
+from .measurements import Measurement, Provenance, provenance_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .fit import Fit
-    from .measurements import Measurement
+    from .ppp import PppCalibration
 
     Floats = NDArray[np.float64]
 
@@ -47,18 +49,6 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     high: float
     unit: str
     moved: float
-
-
-class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a calibration was learnt from; `inputs` are file names with the SHA-256 of their content."""
-
-    points: int
-    networks: list[str]
-    phases: list[str]
-    sources: list[str]
-    inputs: list[str] = []
-    date: str = ""
-    version: str = ""
 
 
 class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -101,6 +91,17 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         return CalibratedModel(self.label, theta, _matrix(self.covariance), self.scatter)
 
 
+class _Head(msgspec.Struct):
+    """What tells how the rest of a file is to be read."""
+
+    format: int
+    time_model: str = CalibratedModel.name
+
+
+AnyCalibration: TypeAlias = "Calibration | PppCalibration"
+"""What a calibration's file may hold; each has a device, a precision, a provenance, a label and a `model`."""
+
+
 def make_calibration(
     device: str,
     precision: str,
@@ -113,8 +114,6 @@ def make_calibration(
     version: str = "",
 ) -> Calibration:
     """A calibration from a fit; `measurements` in the order of the fit's residuals."""
-    import hashlib  # 4 ms that reading a calibration does without
-
     deviations = np.sqrt(np.diag(fit.covariance))
     reach = QUANTILES[0.9]
     parameters = {
@@ -132,15 +131,7 @@ def make_calibration(
         f"{m.network}, batch {m.batch_size}, {m.phase}: measured {m.time_s * 1e3:.4g} ms, fitted {math.exp(r) - 1:+.1%}"
         for m, r in ((measurements[i], float(fit.residuals[i])) for i in furthest)
     ]
-    provenance = Provenance(
-        points=len(measurements),
-        networks=sorted({m.network for m in measurements}),
-        phases=sorted({m.phase for m in measurements}),
-        sources=sorted({m.source for m in measurements if m.source}),
-        inputs=[f"{path.name} sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in inputs],
-        date=date,
-        version=version,
-    )
+    provenance = provenance_of(measurements, inputs, date, version)
     covariance = [" ".join(f"{value:.4g}" for value in row) for row in fit.covariance.tolist()]
     error = None if held_out_error is None else round(held_out_error, 4)
     return Calibration(
@@ -152,7 +143,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def write_calibration(calibration: Calibration, path: Path, force: bool = False) -> None:
+def write_calibration(calibration: AnyCalibration, path: Path, force: bool = False) -> None:
     """Write a calibration; the file appears whole or not at all.
 
     Raises
@@ -169,17 +160,22 @@ def write_calibration(calibration: Calibration, path: Path, force: bool = False)
     write_aside(path, b"# Fitted by paleo-lite calibrate; every parameter is explained in docs/model.md.\n" + text)
 
 
-def read_calibration(path: Path) -> Calibration:
-    """Read a calibration.
+def read_calibration(path: Path) -> AnyCalibration:
+    """Read a calibration: of all parameters, or of a PPP alone.
 
     Raises
     ------
     BadFile
         If it is malformed, incomplete or of a newer format; the message names file and field.
     """
+    head = read_typed(path, _Head, "calibration", _BYTES_AT_MOST)
+    if head.format != FORMAT:
+        raise BadFile(f"{path}: format is {head.format}, this version of paleo-lite reads {FORMAT}")
+    if head.time_model == PppModel.name:
+        from .ppp import PppCalibration, check_ppp
+
+        return check_ppp(read_typed(path, PppCalibration, "calibration", _BYTES_AT_MOST), path)
     found = read_typed(path, Calibration, "calibration", _BYTES_AT_MOST)
-    if found.format != FORMAT:
-        raise BadFile(f"{path}: format is {found.format}, this version of paleo-lite reads {FORMAT}")
     missing = [name for name in NAMES if name not in found.parameters]
     if missing:
         raise BadFile(f"{path}: parameters: {', '.join(missing)} missing")
@@ -204,7 +200,7 @@ def shipped_calibrations() -> dict[str, Path]:
     return {path.stem: path for path in sorted(shipped("calibrations").glob("*.toml"))}
 
 
-def find_calibration(name: str) -> Calibration:
+def find_calibration(name: str) -> AnyCalibration:
     """A calibration by its path or shipped name.
 
     Raises

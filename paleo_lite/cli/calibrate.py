@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -13,11 +14,13 @@ from ..calibration.calibrate import held_out_error, measurements_of
 from ..calibration.measurements import TEMPLATE, is_measurements, read_measurements
 from ..calibration.pool import pool_prior
 from ..calibration.store import make_calibration, write_calibration
-from ..hardware import find_device
+from ..hardware import Machine, find_device
 from ..networks import find_network
 from ..report.calibrations import calibration_page
+from ..timing.fitted import CalibratedModel
+from ..timing.models import PppModel
 from . import options
-from .command import Answer, command
+from .command import Answer, chart_of, command
 from .options import Printing
 
 
@@ -26,6 +29,10 @@ from .options import Printing
 @options.gpu(required=False, text="Device that was measured.")
 @options.precision
 @click.option("--network", metavar="NETWORK", help="What was profiled; needed for profiles.")
+@click.option(
+    "--time-model", type=click.Choice([CalibratedModel.name, PppModel.name]), default=CalibratedModel.name,
+    show_default=True, help="What to learn: all parameters, or PALEO's one, the platform percent of peak.",
+)  # fmt: skip
 @options.batch_size(None, "Only profiles of this batch size.")
 @options.name_pattern
 @options.output("The TOML to write.")
@@ -33,11 +40,15 @@ from .options import Printing
 @click.option("--date", default="", cls=Printing, help="When it was measured, for the record.")
 @click.option("--template", is_flag=True, cls=Printing, help="Print a measurements CSV to fill in.")
 @options.hardware_files
+@click.pass_context
 def calibrate(
+    ctx: click.Context,
+    /,
     paths: tuple[Path, ...],
     gpu: str | None,
     precision: str,
     network: str | None,
+    time_model: str,
     batch_size: int | None,
     name_pattern: str | None,
     output: Path | None,
@@ -55,6 +66,7 @@ def calibrate(
       paleo-lite calibrate --template > measured.csv
       paleo-lite calibrate measured.csv --gpu k40m --precision fp32 -o k40m.toml
       paleo-lite calibrate run_*.gzip --gpu k40m --network resnet50 -o k40m.toml
+      paleo-lite calibrate run_*.gzip --gpu k40m --network resnet50 --time-model ppp
       paleo-lite predict vgg16 --gpu k40m --calibration k40m.toml
     """
     if template:
@@ -66,25 +78,39 @@ def calibrate(
     device = find_device(gpu, hardware_files)
     tables = [path for path in paths if is_measurements(path)]
     profiles = [path for path in paths if path not in tables]
-    everything = [row for path in tables for row in read_measurements(path)]
+    everything = [step for path in tables for step in read_measurements(path)]
     files = list(tables)
     if profiles:
         if network is None:
             raise click.UsageError(f"{profiles[0]} is not a measurements CSV: for profiles give --network")
         options.need_pyarrow()
-        from ..calibration.from_profiles import measure_profiles
         from ..efficiency.files import find_files
+
+        files += find_files(profiles)
+    record: dict[str, Any] = {"inputs": files, "date": date, "version": __version__}
+    if time_model == PppModel.name:
+        from ..calibration.ppp import calibrate_ppp
+        from ..report.ppp import ppp_page
+
+        if chart_of(ctx) is not None:
+            raise click.UsageError("--plot draws the fit of all parameters, not of a PPP: leave it or --time-model out")
+        steps = measurements_of(everything, device, precision, hardware_files) if everything else []
+        found = calibrate_ppp(
+            steps, profiles, Machine(device), precision, network, batch_size, name_pattern, **record
+        )  # fmt: skip
+        if output is not None:
+            write_calibration(found, output, force)
+        return Answer(lambda: msgspec.to_builtins(found), lambda: ppp_page(found))
+    if profiles and network is not None:
+        from ..calibration.from_profiles import measure_profiles
 
         network = find_network(network).name
         everything += measure_profiles(profiles, device.id, network, precision, batch_size, name_pattern)
-        files += find_files(profiles)
     chosen = measurements_of(everything, device, precision, hardware_files)
     prior = pool_prior(device, precision)
     measurements, fit = fit_device(chosen, device, precision, prior)
     error = held_out_error(measurements, device, precision, prior)
-    made = make_calibration(
-        device.id, precision, measurements, fit, held_out_error=error, inputs=files, date=date, version=__version__
-    )
+    made = make_calibration(device.id, precision, measurements, fit, held_out_error=error, **record)
     if output is not None:
         write_calibration(made, output, force)
 

@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from ..calibration.store import find_calibration, read_calibration, shipped_calibrations
-from ..report.calibrations import calibration_page, calibrations_page
+from ..report.calibrations import calibrations_page, page_of
 from .command import Answer, AnswerCommand
 
 
@@ -27,4 +27,4 @@ def list_calibrations() -> Answer:
 def show_calibration(calibration: str) -> Answer:
     """Show every parameter of CALIBRATION (a name or a file), its interval and what would narrow it."""
     found = find_calibration(calibration)
-    return Answer(lambda: msgspec.to_builtins(found), lambda: calibration_page(found))
+    return Answer(lambda: msgspec.to_builtins(found), lambda: page_of(found))

@@ -87,9 +87,10 @@ def _beside(
     paths: tuple[Path, ...], name_pattern: str | None, top: int | None, network: str, *, gpu: str | None,
     batch_size: int | None, **question: Any,
 ) -> Answer:  # fmt: skip
+    from ..calibration.beside import lay_beside
     from ..efficiency.by_kind import measure_passes
     from ..profiles.detect import open_profile
-    from ..report.predicted import lay_beside, predicted_page
+    from ..report.predicted import predicted_page
 
     if gpu is None or len(paths) != 1:
         raise BadValue("--predict takes one profile and the device it was taken on: --gpu DEVICE")

@@ -99,15 +99,16 @@ def profile_sources(path: Path, device: Device, hardware_files: Sequence[Path]) 
 
 
 def used_calibration(prediction: Prediction, name: str | None) -> Calibration | None:
-    """The calibration of a prediction; None where its model is another, or pooled from other devices."""
-    from ..calibration.store import find_calibration
+    """The calibration of a prediction; None where its model is another, a PPP's, or pooled from other devices."""
+    from ..calibration.store import Calibration, find_calibration
 
     if not prediction.model.label:
         return None
     try:
-        return find_calibration(name or f"{prediction.device.id}-{prediction.precision}")
+        found = find_calibration(name or f"{prediction.device.id}-{prediction.precision}")
     except UnknownName:  # of none, it was pooled
         return None
+    return found if isinstance(found, Calibration) else None
 
 
 def _shipped_calibration(calibration: Calibration) -> Path:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 
-from ..calibration.store import Calibration
+from ..calibration.store import AnyCalibration, Calibration
 from ..calibration.validate import Point, Row, explain
 from ..units import format_si
 from .sheet import Column, Page, Sheet
+
+
+def page_of(calibration: AnyCalibration) -> Page:
+    """The page of whatever a calibration's file holds."""
+    if isinstance(calibration, Calibration):
+        return calibration_page(calibration)
+    from .ppp import ppp_page
+
+    return ppp_page(calibration)
 
 
 def calibration_page(calibration: Calibration) -> Page:
@@ -71,14 +80,14 @@ def _help(name: str) -> str:
     return _HELP.get(name, "more networks that spend their time there")
 
 
-def calibrations_page(calibrations: dict[str, Calibration]) -> Page:
+def calibrations_page(calibrations: Mapping[str, AnyCalibration]) -> Page:
     """All shipped calibrations, a line each."""
     rows = [
         {
             "name": name,
             "points": found.provenance.points,
             "phases": ", ".join(found.provenance.phases),
-            "held_out_error": found.held_out_error,
+            "held_out_error": getattr(found, "held_out_error", None),
             "sources": ", ".join(found.provenance.sources),
         }
         for name, found in calibrations.items()

@@ -12,12 +12,12 @@ import numpy as np
 from ..errors import BadValue, UnknownName
 from ..hardware import Machine
 from .terms import Terms
+from .workload import Workload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .broadcast import Laid
-    from .workload import Workload
 
     Seconds = NDArray[np.float64]
 
@@ -106,7 +106,7 @@ class Times(NamedTuple):
 class TwoTerms:
     """What models have in common that need nothing but the seconds of arithmetic and of memory traffic at peak."""
 
-    label: ClassVar[str] = ""
+    label: str = ""
     ppp: float | None = None
     is_forecast: ClassVar[bool] = False
     needs_bytes: ClassVar[bool] = False
@@ -117,6 +117,10 @@ class TwoTerms:
         """Seconds of each layer from the seconds of its arithmetic and of its memory traffic at peak, any shape."""
         raise TypeError(f"{type(self).__name__} does not say how its two terms make a time")
 
+    def deviation(self, workload: Workload) -> float | None:
+        """Standard deviation of the logarithm of a time; None for models that do not say."""
+        return None
+
     def evaluate(self, workload: Workload, machine: Machine) -> Terms:
         """See `TimeModel.evaluate`: products against the peak, all other arithmetic against the vector units."""
         work, phase, batch = workload.work, workload.phase, workload.batch_size
@@ -125,7 +129,13 @@ class TwoTerms:
         other_per_s = machine.vector_peak(workload.precision).per_s if workload.has_layers else per_s
         compute_s = work.counts_by_pass(phase, batch) / np.where(multiplies, per_s, other_per_s)
         memory_s = work.column("bytes", phase, batch) / machine.bandwidth_bytes_per_s
-        return Terms(workload.passes, compute_s, memory_s, self.time_s(compute_s, memory_s))
+        return Terms(
+            workload.passes,
+            compute_s,
+            memory_s,
+            self.time_s(compute_s, memory_s),
+            deviation=self.deviation(workload),
+        )
 
     def evaluate_many(self, laid: Laid, machine: Machine, precision: str, want: Want) -> Times:
         """See `TimeModel.evaluate_many`."""
@@ -150,20 +160,33 @@ class PeakModel(TwoTerms, msgspec.Struct, frozen=True):
         return compute
 
 
+MOST = 3.0
+"""A PPP above this is questioned. Winograd's F(4x4, 3x3) saves a factor of 4 in multiplications, 2 to 3 in all FLOPs
+(Lavin and Gray 2016), and no platform reaches all of that."""
+
+
 class PppModel(TwoTerms, msgspec.Struct, frozen=True):
     """PALEO (Qi et al. 2017, eq. 2 and section 4.3): (FLOPs / peak + bytes / bandwidth) / PPP.
 
-    With `overlap` the layer's memory traffic hides behind its arithmetic, or the other way round.
+    With `overlap` the layer's memory traffic hides behind its arithmetic, or the other way round. A PPP that was fitted
+    has a `label`, and knows how far it is off (`deviation_of`); of one that was typed in nothing is known.
     """
 
     name: ClassVar[str] = "ppp"
     is_forecast: ClassVar[bool] = True
     ppp: float
     overlap: bool = False
+    label: str = ""
+    deviation_of: Callable[[Workload], float] | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not (isinstance(self.ppp, (int, float)) and math.isfinite(self.ppp) and self.ppp > 0):
             raise BadValue(f"the PPP must be a number above 0 (a share of peak, such as 0.62), not {self.ppp!r}")
+
+    def deviation(self, workload: Workload) -> float | None:
+        """See `TwoTerms.deviation`."""
+        return None if self.deviation_of is None else self.deviation_of(workload)
 
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
         """Sum of the two over the PPP; with overlap the larger."""
@@ -173,7 +196,7 @@ class PppModel(TwoTerms, msgspec.Struct, frozen=True):
     def formula(self, compute: str = "FLOPs / peak", memory: str = "bytes / bandwidth") -> str:
         """Sum or larger of the two, over the PPP."""
         joined = f"max({compute}, {memory})" if self.overlap else f"({compute} + {memory})"
-        return f"{joined} / {self.ppp:g}"
+        return f"{joined} / {self.ppp:.4g}"
 
 
 class RooflineModel(TwoTerms, msgspec.Struct, frozen=True):
@@ -195,6 +218,15 @@ class RooflineModel(TwoTerms, msgspec.Struct, frozen=True):
         return f"max({compute}, {memory})"
 
 
+def _typed_ppp(ppp: float, overlap: bool = False) -> PppModel:
+    """A PPP that somebody typed in; one that looks like percent is questioned."""
+    model = PppModel(ppp, overlap)
+    if ppp <= MOST:
+        return model
+    doubt = f"a PPP of {ppp:g} is {ppp:g} times the peak: for {ppp:g} percent say {ppp / 100:g}"
+    return msgspec.structs.replace(model, notes=(doubt,))
+
+
 class Entry(NamedTuple):
     """A model of the list.
 
@@ -212,7 +244,7 @@ class Entry(NamedTuple):
 
 TIME_MODELS: dict[str, Entry] = {
     "peak": Entry(PeakModel),
-    "ppp": Entry(PppModel, ("ppp", "overlap")),
+    "ppp": Entry(_typed_ppp, ("ppp", "overlap")),
     "roofline": Entry(RooflineModel),
     "calibrated": Entry(None),
 }

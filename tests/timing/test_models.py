@@ -54,6 +54,11 @@ def test_a_model_by_name_or_by_what_is_given(name: str | None, ppp: float | None
     assert isinstance(find_model(name, ppp, overlap), kind)
 
 
+def test_a_ppp_that_looks_like_percent_is_questioned() -> None:
+    assert find_model("ppp", 62).notes == ("a PPP of 62 is 62 times the peak: for 62 percent say 0.62",)
+    assert find_model("ppp", 1.4).notes == ()  # a faster algorithm looks like this
+
+
 @pytest.mark.parametrize("ppp", [0, -0.5, float("nan"), float("inf"), "fast", None])
 def test_an_impossible_ppp_is_refused(ppp: object) -> None:
     with pytest.raises(BadValue, match="PPP"):

@@ -107,7 +107,7 @@ def validate_profiles(paths: Iterable[Path], gpu: str, network: str, precision: 
     found = find_network(network)
     device = find_device(gpu)
     sizes: dict[int, list[PassTimes]] = defaultdict(list)
-    for path, times in sorted(run_files(find_files(paths), partial(_examine, network=found.name)), key=_first):
+    for path, times in sorted(run_files(find_files(paths), partial(examine, network=found.name)), key=_first):
         if isinstance(times, str):
             raise BadProfile(times)
         if times is not None:
@@ -167,7 +167,7 @@ def _first(pair: tuple[Path, object]) -> Path:
     return pair[0]
 
 
-def _examine(path: Path, network: str) -> PassTimes | str | None:
+def examine(path: Path, network: str) -> PassTimes | str | None:
     """Times of a profile; None of another network's; in words why it cannot be read."""
     try:
         told = parse_name(path.name)

@@ -11,6 +11,7 @@ from paleo_lite.report.sheet import Column, Page, Sheet
 from paleo_lite.units import format_si
 
 from .hold_out import ProfileRow
+from .ppp import Carried
 
 
 def profile_validation_page(rows: Sequence[ProfileRow]) -> Page:
@@ -58,3 +59,49 @@ def profile_pairs(rows: Iterable[ProfileRow]) -> list[Pair]:
              (row.low_s, row.high_s))
         for row in rows
     ]  # fmt: skip
+
+
+def carried_page(rows: Sequence[Carried]) -> Page:
+    """How far a PPP and a calibration carry, from some profiles to others."""
+    sheet = Sheet(
+        "One PPP beside the calibrated model",
+        [
+            Column("fitted_to", "fitted to", left=True),
+            Column("predicted", "predicted", left=True),
+            Column("phase", "pass", left=True),
+            Column("batch_size", "batch\nsize"),
+            Column("measured_s", "measured", lambda value: format_si(value, "s")),
+            Column("ppp", "PPP\noff by", lambda value: f"{value:+.1%}"),
+            Column("ppp_inside", "inside\n90 %", lambda value: "yes" if value else "no"),
+            Column("calibrated", "calibrated\noff by", lambda value: f"{value:+.1%}"),
+            Column("calibrated_inside", "inside\n90 %", lambda value: "yes" if value else "no"),
+        ],
+        _side_by_side(rows),
+    )
+    facts = []
+    for model in dict.fromkeys(row.model for row in rows):
+        own = [row for row in rows if row.model == model]
+        error = sum(abs(row.error) for row in own) / len(own)
+        inside = sum(row.low_s <= row.measured_s <= row.high_s for row in own)
+        facts.append((model, f"{error:.1%} mean absolute error, {inside} of {len(own)} in their 90 % interval"))
+    return Page("a model fitted to some profiles predicts others", facts, [sheet], (), sheet)
+
+
+def _side_by_side(rows: Sequence[Carried]) -> list[dict[str, object]]:
+    """A row for each step, with what every model says of it."""
+    steps: dict[tuple[object, ...], dict[str, object]] = {}
+    for row in rows:
+        key = row.fitted_to, row.predicted, row.phase, row.batch_size
+        step = steps.setdefault(key, msgspec.to_builtins(row))
+        step |= {row.model: row.error, f"{row.model}_inside": row.low_s <= row.measured_s <= row.high_s}
+    return list(steps.values())
+
+
+def carried_pairs(rows: Iterable[Carried]) -> list[Pair]:
+    """Passes as points of a chart, by model."""
+    return [
+        Pair(
+            f"{row.predicted} from {row.fitted_to}", row.model, row.measured_s, row.predicted_s, (row.low_s, row.high_s)
+        )
+        for row in rows
+    ]

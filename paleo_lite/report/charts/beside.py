@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...calibration.beside import MEASURED_PASSES, PredictedBeside
 from ...efficiency.compare import Comparison
 from ...units import format_si
-from ..predicted import PredictedBeside
 from .render import altair, time_unit, values
 from .theme import SERIES
 
 BARS_AT_MOST = 20
 """Pairs of bars, those that differ most; of kinds of layers there are fewer anyway."""
-
-_PASSES = ("forward", "backward", "update")
 
 Row = tuple[str, float | None, float | None]
 """A name, and the seconds of either side; None where a side has nothing of it."""
@@ -37,7 +35,7 @@ def predicted_chart(beside: PredictedBeside) -> Any:
     prediction = beside.prediction
     passes = [
         (part, [(row.name, row.measured_s, row.predicted_s) for row in beside.kinds if row.part == part])
-        for part in _PASSES
+        for part in MEASURED_PASSES
     ]
     title = f"{prediction.network} on {prediction.device.name}, {prediction.phase}, batch {prediction.batch_size}"
     subtitle = (

@@ -1,12 +1,15 @@
-"""A prediction beside measured passes: which layers meet which operations."""
+"""A prediction beside measured passes: which layers meet which operations.
+
+Tests: report/predicted.py.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from paleo_lite.api import predict
+from paleo_lite.calibration.beside import kind_of_layer, lay_beside
 from paleo_lite.efficiency.by_kind import PassTimes
-from paleo_lite.report.predicted import kind_of_layer, lay_beside
 
 
 def measured(seconds, layers=None, has_ops=True):

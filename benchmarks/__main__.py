@@ -1,0 +1,54 @@
+"""Every benchmark of speed, or those that are named: ``python -m benchmarks [NAME...] [--repeats N] [--write PAGE]``.
+
+Prints Markdown tables of medians, spreads and ratios with the processor they are of, and writes them between the marks
+of a page. Ends with 1 where something is not as fast as wanted, and says what.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+
+from .turns import machine
+
+NAMES = ("cold_start", "sweep_speed", "trace_speed", "chrome_trace", "efficiency", "fit_speed")
+BEGIN, END = "<!-- benchmarks: written by make benchmark -->", "<!-- end of benchmarks -->"
+
+
+def written(page: str, tables: str) -> str:
+    """The page with other tables between its marks."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"the page has no lines {BEGIN!r} and {END!r}, between which the tables go")
+    return f"{before}{BEGIN}\n{tables}\n{END}{after}"
+
+
+def main() -> int:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all, unless named")
+    parser.add_argument("--repeats", type=int, default=5, help="turns of a slow contestant; quick ones take more")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="a page with the two marks")
+    asked = parser.parse_args()
+    if unknown := set(asked.names) - set(NAMES):
+        parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(NAMES)}")
+    if asked.repeats < 1:
+        parser.error(f"--repeats must be 1 or more, not {asked.repeats}")
+    tables, missed = [f"On {machine()}:"], []
+    print(tables[0], flush=True)
+    for name in asked.names or NAMES:
+        for turns in importlib.import_module(f"benchmarks.{name}").measure(asked.repeats):
+            tables.append(turns.markdown())
+            missed += turns.missed()
+            print(f"\n{tables[-1]}", flush=True)
+    for sentence in missed:
+        print(f"\nslower than wanted: {sentence}")
+    if asked.write:
+        asked.write.write_text(written(asked.write.read_text(), "\n\n".join(tables)))
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
