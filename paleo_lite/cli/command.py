@@ -83,13 +83,13 @@ def _show(answer: Answer, style: str) -> None:
 
         click.echo(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
     elif answer.document is not None:
-        from ..report.sheet import show_page
+        from ..report.terminal import show_document
 
         document = answer.document()
         if isinstance(document, str):
             click.echo(document)
         else:
-            show_page(document, style, sys.stdout)
+            show_document(document, style, sys.stdout)
     for failure in answer.failures:
         click.echo(f"paleo-lite: {failure}", err=True)
 

@@ -12,7 +12,7 @@ from ..errors import BadFile, BadValue, PaleoError
 from . import options
 
 if TYPE_CHECKING:
-    from ..report.page.document import Report
+    from ..report.document import Document
 
 _OF_A_PROFILE = frozenset(
     ("profile", "gpu", "precision", "name_pattern", "program", "hardware_files", "output", "force", "network")
@@ -101,7 +101,7 @@ def _refuse(ctx: click.Context, names: Any, why: str) -> None:
             raise BadValue(f"{option.opts[0]} {why}")
 
 
-def _of_profile(ctx: click.Context, asked: dict[str, Any]) -> Report:
+def _of_profile(ctx: click.Context, asked: dict[str, Any]) -> Document:
     from ..hardware import find_device
 
     others = {option.name for option in ctx.command.params} - _OF_A_PROFILE
@@ -144,7 +144,7 @@ def _of_profile(ctx: click.Context, asked: dict[str, Any]) -> Report:
     )
 
 
-def _of_network(ctx: click.Context, asked: dict[str, Any]) -> Report:
+def _of_network(ctx: click.Context, asked: dict[str, Any]) -> Document:
     from ..api import predict, resolve
     from ..calibration.alternatives import try_alternatives
     from ..report.page.prediction import prediction_report

@@ -45,7 +45,7 @@ def profile_view(view: View) -> None:
         return
     page = kernels_page(answer.kernels, None)
     title = f"{name} on {device.name}"
-    st.markdown(f"**{plain(page.headline.replace(answer.kernels.path, title))}**")
+    st.markdown(f"**{plain(page.title.replace(answer.kernels.path, title))}**")
     _efficiency(answer.efficiency)
     left, right = st.columns(2)
     with left:
@@ -59,8 +59,8 @@ def profile_view(view: View) -> None:
         st.info(plain(timeline.why))
     else:
         show_chart(lambda: timeline_chart(timeline, "What ran when"))
-    for sheet in page.sheets:
-        show_long_table(sheet)
+    for table in page.tables:
+        show_long_table(table)
     download(page, "kernels")
     say_facts(page.facts)
     say_notes(page.notes)
@@ -80,8 +80,8 @@ def _efficiency(answer: object) -> None:
         st.info(plain(answer.why))
         return
     page = efficiency_page(answer)  # type: ignore[arg-type]
-    st.markdown(plain(page.headline))
+    st.markdown(plain(page.title))
     # There is one profile, and its name stands above.
-    show_each([msgspec.structs.replace(sheet, columns=[column for column in sheet.columns if column.key != "file"])
-               for sheet in page.sheets])  # fmt: skip
+    show_each([msgspec.structs.replace(table, columns=[column for column in table.columns if column.key != "file"])
+               for table in page.tables])  # fmt: skip
     say_notes(page.notes)
