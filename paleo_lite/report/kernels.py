@@ -27,10 +27,10 @@ def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time"
     rows = [row.to_dict() for row in _ordered(report.kernels, order)]
     shown = rows if top is None else rows[:top]
     title = "Kernels" if len(shown) == len(rows) else f"Kernels, {len(shown)} of {len(rows)}"
-    tables = [Table(f"{title}, by {order}", _columns(report), shown, _foot(report))]
+    tables = [Table(f"{title}, by {order}", _columns(report), shown, _foot(report), sortable=True, filterable=True)]
     if report.time_s is not None:
         classes = [{**row, "meaning": CLASSES.get(row["class"])} for row in report.by_class()]
-        tables.insert(0, Table("By class", _class_columns(), classes))
+        tables.insert(0, Table("By class", _class_columns(), classes, sortable=True))
     tables += _metric_tables(report)
     return Document(
         title=_headline(report),

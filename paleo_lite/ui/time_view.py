@@ -22,7 +22,6 @@ from .show import (
     say_failed,
     say_notes,
     show_chart,
-    show_each,
     show_long_table,
     show_table,
 )
@@ -88,7 +87,8 @@ def _explain(view: View, answer: Prediction) -> None:
     st.markdown("**What it was computed from**")
     say_facts(page.facts)
     if answer.memory is not None:
-        show_each(memory_tables(answer.memory, by_part=True))
+        for table in memory_tables(answer.memory, by_part=True):
+            show_table(table)
     say_notes(page.notes)
     st.markdown("The same in a terminal:")
     st.code(view.predict_command(view.device), language="bash", wrap_lines=True)

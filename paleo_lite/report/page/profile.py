@@ -130,7 +130,7 @@ def _time(kernels: KernelReport, page: Document, timeline: Timeline | str) -> Do
     content: list[Chart | Table | str] = []
     if kernels.time_s is not None:
         content.append(drawn("Shares of the classes of kernels.", lambda: class_chart(kernels, "Classes of kernels")))
-        content += [table.but(sortable=True) for table in page.tables if table.title == "By class"]
+        content += [table for table in page.tables if table.title == "By class"]
     if isinstance(timeline, str):
         content.append(f"No timeline: {timeline}")
     else:
@@ -187,7 +187,7 @@ def _told(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> list[Col
 
 
 def _kernels(kernels: KernelReport, page: Document) -> Document:
-    tables = [t.but(sortable=True, filterable=True) for t in page.tables if t.title.startswith("Kernels")]
+    tables = [table for table in page.tables if table.title.startswith("Kernels")]
     return Document(all_of(len(kernels.kernels), "kernel"), content=tables, notes=page.notes, name="kernels")
 
 
