@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .calibration.store import Calibration
-    from .scaling.job import Settings
-    from .scaling.table import ScaleTable
+    from .distributed.job import Settings
+    from .distributed.table import ScaleTable
     from .timing.options import TrainingOptions
 
 
@@ -286,11 +286,11 @@ def scale(
         Samples per worker for weak scaling (32 without one), of all workers for strong (32 for each of the most).
     scaling : {"weak", "strong"}
     strategy : str
-        One of `paleo_lite.scaling.strategies.STRATEGIES`.
+        One of `paleo_lite.distributed.strategies.STRATEGIES`.
     advise : bool
         Try every strategy and collective on the one number of workers, best first.
     settings : Settings, optional
-        Collective, buckets, gradient precision: `paleo_lite.scaling.job.Settings`.
+        Collective, buckets, gradient precision: `paleo_lite.distributed.job.Settings`.
     training : TrainingOptions, optional
         Optimizer, mixed precision, checkpointing, accumulation.
     ppp_comm : float, optional
@@ -315,7 +315,7 @@ def scale(
     >>> import paleo_lite as pl
     >>> pl.scale("resnet50", gpu="k80-die", link="ethernet20", workers="1,2,4,...,128")[-1].speedup  # doctest: +SKIP
     """
-    from .scaling.run import Request, run
+    from .distributed.run import Request, run
     from .timing.options import TrainingOptions
 
     asked: dict[str, Any] = dict(question)

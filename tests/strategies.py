@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from paleo_lite.counting import CONSTANT, INPUT, KINDS, Layer
-from paleo_lite.scaling.collectives import COLLECTIVES, LinkRate
-from paleo_lite.scaling.feeding import Feeding, Store
+from paleo_lite.distributed.collectives import COLLECTIVES, LinkRate
+from paleo_lite.input_pipeline.feeding import Feeding, Store
 from paleo_lite.timing import PeakModel, PppModel, RooflineModel
 
 costly = settings(max_examples=max(1, settings().max_examples // 10))

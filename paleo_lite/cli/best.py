@@ -9,8 +9,8 @@ import msgspec
 
 from ..errors import BadValue
 from ..report.sweep import best_page
-from ..scaling.sweeps.best import FRONT_AT_MOST, find_best
-from ..scaling.sweeps.space import parse_names
+from ..sweeps.best import FRONT_AT_MOST, find_best
+from ..sweeps.space import parse_names
 from .command import Answer, chart_of, command
 from .options import WHOLE, Printing
 

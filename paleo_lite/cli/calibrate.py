@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -13,14 +12,16 @@ from ..calibration.calibrate import calibrate as fit_device
 from ..calibration.calibrate import held_out_error, measurements_of
 from ..calibration.measurements import TEMPLATE, is_measurements, read_measurements
 from ..calibration.pool import pool_prior
+from ..calibration.ppp import calibrate_ppp
 from ..calibration.store import make_calibration, write_calibration
+from ..errors import BadValue
 from ..hardware import Machine, find_device
 from ..networks import find_network
 from ..report.calibrations import calibration_page
-from ..timing.fitted import CalibratedModel
-from ..timing.models import PppModel
+from ..report.ppp import ppp_page
+from ..timing.models import LEARNT, PppModel
 from . import options
-from .command import Answer, chart_of, command
+from .command import Answer, command
 from .options import Printing
 
 
@@ -30,8 +31,8 @@ from .options import Printing
 @options.precision
 @click.option("--network", metavar="NETWORK", help="What was profiled; needed for profiles.")
 @click.option(
-    "--time-model", type=click.Choice([CalibratedModel.name, PppModel.name]), default=CalibratedModel.name,
-    show_default=True, help="What to learn: all parameters, or PALEO's one, the platform percent of peak.",
+    "--time-model", type=options.MODELS, default=LEARNT, show_default=True,
+    help="What to learn: calibrated, all parameters; ppp, PALEO's one, the platform percent of peak.",
 )  # fmt: skip
 @options.batch_size(None, "Only profiles of this batch size.")
 @options.name_pattern
@@ -40,10 +41,7 @@ from .options import Printing
 @click.option("--date", default="", cls=Printing, help="When it was measured, for the record.")
 @click.option("--template", is_flag=True, cls=Printing, help="Print a measurements CSV to fill in.")
 @options.hardware_files
-@click.pass_context
 def calibrate(
-    ctx: click.Context,
-    /,
     paths: tuple[Path, ...],
     gpu: str | None,
     precision: str,
@@ -74,11 +72,13 @@ def calibrate(
         return None
     if not paths or gpu is None:
         raise click.UsageError("a calibration takes measurements CSVs and --gpu; --template prints a CSV to fill in")
+    if time_model not in (LEARNT, PppModel.name):
+        raise BadValue(f"the {time_model} model has nothing to learn: --time-model takes {LEARNT} or {PppModel.name}")
     options.check_new(output, force=force)
     device = find_device(gpu, hardware_files)
     tables = [path for path in paths if is_measurements(path)]
     profiles = [path for path in paths if path not in tables]
-    everything = [step for path in tables for step in read_measurements(path)]
+    everything = [row for path in tables for row in read_measurements(path)]
     files = list(tables)
     if profiles:
         if network is None:
@@ -87,30 +87,29 @@ def calibrate(
         from ..efficiency.files import find_files
 
         files += find_files(profiles)
-    record: dict[str, Any] = {"inputs": files, "date": date, "version": __version__}
     if time_model == PppModel.name:
-        from ..calibration.ppp import calibrate_ppp
-        from ..report.ppp import ppp_page
-
-        if chart_of(ctx) is not None:
-            raise click.UsageError("--plot draws the fit of all parameters, not of a PPP: leave it or --time-model out")
         steps = measurements_of(everything, device, precision, hardware_files) if everything else []
         found = calibrate_ppp(
-            steps, profiles, Machine(device), precision, network, batch_size, name_pattern, **record
+            steps, profiles, Machine(device), precision, network, batch_size, name_pattern,
+            inputs=files, date=date, version=__version__,
         )  # fmt: skip
         if output is not None:
             write_calibration(found, output, force)
         return Answer(lambda: msgspec.to_builtins(found), lambda: ppp_page(found))
-    if profiles and network is not None:
+    if network is not None and profiles:
         from ..calibration.from_profiles import measure_profiles
 
         network = find_network(network).name
-        everything += measure_profiles(profiles, device.id, network, precision, batch_size, name_pattern)
+        everything += measure_profiles(
+            profiles, device.id, network, precision, batch_size, name_pattern, hardware_files
+        )
     chosen = measurements_of(everything, device, precision, hardware_files)
     prior = pool_prior(device, precision)
     measurements, fit = fit_device(chosen, device, precision, prior)
     error = held_out_error(measurements, device, precision, prior)
-    made = make_calibration(device.id, precision, measurements, fit, held_out_error=error, **record)
+    made = make_calibration(
+        device.id, precision, measurements, fit, held_out_error=error, inputs=files, date=date, version=__version__
+    )
     if output is not None:
         write_calibration(made, output, force)
 

@@ -9,6 +9,7 @@ import click
 
 from ..api import predict as run_prediction
 from ..errors import BadProfile, BadValue
+from ..timing.models import PppModel
 from . import options
 from .command import Answer, command
 
@@ -28,6 +29,7 @@ from .command import Answer, command
 @options.batch_size(None, "Samples per pass. [default: what the profile's name says]")
 @options.time_model
 @options.ppp
+@options.calibration
 @options.top("20")
 @options.name_pattern
 @options.hardware_files
@@ -60,8 +62,8 @@ def compare(
 
     if network is not None:
         return _beside(paths, name_pattern, top, network, **question)
-    if any(question[name] is not None for name in ("gpu", "batch_size", "time_model", "ppp")):
-        raise BadValue("--gpu, --batch-size, --time-model and --ppp go with --predict")
+    if any(question[name] is not None for name in ("gpu", "batch_size", "time_model", "ppp", "calibration")):
+        raise BadValue("--gpu, --batch-size, --time-model, --ppp and --calibration go with --predict")
     if len(paths) > 2:
         raise BadValue(
             f"compare takes two profiles, not {len(paths)}: join repeats of a side by commas, or use --a, --b"
@@ -87,10 +89,15 @@ def _beside(
     paths: tuple[Path, ...], name_pattern: str | None, top: int | None, network: str, *, gpu: str | None,
     batch_size: int | None, **question: Any,
 ) -> Answer:  # fmt: skip
-    from ..calibration.beside import lay_beside
+    import msgspec
+
+    from ..calibration.beside import lay_beside, learnt_from
+    from ..calibration.ppp import fit_beside
     from ..efficiency.by_kind import measure_passes
+    from ..efficiency.contradictions import question as doubt
     from ..profiles.detect import open_profile
     from ..report.predicted import predicted_page
+    from .provenance import used_calibration
 
     if gpu is None or len(paths) != 1:
         raise BadValue("--predict takes one profile and the device it was taken on: --gpu DEVICE")
@@ -99,7 +106,15 @@ def _beside(
     if not isinstance(batch_size, int):
         raise BadProfile(f"{paths[0]}: its name does not give the batch size: use --batch-size")
     question |= {"gpu": gpu, "batch_size": batch_size}
-    run_prediction(network, **question)  # an unknown network or device is said before the profile is read
+    is_fitted = question["time_model"] == PppModel.name and question["ppp"] is question["calibration"] is None
+    if is_fitted:
+        question["ppp"] = 1.0
+    asked = run_prediction(network, **question)  # an unknown network or device is said before the profile is read
+    doubt(profile, asked.device, asked.network, asked.precision)
     measured = measure_passes(profile)
     beside = lay_beside(str(paths[0]), measured, run_prediction(network, phase=measured.phase, **question))
+    if is_fitted:
+        beside = fit_beside(beside)
+    elif (learnt := used_calibration(beside.prediction, question["calibration"])) is not None:
+        beside = msgspec.structs.replace(beside, remarks=learnt_from(beside, learnt.provenance))
     return Answer(beside.to_dict, lambda: predicted_page(beside, top), lambda: [beside])

@@ -53,8 +53,8 @@ def list_links(move: str | None) -> Answer:
             raise BadValue(f"--move takes an amount above 0, such as 1PB, not {move!r}")
         moving = moving_page(links, amount)
         return Answer(lambda: {"move_bytes": amount, "links": list(moving.tables[0].rows)}, lambda: moving)
+    from ..distributed.link_calibration import shipped_link_calibrations
     from ..report.links import add_measured
-    from ..scaling.link_calibration import shipped_link_calibrations
 
     page = add_measured(links_page(links), shipped_link_calibrations())
     names = ("links", "measured")

@@ -55,6 +55,9 @@ def kernels(
       paleo-lite kernels run.parquet --gpu k40m --next-command nvprof --program "python train.py"
     """
     options.need_pyarrow()
+    import msgspec
+
+    from ..efficiency.contradictions import doubts
     from ..efficiency.kernels import report_kernels
     from ..efficiency.next_command import next_command
     from ..profiles.detect import open_profile
@@ -62,9 +65,9 @@ def kernels(
 
     device = find_device(gpu, hardware_files)
     device.find_peak(precision)  # before any work
-    report = report_kernels(
-        open_profile(path, name_pattern), device, precision, direction=direction, full_names=full_names
-    )
+    profile = open_profile(path, name_pattern)
+    report = report_kernels(profile, device, precision, direction=direction, full_names=full_names)
+    report = msgspec.structs.replace(report, notes=(*doubts(profile, device), *report.notes))
     if tool is None:
         return Answer(report.to_dict, lambda: kernels_page(report, top, order), lambda: [report])
     commands = next_command(report.kernels, tool, program)

@@ -144,9 +144,9 @@ PRECISIONS = Names("precision", ".units:PRECISION_BYTES")
 PHASES = Names("phase", ".counting:PHASES")
 PHASES_AND_PASSES = Names("phase", ".counting:PHASES", ".counting:PASSES")
 MODELS = Names("time model", ".timing:TIME_MODELS")
-STRATEGIES = Names("strategy", ".scaling.strategies:STRATEGIES")
-COLLECTIVES = Names("collective", ".scaling.collectives:COLLECTIVES")
-SCALINGS = Names("scaling", ".scaling.scale:SCALINGS")
+STRATEGIES = Names("strategy", ".distributed.strategies:STRATEGIES")
+COLLECTIVES = Names("collective", ".distributed.collectives:COLLECTIVES")
+SCALINGS = Names("scaling", ".distributed.scale:SCALINGS")
 DEVICES = Names("device", ".cli.options:device_ids")
 
 

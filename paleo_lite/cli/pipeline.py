@@ -15,8 +15,8 @@ from .options import WHOLE, Number
 
 if TYPE_CHECKING:
     from ..hardware import Device
+    from ..input_pipeline.feeding import Store
     from ..networks import Network
-    from ..scaling.feeding import Store
     from ..timing import Prediction
 
 EXPECTED = {"hdd": 150e6, "nvme": 3000e6}
@@ -94,9 +94,9 @@ def pipeline(
     """
     from ..api import predict, resolve
     from ..hardware import find_device
+    from ..input_pipeline.feeding import DECODE_PER_WORKER_S, Feeding, feed
+    from ..input_pipeline.remedies import Alternatives, plan, remedies, rules
     from ..report.feeding import feeding_dict, feeding_page
-    from ..scaling.feeding import DECODE_PER_WORKER_S, Feeding, feed
-    from ..scaling.remedies import Alternatives, plan, remedies, rules
 
     if decoded and decode_rate is not None:
         raise BadValue("--decoded samples need no decoding: leave --decode-rate out")
@@ -169,7 +169,7 @@ def _size(text: str, option: str) -> float:
 def _store(text: str, random_reads: str | None) -> Store | None:
     from ..errors import UnknownName
     from ..hardware import read_links
-    from ..scaling.feeding import Store
+    from ..input_pipeline.feeding import Store
 
     reads = None if random_reads is None else parse_quantity(random_reads, "IOPS")
     if reads is not None and not reads > 0:
@@ -188,7 +188,7 @@ def _store(text: str, random_reads: str | None) -> Store | None:
 
 def _link(text: str) -> tuple[str, float]:
     """Id and bytes per second, as on the data sheet, of a link of the registry or of a rate such as ``500 MB/s``."""
-    from ..scaling.links import link_rate
+    from ..distributed.links import link_rate
 
     rate = link_rate(text.strip(), ppp=1.0)
     return rate.name, rate.bandwidth_bytes_per_s
@@ -207,7 +207,7 @@ def _host_link(device: Device, text: str | None) -> tuple[str, float]:
 
 
 def _sources(feeding: Any, decode_rate: float | None) -> list[str]:
-    from ..scaling.feeding import DECODE_SOURCE, PAGEABLE_SOURCE, PINNED_SOURCE
+    from ..input_pipeline.feeding import DECODE_SOURCE, PAGEABLE_SOURCE, PINNED_SOURCE
 
     notes = [f"copies: {PINNED_SOURCE if feeding.pinned else PAGEABLE_SOURCE}"]
     if feeding.decode_per_worker_s is not None and decode_rate is None:

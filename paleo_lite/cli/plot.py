@@ -94,7 +94,7 @@ def _batch(network: str, gpus: tuple[str, ...], batch_sizes: str, **question: An
       paleo-lite plot batch resnet50 --gpu titan-rtx --gpu v100-sxm2 --precision fp16 -o batch.png
     """
     from ..api import predict
-    from ..scaling.sweeps.space import parse_numbers
+    from ..sweeps.space import parse_numbers
 
     sizes = parse_numbers(batch_sizes, "batch sizes")
     found = [predict(network, gpu=gpu, batch_size=size, **question) for gpu in dict.fromkeys(gpus) for size in sizes]

@@ -184,7 +184,7 @@ def _of_network(ctx: click.Context, asked: dict[str, Any]) -> Document:
 
 def _scaled(asked: dict[str, Any], question: dict[str, Any], batch_size: int) -> Any:
     from ..api import scale
-    from ..scaling.job import Settings
+    from ..distributed.job import Settings
 
     same = {
         name: question[name]

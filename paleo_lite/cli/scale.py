@@ -13,8 +13,8 @@ from .command import Answer, command
 from .options import SHARE, WHOLE, Names
 
 if TYPE_CHECKING:
-    from ..scaling.job import Settings
-    from ..scaling.table import ScaleTable
+    from ..distributed.job import Settings
+    from ..distributed.table import ScaleTable
 
 
 @command()
@@ -76,8 +76,8 @@ def _own(asked: dict[str, Any]) -> ScaleTable:
 
 def settings_of(asked: dict[str, Any]) -> Settings:
     """How devices exchange, taken out of what was asked."""
-    from ..scaling.job import Settings
-    from ..scaling.overlap import BUCKET_BYTES
+    from ..distributed.job import Settings
+    from ..distributed.overlap import BUCKET_BYTES
 
     bucket = asked.pop("bucket_size")
     return Settings(
@@ -99,8 +99,8 @@ _PALEO_KNOWS = frozenset(
 
 def _paleo(ctx: click.Context, revision: str, asked: dict[str, Any]) -> ScaleTable:
     """What the released PALEO says, in the same table."""
+    from ..distributed.run import Request
     from ..paleo.scale import paleo_table
-    from ..scaling.run import Request
 
     for option in options.given(ctx):
         if option.name not in _PALEO_KNOWS:

@@ -9,13 +9,13 @@ import click
 
 from ..calibration.choose import default_model
 from ..counting import PHASES
+from ..distributed.collectives import COLLECTIVES
 from ..errors import BadValue
 from ..hardware import list_devices
 from ..networks import network_names
 from ..report.sweep import size_lines, sweep_page
-from ..scaling.collectives import COLLECTIVES
-from ..scaling.sweeps.run import Sweep, run_sweep
-from ..scaling.sweeps.space import AUTOMATIC, ROWS_UNASKED, Space, parse_names, parse_numbers
+from ..sweeps.run import Sweep, run_sweep
+from ..sweeps.space import AUTOMATIC, ROWS_UNASKED, Space, parse_names, parse_numbers
 from ..timing import TIME_MODELS
 from ..units import PRECISION_BYTES, parse_quantity
 from . import options

@@ -6,7 +6,7 @@ METHODS = ("steady", "notebook")
 DIRECTIONS = ("all", "fprop", "bprop", "update")
 """Kernels of which pass, as profilers of training call them."""
 
-ORDERS = ("time", "rank", "ppp")
+ORDERS = ("time", "rank", "share")
 """How kernels are listed."""
 
 TOOLS = ("nvprof", "ncu", "nsys")

@@ -8,10 +8,10 @@ import streamlit as st
 
 from ..calibration.store import shipped_calibrations
 from ..counting import PHASES
+from ..distributed.collectives import COLLECTIVES
+from ..distributed.scale import SCALINGS
+from ..distributed.strategies import STRATEGIES
 from ..networks import network_names
-from ..scaling.collectives import COLLECTIVES
-from ..scaling.scale import SCALINGS
-from ..scaling.strategies import STRATEGIES
 from ..timing import TIME_MODELS
 from ..units import PRECISION_BYTES
 from .answers import devices, links
@@ -90,7 +90,7 @@ def draw_controls(view: View) -> None:
     )  # fmt: skip
     st.selectbox("Scaling", list(SCALINGS), key=KEY + "scaling")
     st.selectbox(
-        "Strategy", list(STRATEGIES), key=KEY + "strategy", format_func=lambda name: f"{name}: {STRATEGIES[name][1]}"
+        "Strategy", list(STRATEGIES), key=KEY + "strategy", format_func=lambda name: f"{name}: {STRATEGIES[name].what}"
     )
     st.selectbox(
         "Collective", ["", *COLLECTIVES], key=KEY + "collective",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import streamlit as st
 
+from ..distributed.step import ScaleRow
 from ..report.charts.scaling import scaling_chart
 from ..report.document import Column, Table
 from ..report.scale import scale_page
-from ..scaling.rows import ScaleRow
 from ..units import say_interval
 from .answers import Failed, attempt, devices, scale
 from .show import plain, say_failed, show_chart, show_document

@@ -10,10 +10,10 @@ import msgspec
 
 from ..cli import options
 from ..cli.options import Names, Number, Whole
+from ..distributed.cost import make_budget
+from ..distributed.links import link_rate
 from ..errors import BadValue, PaleoError, UnknownName
-from ..scaling.cost import make_budget
-from ..scaling.links import link_rate
-from ..scaling.ranges import parse_range
+from ..ranges import parse_range
 
 VIEWS = {"time": "Time", "batches": "Batch sizes", "scaling": "Many devices", "profile": "Your profile"}
 DEVICES_AT_MOST = 6

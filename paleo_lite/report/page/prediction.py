@@ -20,7 +20,7 @@ from .sections import all_of, device_section, model_section, sources_section
 
 if TYPE_CHECKING:
     from ...calibration.store import Calibration
-    from ...scaling.table import ScaleTable
+    from ...distributed.table import ScaleTable
 
 _PHASES = {
     "inference": "inference", "forward": "the forward pass of training", "backward": "the backward pass",
