@@ -182,7 +182,7 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
 @main.command()
 @click.argument("data", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@options.debug
+@options.debug()
 def ship(data: Path, folder: Path) -> None:
     """Fit what is published in DATA; write the calibrations of devices, links and platforms into FOLDER."""
     from .ship import ship_devices, ship_links, ship_platforms

@@ -20,7 +20,7 @@ def hardware() -> None:
 
 
 @hardware.command("list", cls=AnswerCommand)
-@options.hardware_files
+@options.hardware_files()
 def list_all(hardware_files: tuple[Path, ...]) -> Answer:
     """List all devices with their peaks and memory."""
     devices = list_devices(hardware_files)
@@ -29,7 +29,7 @@ def list_all(hardware_files: tuple[Path, ...]) -> Answer:
 
 @hardware.command("show", cls=AnswerCommand)
 @click.argument("device", shell_complete=options.complete_devices)
-@options.hardware_files
+@options.hardware_files()
 def show_device(device: str, hardware_files: tuple[Path, ...]) -> Answer:
     """Show all figures of DEVICE, each with its source."""
     found = find_device(device, hardware_files)
@@ -62,7 +62,7 @@ def list_links(move: str | None) -> Answer:
 
 
 @hardware.command(cls=AnswerCommand)
-@options.hardware_files
+@options.hardware_files()
 def audit(hardware_files: tuple[Path, ...]) -> Answer:
     """Check every file: sources, units, peaks against cores x clock, bandwidth against bus x rate, names.
 
