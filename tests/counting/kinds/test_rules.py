@@ -132,6 +132,30 @@ BY_HAND = {
     "view": (layer("view", [(1, 6)], (6, 1)), {"forward": (0, 0, 0), "backward_data": (0, 0, 0)}),
     "expanded view": (layer("view", [(1, 6)], (5, 6)), {"forward": (0, 0, 0), "backward_data": (30, 120, 24)}),
     "slice": (layer("slice", [(1, 6)], (1, 2)), {"forward": (0, 0, 0), "backward_data": (0, 8, 24)}),
+    # parameters go the way of tensors: of 5 x 6 a part, 2 x 6
+    "slice of a parameter": (
+        layer("slice", [], (2, 6), [(5, 6)]),
+        {"forward": (0, 0, 0), "backward_weight": (0, 4 * 12, 4 * 30)},
+    ),
+    "expanded parameter": (
+        layer("view", [], (5, 6), [(1, 6)]),
+        {"forward": (0, 0, 0), "backward_weight": (30, 4 * 30, 4 * 6)},
+    ),
+    "sum of a parameter": (
+        layer("reduce", [], (5,), [(5, 6)]),
+        {"forward": (30, 4 * 30, 4 * 5), "backward_weight": (30, 4 * 5, 4 * 30)},
+    ),
+    "copy of a parameter": (
+        layer("copy", [], (5, 6), [(5, 6)]),
+        {"forward": (0, 4 * 30, 4 * 30), "backward_weight": (0, 4 * 30, 4 * 30)},
+    ),
+    "chosen rows of a parameter": (  # read and added up at places of 8 bytes, in a gradient that is zero elsewhere
+        layer("gather", [], (2, 6), [(5, 6)]),
+        {
+            "forward": (0, 4 * 12 + 8 * 12, 4 * 12),
+            "backward_weight": (12, 4 * 24 + 8 * 12, 4 * (30 + 12)),
+        },
+    ),
     "assignment": (
         layer("assign", [(1, 6), (1, 2)], (1, 2)),
         {"forward": (0, 8, 8), "backward_data": (0, 0, 8)},
