@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import pytest
 
-ROOMS = ("counting", "timing", "scaling", "efficiency", "calibration", "hardware")
+ROOMS = ("counting", "timing", "distributed", "input_pipeline", "sweeps", "efficiency", "calibration", "hardware")
 
 BUILD = Path(__file__).parents[1] / "build" / "mutants"
 TREE = BUILD / "tree"

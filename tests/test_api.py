@@ -78,8 +78,8 @@ def test_devices_are_those_of_the_files_and_ones_own(tmp_path) -> None:
     [
         ((), {}, "one of the two"),
         (("vgg16",), {"flops": "1G"}, "one of the two"),
-        ((), {"flops": "1G", "calibration": "k40m-fp32"}, "needs the layers of a network"),
-        ((), {"flops": "1G", "execution": "compiled"}, "fusing needs the layers"),
+        ((), {"flops": "1G", "calibration": "k40m-fp32"}, "need the layers of a network"),
+        ((), {"flops": "1G", "execution": "compiled"}, "execution needs layers of a network"),
         ((), {"flops": "1G", "memory": True}, "need the layers of a network"),
         ((), {"flops": "1G", "phase": "training"}, "a bare FLOP count is of inference"),
         (("vgg16",), {"fit_batch": True, "batch_size": 2}, "leave the batch size out"),

@@ -32,7 +32,7 @@ def efficiency_page(result: Efficiency) -> Page:
         headline=_headline(result),
         facts=_facts(result, varying),
         sheets=sheets,
-        notes=_notes(result),
+        notes=(*result.notes, *_notes(result)),
         data=groups if result.groups else _data(result),
     )
 
@@ -103,9 +103,9 @@ def _figures(method: str) -> list[Column]:
         Column("compute_efficiency", "in\ncompute", _percent, spare=4),
         Column("flops_efficiency", "of peak\nFLOP/s", _percent),
         Column("bandwidth_efficiency", "of peak\nB/s", _percent, spare=2),
-        Column("conv_ppp_forward", "conv.\nfw. PPP", _ratio, spare=6),
-        Column("conv_ppp_backward", "conv.\nbw. PPP", _ratio, spare=5),
-        Column("conv_ppp", "conv. of\niteration", _percent, spare=7),
+        Column("conv_of_peak_forward", "conv. fw.,\nof peak", _ratio, spare=6),
+        Column("conv_of_peak_backward", "conv. bw.,\nof peak", _ratio, spare=5),
+        Column("conv_of_peak", "conv. in\niteration", _percent, spare=7),
     ]
 
 
@@ -117,9 +117,11 @@ def _one(row: dict[str, Any]) -> list[Sheet]:
             parts.append({"part": part, "time_s": time_s, "share": time_s / row["kernel_s"]})
     for part in ("forward", "backward"):
         if (time_s := row[f"conv_{part}_s"]) is not None:
-            flops, ppp = row[f"conv_flops_{part}"], row[f"conv_ppp_{part}"]
+            flops, of_peak = row[f"conv_flops_{part}"], row[f"conv_of_peak_{part}"]
             share = time_s / row["kernel_s"]
-            parts.append({"part": f"conv. {part}", "time_s": time_s, "share": share, "flops": flops, "ppp": ppp})
+            parts.append(
+                {"part": f"conv. {part}", "time_s": time_s, "share": share, "flops": flops, "of_peak": of_peak}
+            )
     total = {"part": "iteration", "time_s": row["kernel_s"], "share": 1.0, "flops": row["flops"]}
     sheets = [
         Sheet(
@@ -129,7 +131,7 @@ def _one(row: dict[str, Any]) -> list[Sheet]:
                 Column("time_s", "time", _time),
                 Column("share", "share", _percent),
                 Column("flops", "FLOPs", format_si),
-                Column("ppp", "PPP", _ratio),
+                Column("of_peak", "share of peak", _ratio),
             ],
             parts,
             [total],

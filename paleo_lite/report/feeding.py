@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..scaling.feeding import Fed
-from ..scaling.remedies import Remedy, Rule
+from ..input_pipeline.feeding import Fed
+from ..input_pipeline.remedies import Remedy, Rule
 from ..units import format_si
 from .sheet import Column, Page, Sheet
 
@@ -58,7 +58,7 @@ def feeding_page(
     subject : str
         Network and device in words.
     rules, remedies, plan
-        As `scaling.remedies` gives them.
+        As `input_pipeline.remedies` gives them.
     notes : tuple of str
         Where the rates come from.
     """

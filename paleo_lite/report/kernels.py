@@ -22,7 +22,7 @@ def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time"
     report : KernelReport
     top : int or None
         How many kernels to list; None lists all.
-    order : {"time", "rank", "ppp"}
+    order : {"time", "rank", "share"}
     """
     rows = [row.to_dict() for row in _ordered(report.kernels, order)]
     shown = rows if top is None else rows[:top]
@@ -59,7 +59,7 @@ def _printable(text: str) -> str:
 def _ordered(rows: list[KernelRow], order: str) -> list[KernelRow]:
     if order == "rank":
         return sorted(rows, key=lambda row: row.rank or 0)
-    if order == "ppp":
+    if order == "share":
         return sorted(
             rows, key=lambda row: -1.0 if row.flops_efficiency is None else row.flops_efficiency, reverse=True
         )
@@ -106,7 +106,7 @@ def _columns(report: KernelReport) -> list[Column]:
         Column("time_s", "time", lambda value: format_si(value, "s")),
         Column("share", "share", lambda value: f"{value:.1%}"),
         Column("flops_per_s", "FLOP/s", format_si, spare=5),
-        Column("flops_efficiency", "PPP", lambda value: f"{value:.2%}"),
+        Column("flops_efficiency", "share\nof peak", lambda value: f"{value:.2%}"),
         Column("bound", "bound by", left=True, spare=4),
         Column("headroom", "headroom", lambda value: f"{value:.0%}", spare=3),
         Column("occupancy", "occu-\npancy", lambda value: f"{value:.0%}", spare=1),

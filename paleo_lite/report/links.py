@@ -11,7 +11,7 @@ from ..units import format_si
 from .sheet import Column, Page, Sheet
 
 if TYPE_CHECKING:
-    from ..scaling.link_calibration import LinkCalibration
+    from ..distributed.link_calibration import LinkCalibration
 
 
 def share(value: float) -> str:

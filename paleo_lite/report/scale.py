@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..scaling.rows import ScaleRow
-from ..scaling.table import ScaleTable
+from ..distributed.step import ScaleRow
+from ..distributed.table import ScaleTable
 from ..units import format_si
 from .sheet import Column, Page, Sheet
 

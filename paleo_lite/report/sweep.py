@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..scaling.sweeps.best import Best
-from ..scaling.sweeps.run import Sweep
-from ..scaling.sweeps.space import Space
+from ..sweeps.best import Best
+from ..sweeps.run import Sweep
+from ..sweeps.space import Space
 from ..units import format_si, say_interval
 from .sheet import Column, Page, Sheet
 

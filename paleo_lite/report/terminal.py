@@ -1,7 +1,7 @@
 """Pages for a terminal: tables that fit its width, folded where text is long.
 
-Written here rather than with rich, which is kept for progress bars: importing and running it takes a quarter of the
-README command's time (40 of 185 ms, measured), which may not exceed twice that of ``import numpy``.
+Written here rather than with rich: importing and running that takes a quarter of the README command's time (40 of
+185 ms, measured), which may not exceed twice that of ``import numpy``.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import streamlit as st
 
+from ..distributed.step import ScaleRow
 from ..report.charts.scaling import scaling_chart
 from ..report.scale import scale_page
 from ..report.sheet import Column, Sheet
-from ..scaling.rows import ScaleRow
 from ..units import say_interval
 from .answers import Failed, attempt, devices, scale
 from .show import download, plain, say_facts, say_failed, say_notes, show_chart, show_each

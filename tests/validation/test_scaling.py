@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from measured import DATA
+from paleo_lite.distributed.platforms import find_platform, platform_names
 from paleo_lite.errors import BadFile
-from paleo_lite.scaling.platforms import find_platform, platform_names
 from paleo_lite.units import parse_quantity
 from validation.scaling.hold_out import validate_scaling
 from validation.scaling.page import scaling_truth_page

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
+from ...calibration.alternatives import Alternative, Alternatives
 from ...timing import Prediction
 from ...units import format_si, say_interval
 from ..sheet import Column, Sheet
@@ -16,33 +15,6 @@ DEVICES_AT_MOST = 12
 """Other devices that are listed."""
 
 _NO_MORE = 1.02  # times the throughput: less does not help
-
-
-class Alternative(msgspec.Struct, frozen=True):
-    """The same network predicted with one thing changed.
-
-    Attributes
-    ----------
-    change : {"batch", "precision", "execution", "device"}
-        What was changed.
-    name : str
-        To what, in words.
-    prediction : Prediction
-    note : str
-        What to mind.
-    """
-
-    change: str
-    name: str
-    prediction: Prediction
-    note: str = ""
-
-
-class Alternatives(msgspec.Struct, frozen=True):
-    """What was tried, and in words what was not."""
-
-    tried: Sequence[Alternative] = ()
-    left_out: Sequence[str] = ()
 
 
 def help_content(prediction: Prediction, alternatives: Alternatives) -> tuple[list[str], list[Table | str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...calibration.alternatives import Alternatives
 from ...timing import Prediction
 from ...timing.bounds import BOUNDS, bound_seconds
 from ...units import format_si, say_interval
@@ -14,14 +15,13 @@ from ..memory import memory_fact, memory_sheets
 from ..predictions import prediction_page
 from ..scale import scale_page
 from ..sheet import Column, Sheet
-from .alternatives import Alternatives, help_content
+from .alternatives import help_content
 from .document import Answer, Figure, Made, Report, Section, Table, drawn
 from .sections import all_of, device_section, model_section, sources_section
 
 if TYPE_CHECKING:
     from ...calibration.store import Calibration
-    from ...scaling.table import ScaleTable
-    from ...timing.options import TrainingOptions
+    from ...distributed.table import ScaleTable
 
 _PHASES = {
     "inference": "inference", "forward": "the forward pass of training", "backward": "the backward pass",
@@ -34,7 +34,6 @@ def prediction_report(
     prediction: Prediction,
     made: Made,
     *,
-    options: TrainingOptions | None = None,
     alternatives: Alternatives | None = None,
     scaling: ScaleTable | None = None,
     calibration: Calibration | None = None,
@@ -47,8 +46,6 @@ def prediction_report(
         Of a network, with its memory.
     made : Made
         How to get it again.
-    options : TrainingOptions, optional
-        That it was made with.
     alternatives : Alternatives, optional
         What else was tried.
     scaling : ScaleTable, optional
@@ -59,7 +56,7 @@ def prediction_report(
     sections = [
         _time(prediction),
         _roofline(prediction),
-        _bounds(prediction, options, alternatives or Alternatives()),
+        _bounds(prediction, alternatives or Alternatives()),
         *_memory(prediction),
         *([_scaling(scaling, prediction)] if scaling is not None else []),
         _layers(prediction),
@@ -194,7 +191,7 @@ def _roofline(prediction: Prediction) -> Section:
     )
 
 
-def _bounds(prediction: Prediction, options: TrainingOptions | None, alternatives: Alternatives) -> Section:
+def _bounds(prediction: Prediction, alternatives: Alternatives) -> Section:
     seconds = bound_seconds(prediction)
     rows = [
         {"bound": bound, "time_s": time, "share": time / prediction.time_s, "meaning": BOUNDS[bound]}

@@ -17,9 +17,10 @@ pytest.importorskip("altair")
 
 import paleo_lite as pl
 from measured import DATA
+from paleo_lite.calibration.alternatives import Alternative, Alternatives
 from paleo_lite.counting import PHASES
 from paleo_lite.files import shipped
-from paleo_lite.report.page.alternatives import Alternative, Alternatives, help_content
+from paleo_lite.report.page.alternatives import help_content
 from paleo_lite.report.page.document import ROWS_AT_MOST, Made, Table
 from paleo_lite.report.page.html import cells, foot
 from paleo_lite.report.page.prediction import prediction_report
@@ -127,7 +128,7 @@ def test_numbers_are_those_of_the_prediction(page, prediction):
     for row in prediction.rows():
         assert format_si(row["time_s"], "s") in html.unescape(named[row["name"]])
     table = pl.scale("resnet18", gpu="v100-sxm2", precision="fp16", batch_size=32, workers="1,2,4", link="nvlink2-x6",
-                     options=pl_options())  # fmt: skip
+                     training=pl_options())  # fmt: skip
     assert f"{table[-1].speedup:.4g} ×" in text
 
 
