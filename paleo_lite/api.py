@@ -17,6 +17,7 @@ from .hardware import Device, Machine, find_device, list_devices
 from .networks import LayerCounts, Network, count_network, find_network, network_names, trace_factory
 from .timing import Prediction, TimeModel, Workload, find_model
 from .timing import predict as predict_workload
+from .timing.models import LEARNT
 from .timing.workload import check_execution
 from .units import element_bytes, parse_quantity
 
@@ -141,8 +142,10 @@ def predict(
     >>> pl.predict("vgg16", gpu="k80", precision="fp64").time_s  # doctest: +SKIP
     """
     asked: dict[str, Any] = dict(question)
-    machine = _machine(gpu, asked)
     known = _take(asked, "time_model", "ppp", "overlap", "calibration")
+    # Whoever names a model of the data sheet's figures, or gives a count alone, asks about the whole board.
+    is_whole = flops is not None or known.get("ppp") is not None or known.get("time_model") not in (None, LEARNT)
+    machine = _machine(gpu, asked, is_whole)
     if (network is None) == (flops is None):
         raise BadValue("a prediction takes a network or a FLOP count: one of the two")
     if flops is not None:
@@ -170,11 +173,12 @@ def _take(asked: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: asked.pop(name) for name in names if name in asked}
 
 
-def _machine(gpu: str | Device, asked: dict[str, Any]) -> Machine:
-    """The machine that was asked for, with what is said of it taken out of `asked`."""
+def _machine(gpu: str | Device, asked: dict[str, Any], is_whole: bool = False) -> Machine:
+    """The machine that was asked for, with what is said of it taken out of `asked`; of a board one device."""
     files = [Path(file) for file in asked.pop("hardware_files", ())]
     device = find_device(gpu, files) if isinstance(gpu, str) else gpu
-    return Machine(device, asked.pop("clock", None), asked.pop("unit", None))
+    make = Machine if is_whole else Machine.one_of
+    return make(device, asked.pop("clock", None), asked.pop("unit", None))
 
 
 def _model(machine: Machine, asked: dict[str, Any], known: dict[str, Any]) -> TimeModel:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def made_from(ctx: click.Context, sources: Sequence[Source], further: Sequence[tuple[str, str]] = ()) -> Made:
     """How this call makes its report; the date is SOURCE_DATE_EPOCH's where it is set, as for reproducible builds."""
-    from .. import __version__
+    from ..version import __version__
 
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     now = datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc) if epoch.isdecimal() else None
