@@ -57,7 +57,7 @@ def _word(value: Any) -> str:
     """A value as it is typed."""
     if isinstance(value, tuple):
         return format_shape(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def same_figures(ctx: click.Context, prediction: Prediction, workers: Sequence[str]) -> list[tuple[str, str]]:

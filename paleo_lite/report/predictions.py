@@ -27,7 +27,10 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
         Whether to show the peak memory by part in a table.
     """
     layers = list(prediction.rows())
-    total = _total(prediction)
+    total = {
+        "layers": len(prediction.names), "flops": prediction.flops, "bytes": prediction.bytes,
+        "time_s": prediction.time_s, "share": 1.0,
+    }  # fmt: skip
     tables = []
     if layers:
         kinds = [{"kind": kind, **entry} for kind, entry in prediction.by_kind().items()]
@@ -35,7 +38,7 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
             share = prediction.terms.overhead_s / prediction.time_s
             kinds.append({"kind": "overhead", "time_s": prediction.terms.overhead_s, "share": share})
         tables.append(Table("Time by kind of layer", _kind_columns(prediction), kinds, [total | {"kind": "total"}]))
-        table = layer_table(prediction, layers if top is None else _slowest(layers, top))
+        table = layer_table(prediction, layers if top is None else sorted(layers, key=lambda row: -row["time_s"])[:top])
         if table.rows:
             tables.append(table)
     facts = _facts(prediction)
@@ -149,20 +152,6 @@ def _counted(prediction: Prediction) -> str:
 
 def _unit(prediction: Prediction) -> str:
     return {"macs": "MAC", "pthflops": "op", "lu2017": "op"}.get(prediction.convention, "FLOP")
-
-
-def _slowest(layers: list[dict[str, Any]], top: int) -> list[dict[str, Any]]:
-    return sorted(layers, key=lambda row: -row["time_s"])[:top]
-
-
-def _total(prediction: Prediction) -> dict[str, Any]:
-    return {
-        "layers": len(prediction.names),
-        "flops": prediction.flops,
-        "bytes": prediction.bytes,
-        "time_s": prediction.time_s,
-        "share": 1.0,
-    }
 
 
 def _kind_columns(prediction: Prediction) -> list[Column]:
