@@ -13,7 +13,7 @@ from ..errors import BadValue
 from ..hardware import Machine
 from ..timing import TimeModel, Workload, predict
 from ..timing.memory import Memory, memory_of
-from ..timing.training import RECOMPUTE
+from ..timing.predict import RECOMPUTE
 from ..units import element_bytes
 from .overlap import BUCKET_BYTES, Buckets, make_buckets
 from .step import DeviceStep

@@ -16,8 +16,7 @@ from ..networks import Network, find_network
 from ..timing.broadcast import Case, Stack, stack
 from ..timing.memory import memory_coefficients, model_bytes
 from ..timing.models import LEARNT, TimeModel, find_model
-from ..timing.options import TrainingOptions
-from ..timing.update import with_update
+from ..timing.options import TrainingOptions, with_update
 from ..timing.workload import Workload
 from ..units import PRECISION_BYTES
 from .space import AUTOMATIC

@@ -19,7 +19,7 @@ from ..units import element_bytes
 from .buffers import find_buffers
 from .checkpointing import find_segments
 from .liveness import NONE, Bytes, make_plan, peak_forward, peak_training, saved_bytes, total
-from .options import OPTIMIZERS
+from .options import MASTER_BYTES, OPTIMIZERS
 from .workload import Workload
 
 ZERO_FROM_STAGE = (3, 2, 1)
@@ -43,7 +43,6 @@ def shared_out(amounts: Sequence[int], stage: int, shards: Any) -> list[Any]:
     return [-(-part // shards) if stage >= first else part for part, first in zip(amounts, ZERO_FROM_STAGE)]
 
 
-_MASTER_BYTES = 4
 _PARTS = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace")
 
 
@@ -188,6 +187,6 @@ def model_bytes(workload: Workload) -> tuple[int, int, int]:
         return parameters * number_bytes, 0, 0
     frozen = sum(layer.parameters for layer in workload.layers if layer.attributes.get("frozen", False))
     state = OPTIMIZERS[options.optimizer].state
-    per_state = _MASTER_BYTES * (1 + state) if options.mixed_precision else number_bytes * state
+    per_state = MASTER_BYTES * (1 + state) if options.mixed_precision else number_bytes * state
     trained = parameters - frozen
     return parameters * number_bytes, trained * number_bytes, trained * per_state

@@ -16,6 +16,8 @@ from paleo_lite.timing.buffers import find_buffers
 from paleo_lite.timing.liveness import Bytes, make_plan, peak_forward, saved_bytes
 
 torch = pytest.importorskip("torch", reason="what torch keeps is asked of torch: pip install 'paleo-lite[torch]'")
+
+pytestmark = pytest.mark.slow  # importing torch takes seconds
 nn = torch.nn
 
 
