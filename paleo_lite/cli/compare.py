@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..api import predict as run_prediction
+from ..api.prediction import predict as run_prediction
 from ..errors import BadProfile, BadValue
 from ..timing.models import PppModel
 from . import options

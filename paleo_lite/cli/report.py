@@ -147,7 +147,7 @@ def _of_profile(ctx: click.Context, asked: dict[str, Any]) -> Document:
 
 
 def _of_network(ctx: click.Context, asked: dict[str, Any]) -> Document:
-    from ..api import predict, resolve
+    from ..api.prediction import predict, resolve
     from ..calibration.alternatives import try_alternatives
     from ..report.page.prediction import prediction_report
     from .provenance import made_from, network_sources, same_figures, used_calibration
@@ -185,7 +185,7 @@ def _of_network(ctx: click.Context, asked: dict[str, Any]) -> Document:
 
 
 def _scaled(asked: dict[str, Any], question: dict[str, Any], batch_size: int) -> Any:
-    from ..api import scale
+    from ..api.prediction import scale
     from ..distributed.job import Settings
 
     same = {
