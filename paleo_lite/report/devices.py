@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import UnknownPrecision
 from ..hardware import Device, Figure, Link
-from ..hardware.audit import Finding
+from ..hardware.audit import AuditFinding
 from ..hardware.registry import figures
 from ..units import format_si, say_duration
 from .sheet import Column, Page, Sheet
@@ -159,7 +159,7 @@ def _link_columns(spare: int = 0) -> list[Column]:
     ]
 
 
-def audit_page(devices: int, findings: list[Finding]) -> Page:
+def audit_page(devices: int, findings: list[AuditFinding]) -> Page:
     """What an audit found: errors first."""
     ordered = sorted(findings, key=lambda finding: (finding.severity != "error", finding.device))
     rows = [
