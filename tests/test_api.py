@@ -31,6 +31,7 @@ def test_importing_the_package_imports_no_library() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_a_network_may_be_named_or_handed_over(built) -> None:
     """By name, as a descriptor's path, as a factory, as a module, and as what tracing made of it."""
     options = {"gpu": "k80", "precision": "fp64", "batch_size": 4, "time_model": "roofline"}
@@ -93,6 +94,7 @@ def test_a_question_that_excludes_itself_gets_one_sentence(arguments, options, m
         pl.predict(*arguments, gpu="k40m", **options)
 
 
+@pytest.mark.slow
 def test_a_module_needs_the_shape_of_its_input() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(BadValue, match="a module needs the shape of its inputs"):

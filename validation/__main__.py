@@ -14,7 +14,7 @@ from paleo_lite.calibration.validate import SPLITS as STEP_SPLITS
 from paleo_lite.cli import OneSentence, options
 from paleo_lite.cli.command import Answer, AnswerCommand
 from paleo_lite.errors import BadValue, UnknownName
-from paleo_lite.report.sheet import Page
+from paleo_lite.report.document import Document
 
 if TYPE_CHECKING:
     from paleo_lite.report.charts.accuracy import Pair
@@ -42,7 +42,7 @@ class Asked(NamedTuple):
         return BadValue(f"no measurement of {', '.join((*self.gpus, *self.precisions))} in {self.data}")
 
 
-Truth = tuple[Sequence[msgspec.Struct], Callable[[], Page], Callable[[], "list[Pair]"]]
+Truth = tuple[Sequence[msgspec.Struct], Callable[[], Document], Callable[[], "list[Pair]"]]
 """Rows for JSON, what makes the page, and what makes the points of the chart."""
 
 
@@ -182,7 +182,7 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
 @main.command()
 @click.argument("data", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@options.debug
+@options.debug()
 def ship(data: Path, folder: Path) -> None:
     """Fit what is published in DATA; write the calibrations of devices, links and platforms into FOLDER."""
     from .ship import ship_devices, ship_links, ship_platforms

@@ -27,20 +27,20 @@ from .options import Printing
 
 @command()
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-@options.gpu(required=False, text="Device that was measured.")
-@options.precision
+@options.gpu(required=False, help="Device that was measured.")
+@options.precision()
 @click.option("--network", metavar="NETWORK", help="What was profiled; needed for profiles.")
 @click.option(
     "--time-model", type=options.MODELS, default=LEARNT, show_default=True,
     help="What to learn: calibrated, all parameters; ppp, PALEO's one, the platform percent of peak.",
 )  # fmt: skip
-@options.batch_size(None, "Only profiles of this batch size.")
-@options.name_pattern
-@options.output("The TOML to write.")
-@options.force
+@options.batch_size(default=None, help="Only profiles of this batch size.")
+@options.name_pattern()
+@options.output(help="The TOML to write.")
+@options.force()
 @click.option("--date", default="", cls=Printing, help="When it was measured, for the record.")
 @click.option("--template", is_flag=True, cls=Printing, help="Print a measurements CSV to fill in.")
-@options.hardware_files
+@options.hardware_files()
 def calibrate(
     paths: tuple[Path, ...],
     gpu: str | None,

@@ -19,7 +19,7 @@ def calibrations() -> None:
 def list_calibrations() -> Answer:
     """List the shipped calibrations with their held-out error."""
     page = calibrations_page({name: read_calibration(path) for name, path in shipped_calibrations().items()})
-    return Answer(lambda: {"calibrations": list(page.sheets[0].rows)}, lambda: page)
+    return Answer(lambda: {"calibrations": list(page.tables[0].rows)}, lambda: page)
 
 
 @calibrations.command("show", cls=AnswerCommand)

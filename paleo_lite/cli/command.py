@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from ..errors import BadFile
+from ..errors import BadFile, BadValue
 from . import set_debug
 from .options import Printing
 
@@ -30,7 +30,7 @@ class Answer(NamedTuple):
     document : callable, optional
         Gives the `Document` (or lines) to print; without it only JSON is.
     drawn : callable, optional
-        Gives what the function of its chart takes.
+        Gives what the function of its chart takes; without it there is none.
     failures : sequence of str
         Sentences on what went wrong with a part of it; the command exits with 1.
     exit_code : int
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 
     to_dict: Callable[[], Any] = dict
     document: Callable[[], Any] | None = None
-    drawn: Callable[[], Sequence[Any]] = tuple
+    drawn: Callable[[], Sequence[Any]] | None = None
     failures: Sequence[str] = ()
     exit_code: int = 0
 
@@ -83,13 +83,13 @@ def _show(answer: Answer, style: str) -> None:
 
         click.echo(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
     elif answer.document is not None:
-        from ..report.sheet import show_page
+        from ..report.terminal import show_document
 
         document = answer.document()
         if isinstance(document, str):
             click.echo(document)
         else:
-            show_page(document, style, sys.stdout)
+            show_document(document, style, sys.stdout)
     for failure in answer.failures:
         click.echo(f"paleo-lite: {failure}", err=True)
 
@@ -169,6 +169,8 @@ class Drawing(NamedTuple):
         from ..files import write_aside
         from ..report.charts.render import chart_suffix, render
 
+        if answer.drawn is None:
+            raise BadValue("there is no chart of this answer: leave the chart's file out")
         kind = KINDS[self.kind]
         module = importlib.import_module(f"...report.charts.{kind.module}", __name__)
         image = render(getattr(module, kind.function)(*answer.drawn()), chart_suffix(self.path), self.theme)

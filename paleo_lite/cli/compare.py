@@ -19,20 +19,20 @@ from .command import Answer, command
 @click.option("--a", "more_a", multiple=True, type=click.Path(path_type=Path), help="A further repeat of A.")
 @click.option("--b", "more_b", multiple=True, type=click.Path(path_type=Path), help="A further repeat of B.")
 @click.option("--repeats", is_flag=True, help="Also read the repeats that lie beside A and B, by their names.")
-@options.direction
+@options.direction()
 @click.option(
     "--predict", "network", metavar="NETWORK", shell_complete=options.complete_networks,
     help="Lay a prediction for this network beside the one profile; the options below are for it.",
 )  # fmt: skip
-@options.gpu(required=False, text="Device that the profile was taken on.")
-@options.precision
-@options.batch_size(None, "Samples per pass. [default: what the profile's name says]")
-@options.time_model
-@options.ppp
-@options.calibration
-@options.top("20")
-@options.name_pattern
-@options.hardware_files
+@options.gpu(required=False, help="Device that the profile was taken on.")
+@options.precision()
+@options.batch_size(default=None, help="Samples per pass. [default: what the profile's name says]")
+@options.time_model()
+@options.ppp()
+@options.calibration()
+@options.top()
+@options.name_pattern()
+@options.hardware_files()
 def compare(
     paths: tuple[Path, ...],
     more_a: tuple[Path, ...],

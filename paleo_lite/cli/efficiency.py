@@ -20,17 +20,17 @@ from .options import Names
     "--method", type=Names("method", ".efficiency:METHODS"), default="steady", show_default=True,
     help="One steady iteration with all that it computes, or all rows as SURFBoard's notebook counts them.",
 )  # fmt: skip
-@options.precision
+@options.precision()
 @click.option("--group-by", metavar="COLUMNS", default="", help="Print means too, such as by batch_size,nodes.")
-@options.name_pattern
+@options.name_pattern()
 @click.option(
     "--durations", multiple=True, type=click.Path(path_type=Path, exists=True),
     help="Measured batch durations, used instead of kernel times; see `paleo-lite scaled`.",
 )  # fmt: skip
-@options.jobs
-@options.scheduler
+@options.jobs()
+@options.scheduler()
 @click.option("--keep-going", is_flag=True, help="Report files that cannot be read and go on with the rest.")
-@options.hardware_files
+@options.hardware_files()
 @click.pass_context
 def efficiency(
     ctx: click.Context,

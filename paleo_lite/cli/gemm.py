@@ -20,7 +20,7 @@ from .options import SHAPE, WHOLE
 @click.argument("k", type=WHOLE)
 @options.gpu(required=False)
 @click.option("--peak", metavar="RATE", help='A bare peak such as "6000 GFLOP/s", in place of a device.')
-@options.precision
+@options.precision()
 @click.option("--count", "products", type=WHOLE, default=1, show_default=True, help="How many such products.")
 @click.option(
     "--into", type=WHOLE, default=1, show_default=True,
@@ -34,10 +34,11 @@ from .options import SHAPE, WHOLE
     metavar="ROWSxCOLUMNS",
     help="Size of the tiles that waves consist of.",
 )
-@options.time_model
-@options.calibration
-@options.machine_options
-@options.hardware_files
+@options.time_model()
+@options.calibration()
+@options.clock()
+@options.unit()
+@options.hardware_files()
 def gemm(
     m: int,
     n: int,

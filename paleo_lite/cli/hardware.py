@@ -20,7 +20,7 @@ def hardware() -> None:
 
 
 @hardware.command("list", cls=AnswerCommand)
-@options.hardware_files
+@options.hardware_files()
 def list_all(hardware_files: tuple[Path, ...]) -> Answer:
     """List all devices with their peaks and memory."""
     devices = list_devices(hardware_files)
@@ -29,7 +29,7 @@ def list_all(hardware_files: tuple[Path, ...]) -> Answer:
 
 @hardware.command("show", cls=AnswerCommand)
 @click.argument("device", shell_complete=options.complete_devices)
-@options.hardware_files
+@options.hardware_files()
 def show_device(device: str, hardware_files: tuple[Path, ...]) -> Answer:
     """Show all figures of DEVICE, each with its source."""
     found = find_device(device, hardware_files)
@@ -52,17 +52,17 @@ def list_links(move: str | None) -> Answer:
         if not 0 < amount < float("inf"):
             raise BadValue(f"--move takes an amount above 0, such as 1PB, not {move!r}")
         moving = moving_page(links, amount)
-        return Answer(lambda: {"move_bytes": amount, "links": list(moving.sheets[0].rows)}, lambda: moving)
+        return Answer(lambda: {"move_bytes": amount, "links": list(moving.tables[0].rows)}, lambda: moving)
     from ..distributed.link_calibration import shipped_link_calibrations
     from ..report.links import add_measured
 
     page = add_measured(links_page(links), shipped_link_calibrations())
     names = ("links", "measured")
-    return Answer(lambda: {name: list(sheet.rows) for name, sheet in zip(names, page.sheets)}, lambda: page)
+    return Answer(lambda: {name: list(table.rows) for name, table in zip(names, page.tables)}, lambda: page)
 
 
 @hardware.command(cls=AnswerCommand)
-@options.hardware_files
+@options.hardware_files()
 def audit(hardware_files: tuple[Path, ...]) -> Answer:
     """Check every file: sources, units, peaks against cores x clock, bandwidth against bus x rate, names.
 
@@ -74,7 +74,7 @@ def audit(hardware_files: tuple[Path, ...]) -> Answer:
     findings = audit_registry(devices, read_links())
     page = audit_page(len(devices), findings)
     return Answer(
-        lambda: {"devices": len(devices), "findings": [row for sheet in page.sheets for row in sheet.rows]},
+        lambda: {"devices": len(devices), "findings": [row for table in page.tables for row in table.rows]},
         lambda: page,
         exit_code=int(any(finding.severity == "error" for finding in findings)),
     )

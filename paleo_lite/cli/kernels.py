@@ -15,9 +15,9 @@ from .options import Names, Printing
 @command()
 @click.argument("path", type=click.Path(path_type=Path))
 @options.gpu()
-@options.precision
-@options.direction
-@options.top("20")
+@options.precision()
+@options.direction()
+@options.top()
 @click.option(
     "--sort", "order", type=Names("order", ".efficiency:ORDERS"), default="time", show_default=True, cls=Printing,
     help="By time, by what to optimise first, or by share of peak.",
@@ -32,8 +32,8 @@ from .options import Names, Printing
 @click.option(
     "--program", default="python train.py", show_default=True, cls=Printing, help="What --next-command profiles."
 )
-@options.name_pattern
-@options.hardware_files
+@options.name_pattern()
+@options.hardware_files()
 def kernels(
     path: Path,
     gpu: str,

@@ -13,13 +13,14 @@ from .command import Answer, command
 
 
 @command()
-@options.network_argument()
-@options.convention
-@options.phase(text="What to count; backward is the data and the weight gradient.", names=options.PHASES_AND_PASSES)
-@options.execution
+@options.network()
+@options.convention()
+@options.phase(help="What to count; backward is the data and the weight gradient.", type=options.PHASES_AND_PASSES)
+@options.execution()
 @options.batch_size()
 @click.option("--ignore", multiple=True, metavar="LAYER|GLOB", help="Leave layers out; may be given several times.")
-@options.network_options
+@options.image_size()
+@options.inputs()
 def layers(network: str, **question: Any) -> Answer:
     """Count NETWORK layer by layer: FLOPs or MACs, parameters, shapes.
 

@@ -58,15 +58,15 @@ _SCALE = {"cpu": 1, "cuda": 8}
 @click.option("--phase", "phases", multiple=True, type=click.Choice(STEPS), help="Default: inference and training.")
 @click.option("--channels-last", is_flag=True, help="Images as height, width, channels in memory.")
 @click.option("--compile", "compiled", is_flag=True, help="Networks through torch.compile.")
-@options.gpu(required=False, text="Device that this is, where its own name does not say.")
-@options.output("CSV of the measurements.")
+@options.gpu(required=False, help="Device that this is, where its own name does not say.")
+@options.output(help="CSV of the measurements.")
 @click.option("--calibration-out", type=click.Path(path_type=Path, dir_okay=False), help="TOML of the calibration.")
 @click.option(
     "--hardware-out", type=click.Path(path_type=Path, dir_okay=False),
     help="TOML of this machine, its peaks as measured, even if it is known.",
 )  # fmt: skip
-@options.force
-@options.hardware_files
+@options.force()
+@options.hardware_files()
 def measure(
     device: str,
     quick: bool,

@@ -34,8 +34,8 @@ def list_networks() -> Answer:
 
 
 @networks.command("show", cls=AnswerCommand)
-@options.network_argument()
-@options.image_size
+@options.network()
+@options.image_size()
 def show_network(network: str, image_size: int | None) -> Answer:
     """Show the layers of NETWORK: kinds, shapes, attributes, parents."""
     found = find_network(network, image_size)
@@ -43,11 +43,12 @@ def show_network(network: str, image_size: int | None) -> Answer:
 
 
 @networks.command("export")
-@options.network_argument()
-@options.output("The JSON to write.", required=True)
-@options.force
-@options.network_options
-@options.debug
+@options.network()
+@options.output(help="The JSON to write.", required=True)
+@options.force()
+@options.image_size()
+@options.inputs()
+@options.debug()
 def export(
     network: str, output: Path, force: bool, image_size: int | None, inputs: tuple[tuple[int, ...], ...]
 ) -> None:

@@ -1,7 +1,7 @@
 """The options that commands share, each defined once, and what their values may be.
 
-An option is a decorator of a command; one in which commands differ (whether a device must be named, say) is made by a
-function of the difference. Names come from the list of the package that has them.
+An option is called where a command takes it, with what is different there: ``@options.gpu(required=False)``. Names come
+from the list of the package that has them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import functools
 import importlib
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from ..units import parse_shape
 from . import set_debug
 
 if TYPE_CHECKING:
-    from ..timing.options import TrainingOptions
+    pass
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -184,7 +185,9 @@ def together(*options: Decorator) -> Decorator:
     return add
 
 
-debug = click.option("--debug", is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks.")
+_option = partial(partial, click.option, show_default=True)
+
+debug = _option("--debug", is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks.")
 
 
 def given(ctx: click.Context) -> list[click.Parameter]:
@@ -199,49 +202,47 @@ def given(ctx: click.Context) -> list[click.Parameter]:
 
 # What is computed.
 
-
-def network_argument(required: bool = True) -> Decorator:
-    """The network."""
-    return click.argument("network", required=required, shell_complete=complete_networks)
-
-
-image_size = click.option(
+network = partial(click.argument, "network", shell_complete=complete_networks)
+image_size = _option(
     "--image-size", type=WHOLE, metavar="PIXELS", help="Another image size than the network's own (needs torch once)."
 )
-network_options = together(
-    image_size,
-    click.option(
-        "--input", "inputs", multiple=True, type=SHAPE, metavar="SHAPE",
-        help="Shape of one sample for package.module:factory, such as 3x224x224; once per input. It runs that module's "
-        "code: name only what you would run.",
-    ),
+inputs = _option(
+    "--input", "inputs", multiple=True, type=SHAPE, metavar="SHAPE",
+    help="Shape of one sample for package.module:factory, such as 3x224x224; once per input. It runs that module's "
+    "code: name only what you would run.",
 )  # fmt: skip
-precision = click.option(
-    "--precision", type=PRECISIONS, default="fp32", show_default=True, help="Precision of the arithmetic."
+precision = _option("--precision", type=PRECISIONS, default="fp32", help="Precision of the arithmetic.")
+convention = _option(
+    "--convention", type=Names("convention", ".counting:CONVENTIONS"), default="flops", help="How FLOPs are counted."
 )
-convention = click.option(
-    "--convention", type=Names("convention", ".counting:CONVENTIONS"), default="flops", show_default=True,
-    help="How FLOPs are counted.",
-)  # fmt: skip
-execution = click.option(
-    "--execution", type=Names("execution", ".counting.fusion:EXECUTIONS"), default="eager", show_default=True,
+execution = _option(
+    "--execution", type=Names("execution", ".counting.fusion:EXECUTIONS"), default="eager",
     help="What is fused at inference: nothing; pointwise chains; also batch norms into convolutions.",
 )  # fmt: skip
-fit_batch = click.option("--fit-batch", is_flag=True, help="Take the largest batch that fits into the device's memory.")
+batch_size = _option("--batch-size", type=WHOLE, default=1, help="Samples per pass.")
+fit_batch = _option("--fit-batch", is_flag=True, help="Take the largest batch that fits into the device's memory.")
+phase = _option(
+    "--phase", type=PHASES, default="inference",
+    help="training is forward + backward + update; forward alone is that of a training step.",
+)  # fmt: skip
+optimizer = _option(
+    "--optimizer", type=Names("optimizer", ".timing.options:OPTIMIZERS"), help="Update rule of training. [default: sgd]"
+)
+_TRAINING = (
+    optimizer(),
+    click.option("--mixed-precision", is_flag=True, help="Train in fp16 or bf16 with master weights in fp32."),
+    click.option(
+        "--checkpointing", type=Names("checkpointing", ".timing.options:CHECKPOINTING"),
+        help="Activations that training computes again: none, those inside about sqrt(n) segments, or inside every "
+        "block. [default: none]",
+    ),
+    click.option(
+        "--accumulation", type=WHOLE, metavar="N", help="Micro-batches per update of the weights. [default: 1]"
+    ),
+)  # fmt: skip
 
 
-def batch_size(default: int | None = 1, text: str = "Samples per pass.") -> Decorator:
-    """``--batch-size``."""
-    return click.option("--batch-size", type=WHOLE, default=default, show_default=default is not None, help=text)
-
-
-def phase(default: str | None = "inference", text: str = "", names: Names = PHASES) -> Decorator:
-    """``--phase``."""
-    text = text or "training is forward + backward + update; forward alone is that of a training step."
-    return click.option("--phase", type=names, default=default, show_default=default is not None, help=text)
-
-
-def training_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def training(command: Callable[..., Any]) -> Callable[..., Any]:
     """How a network is trained: the command gets ``training``, None where nothing is said of it."""
 
     @functools.wraps(command)
@@ -253,87 +254,48 @@ def training_options(command: Callable[..., Any]) -> Callable[..., Any]:
         accumulation: int | None,
         **rest: Any,
     ) -> Any:
-        training = _training(optimizer, mixed_precision, checkpointing, accumulation)
+        training = None
+        if optimizer or mixed_precision or checkpointing or accumulation:
+            from ..timing.options import TrainingOptions
+
+            training = TrainingOptions(optimizer or "sgd", mixed_precision, checkpointing or "none", accumulation or 1)
         return command(*words, training=training, **rest)
 
-    options = together(
-        optimizer(),
-        click.option("--mixed-precision", is_flag=True, help="Train in fp16 or bf16 with master weights in fp32."),
-        click.option(
-            "--checkpointing", type=Names("checkpointing", ".timing.options:CHECKPOINTING"),
-            help="Activations that training computes again: none, those inside about sqrt(n) segments, or inside every "
-            "block. [default: none]",
-        ),
-        click.option(
-            "--accumulation", type=WHOLE, metavar="N", help="Micro-batches per update of the weights. [default: 1]"
-        ),
-    )  # fmt: skip
-    with_options: Callable[..., Any] = options(gathered)
-    return with_options
-
-
-def optimizer(default: str | None = None) -> Decorator:
-    """``--optimizer``; without a default the training options have it."""
-    return click.option(
-        "--optimizer", type=Names("optimizer", ".timing.options:OPTIMIZERS"), default=default,
-        show_default=default is not None,
-        help="Update rule of training." + ("" if default else " [default: sgd]"),
-    )  # fmt: skip
-
-
-def _training(
-    optimizer: str | None, mixed_precision: bool, checkpointing: str | None, accumulation: int | None
-) -> TrainingOptions | None:
-    if not (optimizer or mixed_precision or checkpointing or accumulation):
-        return None
-    from ..timing.options import TrainingOptions
-
-    return TrainingOptions(optimizer or "sgd", mixed_precision, checkpointing or "none", accumulation or 1)
+    return together(*_TRAINING)(gathered)
 
 
 # Where it runs.
 
-
-def gpu(required: bool = True, text: str = "Device, by name or alias, such as k80 or v100-sxm2.") -> Decorator:
-    """``--gpu``."""
-    return click.option("--gpu", required=required, metavar="DEVICE", shell_complete=complete_devices, help=text)
-
-
-hardware_files = click.option(
-    "--hardware-file",
-    "hardware_files",
-    multiple=True,
-    type=click.Path(path_type=Path, dir_okay=False),
+gpu = _option(
+    "--gpu", required=True, metavar="DEVICE", shell_complete=complete_devices,
+    help="Device, by name or alias, such as k80 or v100-sxm2.",
+)  # fmt: skip
+clock = _option("--clock", type=click.Choice(("base", "boost")), help="Clock of the device. [default: its own]")
+unit = _option("--unit", type=click.Choice(("vector", "tensor")), help="Arithmetic units. [default: the faster]")
+hardware_files = _option(
+    "--hardware-file", "hardware_files", multiple=True, type=click.Path(path_type=Path, dir_okay=False),
     help="A TOML with a further device; may be given several times.",
-)
-machine_options = together(
-    click.option("--clock", type=click.Choice(("base", "boost")), help="Clock of the device. [default: its own]"),
-    click.option("--unit", type=click.Choice(("vector", "tensor")), help="Arithmetic units. [default: the faster]"),
-)
+)  # fmt: skip
 
 # How its time is modelled.
 
-time_model = click.option(
+time_model = _option(
     "--time-model", type=MODELS,
     help="How times are predicted. [default: ppp with --ppp; calibrated, from fits of the device or of others; "
     "roofline where no fit covers it]",
 )  # fmt: skip
-ppp = click.option(
-    "--ppp", type=SHARE, help="Share of peak that the platform reaches, for the model ppp; may exceed 1."
-)
-calibration = click.option(
+ppp = _option("--ppp", type=SHARE, help="Share of peak that the platform reaches, for the model ppp; may exceed 1.")
+calibration = _option(
     "--calibration", metavar="FILE|NAME", help="A calibration. [default: the shipped one of device and precision]"
 )
 
 # Many devices.
 
-
-def workers(text: str = "Devices together: 8, 1,2,4,...,128 or 1:128:x2. [default: all of --topology]") -> Decorator:
-    """``--workers``."""
-    return click.option("--workers", metavar="RANGE", help=text)
-
-
-cluster_options = together(
+workers = _option(
+    "--workers", metavar="RANGE",
+    help="Devices together: 8, 1,2,4,...,128 or 1:128:x2. [default: all of --topology]",
+)  # fmt: skip
+cluster = together(
     click.option("--link", metavar="LINK", help="Between all workers: ethernet20, infiniband-fdr, '25 GB/s'."),
     click.option(
         "--topology", metavar="TEXT|FILE",
@@ -358,40 +320,23 @@ cluster_options = together(
 
 # Profiles.
 
-direction = click.option(
-    "--direction", type=Names("direction", ".efficiency:DIRECTIONS"), default="all", show_default=True,
-    help="Kernels of which pass.",
-)  # fmt: skip
-name_pattern = click.option(
-    "--name-pattern",
-    metavar="REGEX",
+direction = _option(
+    "--direction", type=Names("direction", ".efficiency:DIRECTIONS"), default="all", help="Kernels of which pass."
+)
+name_pattern = _option(
+    "--name-pattern", metavar="REGEX",
     help="How to read a run's settings from file names: named groups, (?P<nodes>\\d+).",
+)  # fmt: skip
+
+# Processes, tables and files.
+
+jobs = _option("--jobs", type=WHOLE, metavar="N", help="Processes. [default: one per core]")
+scheduler = _option("--scheduler", metavar="ADDRESS", help="A Dask scheduler, tcp://host:8786, whose workers compute.")
+top = _option(
+    "--top", type=_Top(), default="20", metavar="N|all", cls=Printing, help="How many rows of a table to list."
 )
-
-# Processes and files.
-
-jobs = click.option("--jobs", type=WHOLE, metavar="N", help="Processes. [default: one per core]")
-scheduler = click.option(
-    "--scheduler", metavar="ADDRESS", help="A Dask scheduler, tcp://host:8786, whose workers compute."
-)
-
-
-def top(default: str, of: str = "rows of a table") -> Decorator:
-    """``--top``."""
-    return click.option(
-        "--top", type=_Top(), default=default, show_default=True, metavar="N|all", cls=Printing,
-        help=f"How many {of} to list.",
-    )  # fmt: skip
-
-
-force = click.option("--force", is_flag=True, cls=Printing, help="Replace the file if it is there.")
-
-
-def output(text: str, required: bool = False) -> Decorator:
-    """``-o FILE``."""
-    return click.option(
-        "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=required, cls=Printing, help=text
-    )
+output = _option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), cls=Printing)
+force = _option("--force", is_flag=True, cls=Printing, help="Replace the file if it is there.")
 
 
 def need_pyarrow() -> None:

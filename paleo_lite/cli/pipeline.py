@@ -27,7 +27,7 @@ SEPARATE_NODES = ("course-ethernet10", "course-mellanox56")
 
 
 @command()
-@options.network_argument()
+@options.network()
 @options.gpu()
 @click.option("--storage", default="nvme", show_default=True, metavar="LINK|RATE",
               help="hdd, ssd, nvme, any other link, a rate such as '500 MB/s', or memory.")  # fmt: skip
@@ -51,16 +51,17 @@ SEPARATE_NODES = ("course-ethernet10", "course-mellanox56")
 @click.option("--host-link", metavar="LINK|RATE", help="Link that copies go over. [default: the device's own]")
 @click.option("--no-pinned", is_flag=True, help="Copies from pageable memory.")
 @click.option("--no-overlap", is_flag=True, help="Load, copy and compute one after the other.")
-@options.precision
-@options.batch_size(32, "Samples per step.")
-@options.phase("training")
+@options.precision()
+@options.batch_size(default=32, help="Samples per step.")
+@options.phase(default="training")
 @click.option(
     "--devices", type=WHOLE, default=1, show_default=True, help="Devices of this kind that share storage and workers."
 )
-@options.ppp
-@options.calibration
-@options.network_options
-@options.hardware_files
+@options.ppp()
+@options.calibration()
+@options.image_size()
+@options.inputs()
+@options.hardware_files()
 def pipeline(
     network: str,
     gpu: str,

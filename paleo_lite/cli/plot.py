@@ -73,7 +73,7 @@ class _Drawn(click.Command):
 
 
 @click.command("batch")
-@options.network_argument()
+@options.network()
 @click.option(
     "--gpu", "gpus", required=True, multiple=True, metavar="DEVICE", shell_complete=options.complete_devices,
     help="Device, by name or alias; may be given several times.",
@@ -81,12 +81,12 @@ class _Drawn(click.Command):
 @click.option(
     "--batch-sizes", default="1:256:x2", show_default=True, metavar="RANGE", help="1,2,4 or 1:256:x2 or 8:64:+8."
 )
-@options.precision
+@options.precision()
 @options.phase()
-@options.time_model
-@options.ppp
-@options.hardware_files
-@options.debug
+@options.time_model()
+@options.ppp()
+@options.hardware_files()
+@options.debug()
 def _batch(network: str, gpus: tuple[str, ...], batch_sizes: str, **question: Any) -> Answer:
     """Throughput and time of NETWORK over the batch size, for one device or several.
 
@@ -104,7 +104,7 @@ def _batch(network: str, gpus: tuple[str, ...], batch_sizes: str, **question: An
 @click.command("timeline")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--slices", type=WHOLE, default=500, show_default=True, help="In how many parts time is shown.")
-@options.debug
+@options.debug()
 def _timeline(path: Path, slices: int) -> Answer:
     """What ran when in the profile PATH: how busy each kind of kernel kept the device.
 

@@ -14,26 +14,28 @@ from .options import Printing
 
 
 @command()
-@options.network_argument(required=False)
+@options.network(required=False)
 @options.gpu()
-@options.precision
+@options.precision()
 @options.batch_size()
 @options.phase()
-@options.time_model
-@options.ppp
+@options.time_model()
+@options.ppp()
 @click.option("--overlap", is_flag=True, help="For the model ppp: arithmetic and memory traffic overlap.")
-@options.convention
-@options.machine_options
+@options.convention()
+@options.clock()
+@options.unit()
 @click.option("--flops", metavar="COUNT", help="A FLOP count for one sample, such as 15503M, in place of a network.")
-@options.calibration
-@options.execution
-@options.training_options
-@options.fit_batch
+@options.calibration()
+@options.execution()
+@options.training
+@options.fit_batch()
 @click.option("--memory", is_flag=True, cls=Printing, help="Show the peak memory by part.")
-@options.network_options
-@options.hardware_files
+@options.image_size()
+@options.inputs()
+@options.hardware_files()
 @click.option("--explain", metavar="LAYER", cls=Printing, help="Show the arithmetic of one layer.")
-@options.top("10", "of the slowest layers")
+@options.top(default="10", help="How many of the slowest layers to list.")
 @click.pass_context
 def predict(
     ctx: click.Context, /, network: str | None, explain: str | None, top: int | None, memory: bool, **question: Any

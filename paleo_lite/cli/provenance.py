@@ -16,7 +16,7 @@ from ..errors import BadFile, UnknownName
 from ..files import shipped
 from ..hardware import Device
 from ..networks import is_network_file
-from ..report.page.document import Made, Source
+from ..report.document import Made, Source
 from ..timing import Prediction
 from ..units import format_shape
 from .options import given

@@ -12,7 +12,7 @@ from ..errors import BadFile, BadValue, PaleoError
 from . import options
 
 if TYPE_CHECKING:
-    from ..report.page.document import Report
+    from ..report.document import Document
 
 _OF_A_PROFILE = frozenset(
     ("profile", "gpu", "precision", "name_pattern", "program", "hardware_files", "output", "force", "network")
@@ -22,28 +22,30 @@ _OF_WORKERS = ("workers", "link", "topology", "platform", "scaling", "strategy",
 
 
 @click.command()
-@options.network_argument(required=False)
+@options.network(required=False)
 @click.option("--profile", type=click.Path(path_type=Path), help="Report on this profile instead of a network.")
 @options.gpu()
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The HTML file to write.")
-@options.force
-@options.precision
-@options.batch_size(None, "Samples per pass. [default: 1; 32 per worker with --workers]")
-@options.phase(None, "What is predicted. [default: inference; training with --workers]")
-@options.time_model
-@options.ppp
-@options.calibration
-@options.machine_options
-@options.execution
-@options.fit_batch
-@options.training_options
-@options.workers("Training on several devices too: 8, 1,2,4,...,128 or 1:128:x2.")
-@options.cluster_options
-@options.name_pattern
+@options.force()
+@options.precision()
+@options.batch_size(default=None, help="Samples per pass. [default: 1; 32 per worker with --workers]")
+@options.phase(default=None, help="What is predicted. [default: inference; training with --workers]")
+@options.time_model()
+@options.ppp()
+@options.calibration()
+@options.clock()
+@options.unit()
+@options.execution()
+@options.fit_batch()
+@options.training
+@options.workers(help="Training on several devices too: 8, 1,2,4,...,128 or 1:128:x2.")
+@options.cluster
+@options.name_pattern()
 @click.option("--program", metavar="COMMAND", help="What to profile next. [default: python train.py]")
-@options.network_options
-@options.hardware_files
-@options.debug
+@options.image_size()
+@options.inputs()
+@options.hardware_files()
+@options.debug()
 @click.pass_context
 def report(ctx: click.Context, /, **asked: Any) -> None:
     """Write a report of a prediction or a profile: one HTML file that opens offline.
@@ -101,7 +103,7 @@ def _refuse(ctx: click.Context, names: Any, why: str) -> None:
             raise BadValue(f"{option.opts[0]} {why}")
 
 
-def _of_profile(ctx: click.Context, asked: dict[str, Any]) -> Report:
+def _of_profile(ctx: click.Context, asked: dict[str, Any]) -> Document:
     from ..hardware import find_device
 
     others = {option.name for option in ctx.command.params} - _OF_A_PROFILE
@@ -144,7 +146,7 @@ def _of_profile(ctx: click.Context, asked: dict[str, Any]) -> Report:
     )
 
 
-def _of_network(ctx: click.Context, asked: dict[str, Any]) -> Report:
+def _of_network(ctx: click.Context, asked: dict[str, Any]) -> Document:
     from ..api import predict, resolve
     from ..calibration.alternatives import try_alternatives
     from ..report.page.prediction import prediction_report

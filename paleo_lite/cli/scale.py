@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 
 @command()
-@options.network_argument()
-@options.gpu(required=False, text="Device, by name or alias; a topology may name it.")
+@options.network()
+@options.gpu(required=False, help="Device, by name or alias; a topology may name it.")
 @options.workers()
-@options.cluster_options
-@options.batch_size(None, "Samples per worker (weak; default 32), of all workers (strong; default 32 each).")
-@options.precision
+@options.cluster
+@options.batch_size(
+    default=None, help="Samples per worker (weak; default 32), of all workers (strong; default 32 each)."
+)
+@options.precision()
 @click.option(
     "--gradient-precision", type=click.Choice(("fp32", "fp16", "bf16")),
     help="Precision in which gradients are exchanged. [default: that of the arithmetic]",
@@ -37,20 +39,22 @@ if TYPE_CHECKING:
 @click.option(
     "--interference", type=float, metavar="SHARE", help="By what share of hidden exchanges computing takes longer."
 )
-@options.training_options
-@options.time_model
-@options.ppp
+@options.training
+@options.time_model()
+@options.ppp()
 @click.option("--ppp-comm", type=SHARE, help="Share of the links' bandwidth that is reached.")
-@options.calibration
-@options.machine_options
+@options.calibration()
+@options.clock()
+@options.unit()
 @click.option("--cost", is_flag=True, help="Insist on a cost: an error where no price is known.")
 @click.option("--compat", type=click.Choice(["paleo"]), help="Compute as the released PALEO does, defects and all.")
 @click.option(
     "--revision", type=Names("revision", ".paleo:REVISIONS"), default="first", show_default=True,
     help="Revision of PALEO, with --compat paleo.",
 )  # fmt: skip
-@options.network_options
-@options.hardware_files
+@options.image_size()
+@options.inputs()
+@options.hardware_files()
 @click.pass_context
 def scale(ctx: click.Context, /, compat: str | None, revision: str, **asked: Any) -> Answer:
     """Predict how NETWORK trains on many devices: time by part, speed-up, hours, cost, and what limits it.

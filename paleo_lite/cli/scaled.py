@@ -30,9 +30,9 @@ from .options import WHOLE
 @click.option(
     "--group-by", "groups", multiple=True, metavar="COLUMNS", help="Means by other columns: batch_size,nodes."
 )
-@options.precision
-@options.name_pattern
-@options.hardware_files
+@options.precision()
+@options.name_pattern()
+@options.hardware_files()
 def scaled(
     paths: tuple[Path, ...],
     gpu: str,

@@ -37,7 +37,7 @@ from .command import Answer, command, progress
     "--time-models", default=AUTOMATIC, show_default=True, metavar="NAMES",
     help=f"{AUTOMATIC} (what predict takes), {', '.join(TIME_MODELS)}.",
 )  # fmt: skip
-@options.ppp
+@options.ppp()
 @click.option(
     "--workers", default="1", show_default=True, metavar="RANGE", help="Devices together; a range as --batch-sizes."
 )
@@ -58,19 +58,19 @@ from .command import Answer, command, progress
     metavar="NAMES",
     help=f"How gradients are summed: {', '.join(COLLECTIVES)}. [default: the fastest]",
 )
-@options.optimizer("sgd")
+@options.optimizer(default="sgd", help="Update rule of training.")
 @click.option(
     "--samples", default="1M", show_default=True, metavar="COUNT", help="Samples that hours, cost and energy are for."
 )
 @click.option("--price", metavar="USD/H", help="Price of an hour of one device, in place of the one on record.")
 @click.option("--power", metavar="WATTS", help="Power of one device, in place of its limit on record.")
-@options.hardware_files
-@options.output(".parquet or .csv.", required=True)
-@options.force
+@options.hardware_files()
+@options.output(help=".parquet or .csv.", required=True)
+@options.force()
 @click.option("--yes", is_flag=True, help=f"Run also what has more than {ROWS_UNASKED:,} combinations.")
 @click.option("--dry-run", is_flag=True, help="Say how many combinations there are, and stop.")
-@options.jobs
-@options.scheduler
+@options.jobs()
+@options.scheduler()
 def sweep(
     networks: str,
     gpus: str,

@@ -23,7 +23,7 @@ UPLOAD_MB = 200
     "--port", type=click.IntRange(1, 65535), help=f"Port of the page. [default: {FIRST_PORT}, or the next that is free]"
 )
 @click.option("--no-browser", is_flag=True, help="Do not open a browser.")
-@options.debug
+@options.debug()
 def ui(port: int | None, no_browser: bool) -> None:
     """Open a page to explore: networks, devices, batch sizes, many devices, and profiles that are dropped in.
 

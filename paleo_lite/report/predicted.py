@@ -5,10 +5,10 @@ from __future__ import annotations
 from ..calibration.beside import MEASURED_PASSES, PredictedBeside
 from ..timing import Prediction
 from ..units import format_si
-from .sheet import Column, Page, Sheet
+from .document import Column, Document, Table
 
 
-def predicted_page(beside: PredictedBeside, top: int | None = 10) -> Page:
+def predicted_page(beside: PredictedBeside, top: int | None = 10) -> Document:
     """The page of a prediction beside a profile.
 
     Parameters
@@ -23,18 +23,18 @@ def predicted_page(beside: PredictedBeside, top: int | None = 10) -> Page:
              "difference_s": beside.measured_s - prediction.time_s,
              "ratio": beside.measured_s / prediction.time_s if prediction.time_s else None,
              "ppp": beside.ppp}  # fmt: skip
-    sheets = [Sheet("Per iteration, by kind of layer", _columns("kind"), [row.to_dict() for row in kinds], [total])]
+    tables = [Table("Per iteration, by kind of layer", _columns("kind"), [row.to_dict() for row in kinds], [total])]
     layers = beside.layers if top is None else beside.layers[:top]
     if layers:
         title = f"Layers that differ most, {len(layers)} of {len(beside.layers)} that match"
-        sheets.append(Sheet(title, _columns("layer"), [row.to_dict("layer") for row in layers]))
+        tables.append(Table(title, _columns("layer"), [row.to_dict("layer") for row in layers]))
     worst = beside.kinds[0]
     headline = (
         f"{prediction.network} on {prediction.device.name}, batch {prediction.batch_size}, {prediction.phase}: "
         f"measured {format_si(beside.measured_s, 's')}, {prediction.model.name} predicts "
         f"{format_si(prediction.time_s, 's')}{_interval(prediction)}; they differ most in {worst.name}, {worst.part}"
     )
-    return Page(
+    return Document(
         headline,
         [
             ("profile", beside.path),
@@ -42,7 +42,7 @@ def predicted_page(beside: PredictedBeside, top: int | None = 10) -> Page:
             ("PPP", f"{beside.ppp:.3g}: (FLOPs / peak + bytes / bandwidth) / measured time"),
             ("peak", prediction.peak.describe()),
         ],
-        sheets,
+        tables,
         beside.notes,
     )
 

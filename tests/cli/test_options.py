@@ -46,8 +46,8 @@ def test_an_option_takes_the_same_in_every_command():
             meant.setdefault(option.opts[-1], {}).setdefault(kind, []).append(words)
     differing = {name: kinds for name, kinds in meant.items() if len(kinds) > 1}
     # `layers` counts single passes too; of `measure` the device is that of torch, and its phases are those it can time;
-    # a front has rows, not tables that end; workers that decode are counted one by one.
-    assert differing.keys() <= {"--phase", "--top", "--workers", "--precision", "--output"}, differing
+    # a front has rows, not tables that end; workers that decode are counted one by one; two models can be learnt.
+    assert differing.keys() <= {"--phase", "--top", "--workers", "--precision", "--output", "--time-model"}, differing
 
 
 def test_every_option_says_what_it_is():

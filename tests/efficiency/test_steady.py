@@ -180,6 +180,17 @@ def test_overlapping_kernels_count_once():
     assert steady_figures(steady, PEAK, 1.0)["flops_per_s"] == steady.flops
 
 
+def test_products_alike_in_a_row_are_counted_each():
+    """Two linear layers of one shape follow each other: 2 * 5 * 2 * 6 FLOPs and 12 + 30 + 10 numbers in fp32, twice."""
+    columns = {
+        "kernel": ["sgemm", "gemm", "gemm"] * 8, "op": ["conv2d", "linear", "linear"] * 8,
+        "params": [CONV, LINEAR, LINEAR] * 8, "duration_ns": [50.0, 8.0, 8.0] * 8,
+    }  # fmt: skip
+    steady = steady_state(find_runs(batch_of(columns, 24, tuple(columns))))
+    assert steady.flops == CONV_FORWARD + 2 * 120
+    assert steady.bytes == 4 * 1496 + 2 * 4 * 52
+
+
 @pytest.mark.parametrize(("unknown_ns", "said"), [(5.0, False), (15.0, True), (60.0, True)])
 def test_rates_are_lower_bounds_where_less_than_nine_tenths_are_known(unknown_ns, said):
     """95, 85 and 40 of 100 ns are of an operation whose parameters tell its FLOPs."""

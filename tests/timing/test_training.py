@@ -120,6 +120,7 @@ def test_tensor_cores_take_multiples_of_eight() -> None:
     taken = takes_tensor_cores(RESNET.layers, 8)
     multiplying = count(RESNET.layers).matrix
     assert [names[index] for index in np.flatnonzero(multiplying & ~taken)] == ["conv1"]
+    assert not taken[~multiplying].any()  # no product, none that they take
     assert not takes_tensor_cores(RESNET.layers, 7)[names.index("fc")]
     mobile = find_network("mobilenet_v2").layers
     depthwise = [index for index, layer in enumerate(mobile) if layer.attributes.get("groups", 1) > 1]

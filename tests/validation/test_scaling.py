@@ -89,4 +89,4 @@ def test_predictions_hold_on_what_was_held_out(truth):
     assert len(gaps) == 16
     assert sum(abs(gap.predicted_s / gap.measured_s - 1) < 0.3 for gap in gaps) >= 11
     page = scaling_truth_page(truth)
-    assert page.sheets[0].rows and len(page.data.rows) == len(truth.points)
+    assert page.tables[0].rows and len(page.data.rows) == len(truth.points)
