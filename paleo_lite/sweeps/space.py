@@ -17,7 +17,7 @@ from ..distributed.links import link_rate
 from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES
 from ..errors import BadValue, UnknownName
-from ..hardware import find_device
+from ..hardware import Device, find_device
 from ..networks import find_network, is_network_file
 from ..ranges import parse_range
 from ..timing.models import TIME_MODELS
@@ -146,7 +146,7 @@ class Space(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(
             self,
             networks=tuple(name if is_network_file(name) else find_network(name).name for name in self.networks),
-            gpus=tuple(find_device(name, files).id for name in self.gpus),
+            gpus=tuple(dict.fromkeys(_one_of(find_device(name, files)) for name in self.gpus)),
         )
 
     def describe(self) -> str:
@@ -203,7 +203,7 @@ class Space(msgspec.Struct, frozen=True):
 
     def digest(self) -> str:
         """A hash of everything that the results follow from but the shipped data."""
-        from .. import __version__
+        from ..version import __version__
 
         text = json.dumps([__version__, msgspec.to_builtins(self)])
         for path in self.hardware_files:
@@ -213,6 +213,11 @@ class Space(msgspec.Struct, frozen=True):
 
 def _slices(values: tuple, step: int) -> Iterator[tuple]:  # type: ignore[type-arg]
     return (values[start : start + step] for start in range(0, len(values), step))
+
+
+def _one_of(device: Device) -> str:
+    """The device that a worker is: of a board of several, one."""
+    return device.id if device.parts is None else device.parts.device
 
 
 def parse_names(text: str, what: str, everything: Sequence[str] = ()) -> tuple[str, ...]:

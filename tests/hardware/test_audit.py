@@ -12,6 +12,7 @@ import pytest
 
 from paleo_lite.hardware.audit import AuditFinding, audit_device, audit_links, audit_registry
 from paleo_lite.hardware.device import Device, LinkRegistry
+from paleo_lite.hardware.rates import TENSOR_RATES
 
 HARDWARE = Path(__file__).parents[2] / "hardware"
 
@@ -37,6 +38,12 @@ def errors(findings: list[AuditFinding]) -> list[AuditFinding]:
 
 def test_shipped_files_have_no_unexplained_finding():
     assert errors(audit_registry(DEVICES.values(), LINKS)) == []
+
+
+def test_tensor_units_multiply_matrices_of_powers_of_two():
+    """So says each white paper of its own; a data sheet's rounding would hide a rate that is 1 off."""
+    rates = {(capability, name): rate for capability, row in TENSOR_RATES.items() for name, rate in row.items()}
+    assert [place for place, rate in rates.items() if rate.bit_count() != 1] == []
 
 
 def test_every_exception_is_a_sentence():

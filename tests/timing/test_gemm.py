@@ -135,6 +135,14 @@ def test_what_cannot_be_timed_is_said(sizes, options, message):
         time_gemms(*sizes, "fp32", PEAK, **{"peak_per_s": 1e12, **options})
 
 
+def test_any_peak_above_0_is_a_peak():
+    """2 FLOPs at 1 and at half a FLOP/s."""
+    for peak_per_s in (1, 0.5):
+        assert time_gemms(1, 1, 1, "fp32", PEAK, peak_per_s=peak_per_s).peak_time_s == 2 / peak_per_s
+    with pytest.raises(BadValue, match="above 0, not 0 FLOP/s"):
+        time_gemms(1, 1, 1, "fp32", PEAK, peak_per_s=0.0)
+
+
 def test_a_precision_that_the_device_lacks():
     with pytest.raises(UnknownPrecision, match="Tesla K80 has no fp16 peak"):
         time_gemms(1, 1, 1, "fp16", ROOFLINE, machine=Machine(find_device("k80")))

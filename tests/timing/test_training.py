@@ -25,6 +25,7 @@ from paleo_lite.timing import PeakModel, Prediction, RooflineModel, Workload, pr
 from paleo_lite.timing.memory import memory_of
 from paleo_lite.timing.options import TrainingOptions
 from paleo_lite.timing.tensor_cores import takes_tensor_cores
+from paleo_lite.timing.with_memory import predict_with_memory
 
 V100 = find_device("v100-sxm2")
 RESNET = find_network("resnet50")
@@ -112,6 +113,15 @@ def test_accumulation_is_several_small_passes_and_one_update() -> None:
     low, high = four.interval
     assert low < four.time_s < high
     assert low / four.time_s == pytest.approx(one.interval[0] / one.time_s)
+
+
+def test_the_batch_that_was_asked_for_is_the_batch_whose_memory_is_said() -> None:
+    asked = Workload(RESNET, batch_size=32, phase="training")
+    made = predict_with_memory(asked, Machine(V100), PeakModel())
+    assert made.batch_size == 32 and made.memory.memory == memory_of(asked)
+    assert (
+        predict_with_memory(asked, Machine(V100), PeakModel(), fit_batch=True).batch_size == made.memory.largest_batch
+    )
 
 
 def test_tensor_cores_take_multiples_of_eight() -> None:
