@@ -22,7 +22,8 @@ def predict_passes(workload: Workload, machine: Machine, model: TimeModel) -> Pr
         none = np.zeros((1, 1), dtype=np.int64)
         counts, notes = work.counts_by_pass(phase, batch_size), machine.notes(workload.precision)
         return Prediction(workload, machine, model, terms, counts, none, none, work.matrix, None, tuple(notes))
-    notes = [*workload.network.notes, *model.notes, *machine.notes(workload.precision), *_notes(workload, machine)]
+    notes = [*workload.network.notes, *model.notes, *machine.notes(workload.precision)]
+    notes += _notes(workload, machine, model)
     if terms.waiting > 1.05:
         notes.append(
             f"the host launches kernels more slowly than the device runs them: {terms.waiting:.2g} times as long"
@@ -41,10 +42,10 @@ def predict_passes(workload: Workload, machine: Machine, model: TimeModel) -> Pr
     )
 
 
-def _notes(workload: Workload, machine: Machine) -> list[str]:
+def _notes(workload: Workload, machine: Machine, model: TimeModel) -> list[str]:
     """What somebody who uses the number should know of how it was counted."""
     work, notes = workload.work, []
-    peak, vector = machine.peak(workload.precision), machine.vector_peak(workload.precision)
+    peak, vector = model.peak(machine, workload.precision), machine.vector_peak(workload.precision)
     if work.convention.unit != "FLOP":  # a convention in FLOPs goes with the peak
         notes.append(
             f"the {work.convention.name} convention counts a multiply-accumulate as 1, the peak counts it as 2: "
