@@ -85,7 +85,8 @@ def predict(
     hardware_files : sequence of paths
         Further hardware TOMLs.
     calibration : str or Calibration, optional
-        A calibration's path or shipped name; without it the shipped one of the device and precision, or the pool.
+        A calibration's path or shipped name, with the host that it was measured on; without it what the shipped
+        pool says of the device under PyTorch.
     training : TrainingOptions, optional
         Optimizer, mixed precision, checkpointing and accumulation; for the phase ``training`` only. Without it plain
         gradient descent.
@@ -130,7 +131,7 @@ def predict(
     if fit_batch and batch_size != 1:
         raise BadValue("fitting the batch chooses its size: leave the batch size out")
     element_bytes(precision)
-    model = choose_model(device, precision, time_model, ppp, overlap, calibration)
+    model = choose_model(device, precision, time_model, ppp, overlap, calibration, execution)
     workload = Workload(
         resolve(network, image_size, inputs), precision, batch_size, phase, execution, convention, training
     )
