@@ -17,10 +17,10 @@ from paleo_lite.api import default_model
 from paleo_lite.counting import count
 from paleo_lite.counting.kinds import MATRIX_KINDS, count_layer
 from paleo_lite.counting.layer import Op, see, trace_flow
-from paleo_lite.efficiency.executor import cores
 from paleo_lite.errors import PaleoError
+from paleo_lite.executor import cores
 from paleo_lite.hardware import Device, Machine, find_device, list_devices
-from paleo_lite.scaling.sweeps.inputs import network_of, stack_of
+from paleo_lite.sweeps.inputs import network_of, stack_of
 from paleo_lite.timing import RooflineModel, TimeModel, Workload, predict
 from paleo_lite.timing.broadcast import keep_memory
 from paleo_lite.timing.calibrated import NAMES, POWER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 # First of all: where typing_extensions is installed msgspec imports it, and numpy behind it takes 60 ms longer.
 import numpy  # noqa: F401
@@ -15,42 +15,71 @@ from .counting import find_convention
 from .errors import BadValue
 from .hardware import Device, Machine, find_device, list_devices
 from .networks import LayerCounts, Network, count_network, find_network, network_names, trace_factory
-from .timing import Prediction, Workload, find_model
+from .timing import Prediction, TimeModel, Workload, find_model
 from .timing import predict as predict_workload
 from .timing.workload import check_execution
 from .units import element_bytes, parse_quantity
 
 if TYPE_CHECKING:
     from torch import nn
+    from typing_extensions import Unpack
 
     from .calibration.store import Calibration
-    from .scaling.job import Settings
-    from .scaling.table import ScaleTable
+    from .distributed.job import Settings
+    from .distributed.table import ScaleTable
     from .timing.options import TrainingOptions
+
+
+class Common(TypedDict, total=False):
+    """What `predict` and `scale` both may be told; see `predict`."""
+
+    precision: str
+    training: TrainingOptions | None
+    image_size: int | None
+    inputs: Sequence[Sequence[int]]
+    clock: str | None
+    unit: str | None
+    hardware_files: Sequence[str | Path]
+    time_model: str | None
+    ppp: float | None
+    calibration: str | Calibration | None
+
+
+class Question(Common, total=False):
+    """What `predict` may be told besides; see there."""
+
+    batch_size: int
+    phase: str
+    execution: str
+    convention: str
+    overlap: bool
+
+
+class ManyDevices(Common, total=False):
+    """What `scale` may be told besides; see there."""
+
+    workers: int | str | Sequence[int] | None
+    link: str | None
+    topology: str | None
+    platform: str | None
+    batch_size: int | None
+    scaling: str
+    strategy: str
+    ppp_comm: float | None
+    images: float | str | None
+    epochs: float | None
+    price: float | str | None
+    cost: bool
 
 
 def predict(
     network: str | Network | nn.Module | None = None,
     *,
     gpu: str | Device,
-    precision: str = "fp32",
-    batch_size: int = 1,
-    phase: str = "inference",
-    time_model: str | None = None,
-    ppp: float | None = None,
-    overlap: bool = False,
-    convention: str = "flops",
-    clock: str | None = None,
-    unit: str | None = None,
-    image_size: int | None = None,
-    inputs: Sequence[Sequence[int]] = (),
     flops: float | str | None = None,
-    hardware_files: Sequence[str | Path] = (),
-    calibration: str | Calibration | None = None,
-    training: TrainingOptions | None = None,
     fit_batch: bool = False,
     memory: bool = False,
-    execution: str = "eager",
+    **question: Unpack[Question],
 ) -> Prediction:
     """Predict how long a network takes on a device.
 
@@ -112,34 +141,53 @@ def predict(
     >>> import paleo_lite as pl
     >>> pl.predict("vgg16", gpu="k80", precision="fp64").time_s  # doctest: +SKIP
     """
-    device = find_device(gpu, [Path(file) for file in hardware_files]) if isinstance(gpu, str) else gpu
-    machine = Machine(device, clock, unit)
+    asked: dict[str, Any] = dict(question)
+    machine = _machine(gpu, asked)
+    known = _take(asked, "time_model", "ppp", "overlap", "calibration")
     if (network is None) == (flops is None):
         raise BadValue("a prediction takes a network or a FLOP count: one of the two")
     if flops is not None:
-        if calibration is not None:
-            raise BadValue("a calibration needs the layers of a network, which a bare FLOP count does not have")
-        if execution != "eager":
-            raise BadValue("fusing needs the layers of a network, not a bare FLOP count")
-        if training is not None or fit_batch or memory:
-            raise BadValue("memory and training options need the layers of a network, not a bare FLOP count")
-        if phase != "inference" or image_size is not None or convention != "flops":
-            raise BadValue("a bare FLOP count is of inference: leave phase, image size and convention out")
-        model = find_model(time_model or (None if ppp is not None or overlap else "peak"), ppp, overlap)
-        return predict_workload(Workload.of_flops(parse_quantity(flops, "FLOP"), precision, batch_size), machine, model)
-    assert network is not None
-    if fit_batch and batch_size != 1:
+        if known.pop("calibration", None) is not None or fit_batch or memory:
+            raise BadValue(
+                "calibrations and memory need the layers of a network, which a bare FLOP count does not have"
+            )
+        if known.get("ppp") is None and not known.get("overlap"):
+            known["time_model"] = known.get("time_model") or "peak"
+        model = find_model(known.pop("time_model", None), **known)
+        return predict_workload(Workload.of_flops(parse_quantity(flops, "FLOP"), **asked), machine, model)
+    if fit_batch and asked.get("batch_size", 1) != 1:
         raise BadValue("fitting the batch chooses its size: leave the batch size out")
-    element_bytes(precision)
-    model = choose_model(device, precision, time_model, ppp, overlap, calibration, execution)
-    workload = Workload(
-        resolve(network, image_size, inputs), precision, batch_size, phase, execution, convention, training
-    )
-    if training is None and not fit_batch and not memory and phase in ("inference", "forward"):
+    model = _model(machine, asked, known)
+    workload = _workload(network, asked)
+    if workload.training is None and not fit_batch and not memory and workload.phase in ("inference", "forward"):
         return predict_workload(workload, machine, model)
     from .timing.with_memory import predict_with_memory
 
     return predict_with_memory(workload, machine, model, fit_batch=fit_batch)
+
+
+def _take(asked: dict[str, Any], *names: str) -> dict[str, Any]:
+    """What is asked of these names, out of `asked`."""
+    return {name: asked.pop(name) for name in names if name in asked}
+
+
+def _machine(gpu: str | Device, asked: dict[str, Any]) -> Machine:
+    """The machine that was asked for, with what is said of it taken out of `asked`."""
+    files = [Path(file) for file in asked.pop("hardware_files", ())]
+    device = find_device(gpu, files) if isinstance(gpu, str) else gpu
+    return Machine(device, asked.pop("clock", None), asked.pop("unit", None))
+
+
+def _model(machine: Machine, asked: dict[str, Any], known: dict[str, Any]) -> TimeModel:
+    precision = asked.get("precision", "fp32")
+    element_bytes(precision)
+    return choose_model(machine.device, precision, **known, execution=asked.get("execution", "eager"))
+
+
+def _workload(network: str | Network | nn.Module | None, asked: dict[str, Any]) -> Workload:
+    """The workload that was asked for: what is left of `asked` is its fields."""
+    assert network is not None
+    return Workload(resolve(network, asked.pop("image_size", None), asked.pop("inputs", ())), **asked)
 
 
 def layers(
@@ -214,31 +262,10 @@ def resolve(network: str | Network | nn.Module, image_size: int | None, inputs: 
 def scale(
     network: str | Network | nn.Module,
     *,
-    workers: int | str | Sequence[int] | None = None,
     gpu: str | Device | None = None,
-    link: str | None = None,
-    topology: str | None = None,
-    platform: str | None = None,
-    batch_size: int | None = None,
-    scaling: str = "weak",
-    strategy: str = "data",
     advise: bool = False,
     settings: Settings | None = None,
-    options: TrainingOptions | None = None,
-    precision: str = "fp32",
-    time_model: str | None = None,
-    ppp: float | None = None,
-    ppp_comm: float | None = None,
-    calibration: str | Calibration | None = None,
-    clock: str | None = None,
-    unit: str | None = None,
-    image_size: int | None = None,
-    inputs: Sequence[Sequence[int]] = (),
-    images: float | str | None = None,
-    epochs: float | None = None,
-    price: float | str | None = None,
-    cost: bool = False,
-    hardware_files: Sequence[str | Path] = (),
+    **question: Unpack[ManyDevices],
 ) -> ScaleTable:
     """Predict how a network trains on many devices.
 
@@ -260,12 +287,12 @@ def scale(
         Samples per worker for weak scaling (32 without one), of all workers for strong (32 for each of the most).
     scaling : {"weak", "strong"}
     strategy : str
-        One of `paleo_lite.scaling.strategies.STRATEGIES`.
+        One of `paleo_lite.distributed.strategies.STRATEGIES`.
     advise : bool
         Try every strategy and collective on the one number of workers, best first.
     settings : Settings, optional
-        Collective, buckets, gradient precision: `paleo_lite.scaling.job.Settings`.
-    options : TrainingOptions, optional
+        Collective, buckets, gradient precision: `paleo_lite.distributed.job.Settings`.
+    training : TrainingOptions, optional
         Optimizer, mixed precision, checkpointing, accumulation.
     ppp_comm : float, optional
         The share of the links' bandwidth that is reached, instead of the calibrated one, or 1.
@@ -289,23 +316,27 @@ def scale(
     >>> import paleo_lite as pl
     >>> pl.scale("resnet50", gpu="k80-die", link="ethernet20", workers="1,2,4,...,128")[-1].speedup  # doctest: +SKIP
     """
-    from .scaling.run import Request, run
+    from .distributed.run import Request, run
     from .timing.options import TrainingOptions
 
-    files = [Path(file) for file in hardware_files]
+    asked: dict[str, Any] = dict(question)
+    known = _take(asked, "time_model", "ppp", "calibration")
     request = Request(
-        workers, link, topology, batch_size, scaling, strategy, ppp_comm, images, epochs, price, cost, platform
+        cost_asked=asked.pop("cost", False),
+        **_take(asked, *Request.__struct_fields__),
     )
-    topology_, name = request.machine(files), gpu
-    if name is None and topology_.device is None:
+    topology = request.machine([Path(file) for file in asked.get("hardware_files", ())])
+    gpu = gpu or topology.device
+    if gpu is None:
         raise BadValue(
             "which device? Give a GPU, or a topology that names it: '2x k40m @ pcie3, 16 nodes @ infiniband'"
         )
-    device = find_device(name or topology_.device or "", files) if not isinstance(name, Device) else name
-    model = choose_model(device, precision, time_model, ppp, False, calibration)
-    resolved = resolve(network, image_size, inputs)
-    workload = Workload(resolved, precision, phase="training", training=options or TrainingOptions("sgd"))
-    return run(request, topology_, workload, Machine(device, clock, unit), model, settings, advise=advise)
+    machine = _machine(gpu, asked)
+    model = _model(machine, asked, known)
+    asked["training"] = asked.pop("training", None) or TrainingOptions("sgd")
+    return run(
+        request, topology, _workload(network, {**asked, "phase": "training"}), machine, model, settings, advise=advise
+    )
 
 
 def devices(hardware_files: Sequence[str | Path] = ()) -> list[Device]:

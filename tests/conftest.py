@@ -53,6 +53,13 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Without slow tests files that are slow as a whole are not even imported: what they import takes seconds, too."""
+    if "not slow" in config.option.markexpr and collection_path.suffix == ".py":
+        return "\npytestmark = pytest.mark.slow" in collection_path.read_text(encoding="utf-8") or None
+    return None
+
+
 def pytest_collection_modifyitems(items):
     """What takes long begins first; tests of a file stay in one process, which makes their fixtures once.
 

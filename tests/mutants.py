@@ -4,8 +4,9 @@
     python tests/mutants.py try [--count N] [--random-state N]   a sample of mutants; goes on where it was interrupted
 
 cosmic-ray makes the mutants; they live in a copy of the repository, ``build/mutants/mutated``. Of each only those tests
-run that run its statement. What no test runs has survived. Not mutated: annotations, decorators, what only type
-checkers read, and errors' messages.
+run that run its statement. What no test runs has survived. Not mutated is what computes nothing: annotations,
+decorators, options of classes (``frozen=True``) and of ``zip`` (``strict=True``), what only type checkers read, and
+errors' messages.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import NamedTuple
 
 import pytest
 
-ROOMS = ("counting", "timing", "scaling", "efficiency", "calibration", "hardware")
+ROOMS = ("counting", "timing", "distributed", "input_pipeline", "sweeps", "efficiency", "calibration", "hardware")
 
 BUILD = Path(__file__).parents[1] / "build" / "mutants"
 TREE = BUILD / "tree"
@@ -134,8 +135,9 @@ def cover(arguments: list[str]) -> None:
 class Places:
     """The statements of one module, and who runs them."""
 
-    def __init__(self, path: Path, contexts: dict[int, list[str]]):
+    def __init__(self, path: Path, contexts: dict[int, set[str]], imported: set[int]):
         self.contexts = contexts
+        self.imported = imported  # lines that run when the module is imported
         text = (TREE / path).read_text()
         self.lines = text.splitlines()
         self.tree = ast.parse(text)
@@ -149,6 +151,8 @@ class Places:
                 getattr(node, "annotation", None),
                 getattr(node, "returns", None),
             ]
+            if isinstance(node, ast.ClassDef) or (isinstance(node, ast.Call) and ast.unparse(node.func) == "zip"):
+                self.skipped += node.keywords
             if isinstance(node, ast.Raise):
                 self.skipped.append(node)
             if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -175,7 +179,9 @@ class Places:
         statement = max(statements, key=lambda node: (node.lineno, -node.end_lineno))
         body = getattr(statement, "body", None)
         last = max(statement.lineno, body[0].lineno - 1) if body else statement.end_lineno
-        return set().union(*(self.contexts.get(n, ()) for n in range(statement.lineno, last + 1)))
+        lines = range(statement.lineno, last + 1)
+        found = set().union(*(self.contexts.get(n, ()) for n in lines))
+        return None if not found and self.imported.intersection(lines) else found
 
     def tests(self) -> set[str]:
         return set().union(*(found for line, found in self.contexts.items() if self.in_function(line)))
@@ -211,11 +217,12 @@ def all_mutants(places: dict[str, Places]) -> Iterator[Mutant]:
     for path, place in places.items():
         nodes = list(ast_nodes(get_ast_from_path(TREE / path)))
         for name, operator in operators.items():
-            found = ((node, start) for node in nodes for start, _end in operator.mutation_positions(node))
-            for occurrence, (node, position) in enumerate(found):
-                # A bare * among parameters is no product.
-                if not place.is_skipped(position) and node.parent.type != "parameters":
-                    yield Mutant(path, *position, name, occurrence)
+            found = ((node, start, end) for node in nodes for start, end in operator.mutation_positions(node))
+            for occurrence, (node, start, end) in enumerate(found):
+                # A bare * among parameters is no product; an exception of a module cosmic-ray cannot replace.
+                is_dotted = node.type == "except_clause" and "." in place.lines[start[0] - 1][start[1] : end[1]]
+                if not place.is_skipped(start) and node.parent.type != "parameters" and not is_dotted:
+                    yield Mutant(path, *start, name, occurrence)
 
 
 def sample(places: dict[str, Places], count: int, random_state: int) -> list[Mutant]:
@@ -241,13 +248,15 @@ def read_places() -> dict[str, Places]:
     for room in ROOMS:
         for path in sorted((TREE / "paleo_lite" / room).rglob("*.py")):
             name = str(path.relative_to(TREE))
-            runs = defaultdict(set)
+            runs, imported = defaultdict(set), set()
             for line, contexts in (data.contexts_by_lineno(name) if name in data.measured_files() else {}).items():
+                if "" in contexts:
+                    imported.add(line)
                 for context in filter(None, contexts):
                     test, _, when = context.rpartition("|")
                     # What is made once for a whole file of tests is made in the first one's name.
                     runs[line] |= of_file[test.partition("::")[0]] if when == "setup" else {test} & passed.keys()
-            places[name] = Places(Path(name), runs)
+            places[name] = Places(Path(name), runs, imported)
     return places
 
 

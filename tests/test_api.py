@@ -31,6 +31,7 @@ def test_importing_the_package_imports_no_library() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_a_network_may_be_named_or_handed_over(built) -> None:
     """By name, as a descriptor's path, as a factory, as a module, and as what tracing made of it."""
     options = {"gpu": "k80", "precision": "fp64", "batch_size": 4, "time_model": "roofline"}
@@ -78,8 +79,8 @@ def test_devices_are_those_of_the_files_and_ones_own(tmp_path) -> None:
     [
         ((), {}, "one of the two"),
         (("vgg16",), {"flops": "1G"}, "one of the two"),
-        ((), {"flops": "1G", "calibration": "k40m-fp32"}, "needs the layers of a network"),
-        ((), {"flops": "1G", "execution": "compiled"}, "fusing needs the layers"),
+        ((), {"flops": "1G", "calibration": "k40m-fp32"}, "need the layers of a network"),
+        ((), {"flops": "1G", "execution": "compiled"}, "execution needs layers of a network"),
         ((), {"flops": "1G", "memory": True}, "need the layers of a network"),
         ((), {"flops": "1G", "phase": "training"}, "a bare FLOP count is of inference"),
         (("vgg16",), {"fit_batch": True, "batch_size": 2}, "leave the batch size out"),
@@ -93,6 +94,7 @@ def test_a_question_that_excludes_itself_gets_one_sentence(arguments, options, m
         pl.predict(*arguments, gpu="k40m", **options)
 
 
+@pytest.mark.slow
 def test_a_module_needs_the_shape_of_its_input() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(BadValue, match="a module needs the shape of its inputs"):

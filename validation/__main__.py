@@ -11,11 +11,10 @@ import click
 import msgspec
 
 from paleo_lite.calibration.validate import SPLITS as STEP_SPLITS
-from paleo_lite.cli import OneSentence, set_debug
-from paleo_lite.cli.common import output_options, show
-from paleo_lite.cli.plot_options import Drawing, plot_options
+from paleo_lite.cli import OneSentence, options
+from paleo_lite.cli.command import Answer, AnswerCommand
 from paleo_lite.errors import BadValue, UnknownName
-from paleo_lite.report.sheet import Page
+from paleo_lite.report.document import Document
 
 if TYPE_CHECKING:
     from paleo_lite.report.charts.accuracy import Pair
@@ -43,11 +42,11 @@ class Asked(NamedTuple):
         return BadValue(f"no measurement of {', '.join((*self.gpus, *self.precisions))} in {self.data}")
 
 
-Answer = tuple[Sequence[msgspec.Struct], Callable[[], Page], Callable[[], "list[Pair]"]]
+Truth = tuple[Sequence[msgspec.Struct], Callable[[], Document], Callable[[], "list[Pair]"]]
 """Rows for JSON, what makes the page, and what makes the points of the chart."""
 
 
-def _steps(asked: Asked) -> Answer:
+def _steps(asked: Asked) -> Truth:
     """Steps of whole networks: a network, a family, a device or a source."""
     from paleo_lite.calibration.validate import validate
     from paleo_lite.report.calibrations import validation_page
@@ -64,7 +63,7 @@ def _steps(asked: Asked) -> Answer:
     return rows, lambda: validation_page(rows, points), lambda: network_pairs(points)
 
 
-def _layers(asked: Asked) -> Answer:
+def _layers(asked: Asked) -> Truth:
     """Single layers: a fifth of their shapes."""
     from .layers.hold_out import validate_layers
     from .layers.page import layer_pairs, layer_validation_page
@@ -77,7 +76,7 @@ def _layers(asked: Asked) -> Answer:
     return rows, lambda: layer_validation_page(rows, points, published.left_out), lambda: layer_pairs(points)
 
 
-def _profiles(asked: Asked) -> Answer:
+def _profiles(asked: Asked) -> Truth:
     """Classes of work in profiles: every batch size but the smallest."""
     from .profiles.hold_out import validate_profiles
     from .profiles.page import profile_pairs, profile_validation_page
@@ -94,7 +93,7 @@ def _profiles(asked: Asked) -> Answer:
     return rows, lambda: profile_validation_page(rows), lambda: profile_pairs(rows)
 
 
-def _ppp(asked: Asked) -> Answer:
+def _ppp(asked: Asked) -> Truth:
     """Profiles at another batch size, by another loader or on more nodes, predicted by one PPP."""
     from .profiles.page import carried_page, carried_pairs
     from .profiles.ppp import carry
@@ -107,7 +106,7 @@ def _ppp(asked: Asked) -> Answer:
     return rows, lambda: carried_page(rows), lambda: carried_pairs(rows)
 
 
-def _collectives(asked: Asked) -> Answer:
+def _collectives(asked: Asked) -> Truth:
     """Collectives between devices: message sizes and numbers of workers."""
     from .collectives.hold_out import validate_collectives
     from .collectives.page import exchange_pairs, exchange_validation_page
@@ -124,7 +123,7 @@ def _collectives(asked: Asked) -> Answer:
     return rows, page, lambda: exchange_pairs(points)
 
 
-def _scaling(asked: Asked) -> Answer:
+def _scaling(asked: Asked) -> Truth:
     """Training on several devices: networks, batch sizes and numbers of nodes."""
     from .scaling.hold_out import validate_scaling
     from .scaling.page import scaling_pairs, scaling_truth_page
@@ -137,7 +136,7 @@ def _scaling(asked: Asked) -> Answer:
     return truth.points, lambda: scaling_truth_page(truth), lambda: scaling_pairs(truth.points)
 
 
-SPLITS: dict[str, Callable[[Asked], Answer]] = {
+SPLITS: dict[str, Callable[[Asked], Truth]] = {
     **dict.fromkeys(STEP_SPLITS, _steps),
     "layers": _layers,
     "profile": _profiles,
@@ -153,7 +152,7 @@ def main() -> None:
     """Published measurements: how true predictions of them are, and the calibrations that are learnt from them."""
 
 
-@main.command()
+@main.command(cls=AnswerCommand, chart="accuracy")
 @click.option(
     "--data", type=click.Path(path_type=Path), required=True, envvar="PALEO_LITE_DATA", show_envvar=True,
     help="A folder of published measurements.",
@@ -164,11 +163,7 @@ def main() -> None:
 )  # fmt: skip
 @click.option("--gpu", "gpus", multiple=True, help="Only this device; of collectives, this platform.")
 @click.option("--precision", "precisions", multiple=True, help="Only this precision.")
-@plot_options("accuracy")
-@output_options
-def accuracy(
-    data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[str, ...], plot: Drawing | None, style: str
-) -> None:
+def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[str, ...]) -> Answer:
     """Hold published measurements out, predict them from the rest, and say how far off that is.
 
     Of steps a network, a family, a device or a source at a time; of single layers a fifth of their shapes; of profiles
@@ -177,16 +172,19 @@ def accuracy(
     the same folds.
     """
     rows, page, pairs = SPLITS[split](Asked(split, data, gpus, precisions))
-    show(style, lambda: {"rows": [msgspec.to_builtins(row) for row in rows]}, page)
-    if plot is not None:
-        held_out = f"one {split} left out at a time" if split in STEP_SPLITS else split
-        plot.draw(pairs(), f"Predicted beside measured: {held_out}", "dashed: a factor of 1.2 to either side")
+    held_out = f"one {split} left out at a time" if split in STEP_SPLITS else split
+    title = f"Predicted beside measured: {held_out}"
+    return Answer(
+        lambda: {"rows": [msgspec.to_builtins(row) for row in rows]},
+        page,
+        lambda: [pairs(), title, "dashed: a factor of 1.2 to either side"],
+    )
 
 
 @main.command()
 @click.argument("data", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("--debug", is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks.")
+@options.debug()
 def ship(data: Path, folder: Path) -> None:
     """Fit what is published in DATA; write the calibrations of devices, links and platforms into FOLDER."""
     from .ship import ship_devices, ship_links, ship_platforms

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..counting import KINDS
 from ..efficiency.by_kind import PassTimes
 from ..timing import Prediction
+from ..timing.models import PppModel
+from ..timing.terms import Terms
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from .measurements import Provenance
+
+    Floats = NDArray[np.float64]
+
+AT_PEAK = PppModel(1.0)
+"""Arithmetic and memory traffic at the data sheet's peaks, one after the other: what a PPP is a share of."""
 
 _PASSES = {
     "inference": "forward", "forward": "forward", "backward_data": "backward", "backward_weight": "backward",
@@ -20,12 +34,33 @@ MEASURED_PASSES = ("forward", "backward", "update")
 
 
 class PredictedRow(msgspec.Struct, frozen=True):
-    """One kind of layer in one pass, or one layer in one pass; None where a side has nothing of it."""
+    """One kind of layer in one pass, or one layer in one pass; None where a side has nothing of it.
+
+    Attributes
+    ----------
+    name, part : str
+        Kind or layer, and pass.
+    measured_s, predicted_s : float or None
+    at_peak_s, flops_at_peak_s : float or None
+        Seconds at peak: of arithmetic and memory traffic one after the other, and of the FLOPs alone.
+    """
 
     name: str
     part: str
     measured_s: float | None
     predicted_s: float | None
+    at_peak_s: float | None = None
+    flops_at_peak_s: float | None = None
+
+    @property
+    def ppp(self) -> float | None:
+        """PALEO's platform percent of peak: FLOPs / peak + bytes / bandwidth, over the measured seconds."""
+        return self.at_peak_s / self.measured_s if self.measured_s and self.at_peak_s else None
+
+    @property
+    def share_of_peak(self) -> float | None:
+        """Measured FLOP/s over peak FLOP/s, memory traffic left out."""
+        return self.flops_at_peak_s / self.measured_s if self.measured_s and self.flops_at_peak_s else None
 
     @property
     def difference_s(self) -> float:
@@ -46,6 +81,8 @@ class PredictedRow(msgspec.Struct, frozen=True):
             "predicted_s": self.predicted_s,
             "difference_s": self.difference_s,
             "ratio": self.ratio,
+            "ppp": self.ppp,
+            "share_of_peak": self.share_of_peak,
         }
 
 
@@ -59,6 +96,8 @@ class PredictedBeside(msgspec.Struct, frozen=True, eq=False):
     measured : PassTimes
     kinds, layers : list of PredictedRow
         Where they part most first. `layers` holds those kinds whose layers and operations are equally many.
+    remarks : tuple of str
+        What else is to be said of the two, such as that the one was fitted to the other.
     """
 
     path: str
@@ -66,6 +105,12 @@ class PredictedBeside(msgspec.Struct, frozen=True, eq=False):
     measured: PassTimes
     kinds: list[PredictedRow]
     layers: list[PredictedRow]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def ppp(self) -> float:
+        """Seconds at peak of all that is predicted, over the measured seconds."""
+        return sum(row.at_peak_s or 0.0 for row in self.kinds) / self.measured_s
 
     @property
     def measured_s(self) -> float:
@@ -85,7 +130,7 @@ class PredictedBeside(msgspec.Struct, frozen=True, eq=False):
             notes.append(
                 "the profile does not name operations: matrix products of convolutions and linear layers are one kind"
             )
-        return (*notes, *self.prediction.notes)
+        return (*self.remarks, *notes, *self.prediction.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """The documented JSON."""
@@ -97,6 +142,8 @@ class PredictedBeside(msgspec.Struct, frozen=True, eq=False):
             "batch_size": self.prediction.batch_size,
             "phase": self.prediction.phase,
             "time_model": self.prediction.model.name,
+            "calibration": self.prediction.model.label or None,
+            "ppp": self.ppp,
             "iterations": self.measured.iterations,
             "measured_s": self.measured_s,
             "predicted_s": self.prediction.time_s,
@@ -123,16 +170,47 @@ def lay_beside(path: str, measured: PassTimes, prediction: Prediction) -> Predic
     for (kind, part), seconds in measured.seconds.items():
         key = _merged(kind, part, merge)
         ours[key] = ours.get(key, 0.0) + seconds
-    theirs: dict[tuple[str, str], float] = {}
-    for number, part in enumerate(prediction.terms.passes):
-        for layer, kind in enumerate(prediction.kinds):
-            seconds = float(prediction.terms.layers_s[number, layer])
-            key = _merged(kind_of_layer(kind), _PASSES[part], merge)
-            if seconds:
-                theirs[key] = theirs.get(key, 0.0) + seconds
-    rows = [PredictedRow(*key, ours.get(key), theirs.get(key)) for key in {**ours, **theirs}]
+    at_peak = AT_PEAK.evaluate(prediction.workload, prediction.machine)
+    sides = [
+        ours,
+        *(
+            _by_kind(terms.passes, seconds, prediction.kinds, merge)
+            for terms, seconds in (
+                (prediction.terms, prediction.terms.layers_s),
+                (at_peak, at_peak.layers_s),
+                (at_peak, at_peak.compute_s),
+            )
+        ),
+    ]
+    keys = dict.fromkeys(key for side in sides for key in side)
+    rows = [PredictedRow(*key, *(side.get(key) for side in sides)) for key in keys]
     rows.sort(key=lambda row: -abs(row.difference_s))
-    return PredictedBeside(path, prediction, measured, rows, _layers(measured, prediction))
+    return PredictedBeside(path, prediction, measured, rows, _layers(measured, prediction, at_peak))
+
+
+def learnt_from(beside: PredictedBeside, provenance: Provenance) -> tuple[str, ...]:
+    """Whether what predicts has learnt from profiles of this very network: then their agreement proves little."""
+    if beside.prediction.network not in provenance.networks or not any(map(_of_profiles, provenance.sources)):
+        return ()
+    return (
+        f"the calibration has learnt from profiles of {beside.prediction.network} on this device "
+        f"({provenance.points} measurements), perhaps from this one: that they agree is no test of it",
+    )
+
+
+def _of_profiles(source: str) -> bool:
+    return source.startswith("profiles")
+
+
+def _by_kind(passes: Sequence[str], seconds: Floats, kinds: Sequence[str], merge: bool) -> dict[tuple[str, str], float]:
+    """Sums of seconds, shape (passes, layers), by the kinds and passes that a profile tells apart."""
+    sums: dict[tuple[str, str], float] = {}
+    for number, part in enumerate(passes):
+        for layer, kind in enumerate(kinds):
+            if taken := float(seconds[number, layer]):
+                key = _merged(kind_of_layer(kind), _PASSES[part], merge)
+                sums[key] = sums.get(key, 0.0) + taken
+    return sums
 
 
 def kind_of_layer(kind: str) -> str:
@@ -146,19 +224,21 @@ def _merged(kind: str, part: str, merge: bool) -> tuple[str, str]:
     return ("convolution and linear", part) if merge and kind in _MATRIX else (kind, part)
 
 
-def _layers(measured: PassTimes, prediction: Prediction) -> list[PredictedRow]:
+def _layers(measured: PassTimes, prediction: Prediction, at_peak: Terms) -> list[PredictedRow]:
     by_kind: dict[str, list[int]] = {}
     for layer, kind in enumerate(prediction.kinds):
         by_kind.setdefault(kind_of_layer(kind), []).append(layer)
     rows = []
     for (kind, part), seconds in measured.layers.items():
         layers = by_kind.get(kind, [])
-        passes = [number for number, name in enumerate(prediction.terms.passes) if _PASSES[name] == part]
+        passes = [name for name in prediction.terms.passes if _PASSES[name] == part]
         if part == "update" or kind == "elementwise" or len(layers) != len(seconds) or not passes:
             continue
         order = layers if part == "forward" else layers[::-1]
+        flops_s = at_peak.compute_s[[name in passes for name in at_peak.passes]].sum(axis=0)
+        columns = [prediction.terms.of(*passes), at_peak.of(*passes), flops_s]
         rows += [
-            PredictedRow(prediction.names[layer], part, time, float(prediction.terms.layers_s[passes, layer].sum()))
+            PredictedRow(prediction.names[layer], part, time, *(float(column[layer]) for column in columns))
             for layer, time in zip(order, seconds)
         ]
     return sorted(rows, key=lambda row: -abs(row.difference_s))

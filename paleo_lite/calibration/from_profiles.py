@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..efficiency.executor import run_files
+from ..efficiency.contradictions import question
 from ..efficiency.files import Finding, examiner, find_files
 from ..errors import BadProfile
+from ..executor import run_files
+from ..hardware import find_device
+from ..profiles.detect import open_profile
 from .measurements import Measurement, medians
 
 
@@ -18,6 +21,7 @@ def measure_profiles(
     precision: str,
     batch_size: int | None = None,
     name_pattern: str | None = None,
+    hardware_files: Iterable[Path] = (),
 ) -> list[Measurement]:
     """The forward and backward passes of profiles; several of one configuration become their median.
 
@@ -30,11 +34,13 @@ def measure_profiles(
     batch_size : int, optional
         Only profiles of this batch size; and theirs, where a name does not tell.
     name_pattern : str, optional
+    hardware_files : iterable of Path
+        Where the device may be, too.
 
     Raises
     ------
     BadProfile
-        If a profile cannot be read, its batch size is not known, or none is left.
+        If a profile cannot be read, tells of another device or precision, its batch size is unknown, or none is left.
     """
     found: list[Measurement] = []
     seen: set[str] = set()
@@ -49,6 +55,7 @@ def measure_profiles(
         own = finding.configuration.get("network", network)
         seen.add(f"{own} with batch size {size}")
         if own == network and batch_size in (None, size):
+            question(open_profile(path, name_pattern), find_device(gpu, hardware_files), precision=precision)
             found += _passes(finding, gpu, network, precision, int(size))
     if not found:
         raise BadProfile(

@@ -16,6 +16,7 @@ import msgspec
 
 from ..counting.algorithms import algorithms_of
 from ..efficiency.by_kind import measure_passes
+from ..efficiency.contradictions import question
 from ..efficiency.files import find_files
 from ..errors import BadFile, BadProfile, CalibrationFailed
 from ..hardware import Machine
@@ -24,11 +25,9 @@ from ..profiles.detect import open_profile
 from ..timing import Workload, predict
 from ..timing.models import PppModel
 from ..timing.terms import LEVEL, QUANTILES
-from .beside import PredictedBeside, lay_beside
+from .beside import AT_PEAK, PredictedBeside, lay_beside
 from .calibrate import workload_of
 from .measurements import Measurement, Provenance, provenance_of
-
-AT_PEAK = PppModel(1.0)
 
 BETWEEN_NETWORKS = 0.46
 """Standard deviation of ln PPP between networks on one device, precision, software and phase: 65 groups of published
@@ -145,9 +144,9 @@ def run_of(step: Measurement, machine: Machine) -> PppRun:
 
 
 def run_beside(beside: PredictedBeside) -> PppRun:
-    """A profile held against a prediction at peak (`AT_PEAK`)."""
-    at_peak = beside.prediction
-    return PppRun(at_peak.network, at_peak.batch_size, at_peak.phase, at_peak.time_s, beside.measured_s)
+    """A profile held against the peaks."""
+    asked = beside.prediction
+    return PppRun(asked.network, asked.batch_size, asked.phase, beside.ppp * beside.measured_s, beside.measured_s)
 
 
 def beside_profiles(
@@ -173,7 +172,7 @@ def beside_profiles(
     Raises
     ------
     BadProfile
-        If a profile cannot be read, its batch size is unknown, or none is left.
+        If a profile cannot be read, tells of another device or precision, its batch size is unknown, or none is left.
     """
     found, others = [], set()
     for path in sorted(find_files(paths)):
@@ -185,6 +184,7 @@ def beside_profiles(
         if name != workload.network.name or batch_size not in (None, size):
             others.add(f"{name} with batch size {size}")
             continue
+        question(profile, machine.device, precision=workload.precision)
         measured = measure_passes(profile)
         asked = workload.but(batch_size=size, phase=measured.phase)
         found.append(lay_beside(str(path), measured, predict(asked, machine, AT_PEAK)))
@@ -193,22 +193,35 @@ def beside_profiles(
     return found
 
 
+def fit_beside(beside: PredictedBeside) -> PredictedBeside:
+    """The profile beside the prediction of a PPP that is fitted to it: what then differs is how time divides."""
+    workload, machine = beside.prediction.workload, beside.prediction.machine
+    run = run_beside(beside)
+    step = Measurement(
+        machine.device.id, run.network, run.batch_size, run.phase, workload.precision, run.measured_s, source="profile"
+    )
+    model = fit_ppp(machine.device.id, workload.precision, [run], provenance_of([step])).model()
+    remark = f"the PPP {model.ppp:.3g} was fitted to this profile: only how the time divides is predicted"
+    again = lay_beside(beside.path, beside.measured, predict(workload, machine, model))
+    return msgspec.structs.replace(again, remarks=(remark,))
+
+
 def shares_of(profiles: Sequence[PredictedBeside]) -> list[PppShare]:
     """The PPP of each pass and kind that both sides have, longest first.
 
     Parameters
     ----------
     profiles : sequence of PredictedBeside
-        Predictions at peak (`AT_PEAK`) of one network beside profiles of it.
+        Predictions of one network beside profiles of it.
     """
     rows: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for beside in profiles:
         own: dict[tuple[str, str], list[float]] = {}
         for row in beside.kinds:
-            if row.measured_s and row.predicted_s:
+            if row.measured_s and row.at_peak_s:
                 for kind in (row.name, "all"):
                     total = own.setdefault((kind, row.part), [0.0, 0.0])
-                    total[0] += row.predicted_s
+                    total[0] += row.at_peak_s
                     total[1] += row.measured_s
         for key, (at_peak_s, measured_s) in own.items():
             rows.setdefault(key, []).append((at_peak_s / measured_s, measured_s / beside.measured_s))

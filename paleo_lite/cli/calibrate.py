@@ -12,40 +12,35 @@ from ..calibration.calibrate import calibrate as fit_device
 from ..calibration.calibrate import held_out_error, measurements_of
 from ..calibration.measurements import TEMPLATE, is_measurements, read_measurements
 from ..calibration.pool import pool_prior
+from ..calibration.ppp import calibrate_ppp
 from ..calibration.store import make_calibration, write_calibration
+from ..errors import BadValue
 from ..hardware import Machine, find_device
 from ..networks import find_network
 from ..report.calibrations import calibration_page
-from ..timing.fitted import CalibratedModel
-from ..timing.models import PppModel
-from ..units import PRECISION_BYTES
-from .common import WHOLE, complete_devices, hardware_files, output_options, show
-from .plot_options import Drawing, plot_options
-from .profile_options import need_pyarrow
+from ..report.ppp import ppp_page
+from ..timing.models import LEARNT, PppModel
+from . import options
+from .command import Answer, command
+from .options import Printing
 
 
-@click.command()
+@command()
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--gpu", metavar="DEVICE", shell_complete=complete_devices, help="The device that was measured.")
-@click.option("--precision", type=click.Choice(list(PRECISION_BYTES)), default="fp32", show_default=True)
+@options.gpu(required=False, help="Device that was measured.")
+@options.precision()
 @click.option("--network", metavar="NETWORK", help="What was profiled; needed for profiles.")
 @click.option(
-    "--time-model", type=click.Choice([CalibratedModel.name, PppModel.name]), default=CalibratedModel.name,
-    show_default=True, help="What to learn: all parameters, or PALEO's one, the platform percent of peak.",
+    "--time-model", type=options.MODELS, default=LEARNT, show_default=True,
+    help="What to learn: calibrated, all parameters; ppp, PALEO's one, the platform percent of peak.",
 )  # fmt: skip
-@click.option("--batch-size", type=WHOLE, metavar="N", help="Only profiles of this batch size.")
-@click.option(
-    "--name-pattern",
-    metavar="REGEX",
-    help="How to read a run's settings from file names: named groups, (?P<batch_size>\\d+).",
-)
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The TOML to write.")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
-@click.option("--date", default="", help="When it was measured, for the record.")
-@click.option("--template", is_flag=True, help="Print a measurements CSV to fill in.")
-@hardware_files
-@plot_options("fit")
-@output_options
+@options.batch_size(default=None, help="Only profiles of this batch size.")
+@options.name_pattern()
+@options.output(help="The TOML to write.")
+@options.force()
+@click.option("--date", default="", cls=Printing, help="When it was measured, for the record.")
+@click.option("--template", is_flag=True, cls=Printing, help="Print a measurements CSV to fill in.")
+@options.hardware_files()
 def calibrate(
     paths: tuple[Path, ...],
     gpu: str | None,
@@ -59,9 +54,7 @@ def calibrate(
     date: str,
     template: bool,
     hardware_files: tuple[Path, ...],
-    plot: Drawing | None,
-    style: str,
-) -> None:
+) -> Answer | None:
     """Learn a device's parameters from measured steps in PATHS: measurements CSVs, profiles, folders of profiles.
 
     Of a profile the forward and the backward pass of a steady iteration are taken. What these measurements leave
@@ -76,51 +69,40 @@ def calibrate(
     """
     if template:
         click.echo(TEMPLATE, nl=False)
-        return
+        return None
     if not paths or gpu is None:
         raise click.UsageError("a calibration takes measurements CSVs and --gpu; --template prints a CSV to fill in")
-    if output is not None and output.exists() and not force:
-        raise click.UsageError(f"{output} already exists: choose another name, or --force to replace it")
+    if time_model not in (LEARNT, PppModel.name):
+        raise BadValue(f"the {time_model} model has nothing to learn: --time-model takes {LEARNT} or {PppModel.name}")
+    options.check_new(output, force=force)
     device = find_device(gpu, hardware_files)
     tables = [path for path in paths if is_measurements(path)]
     profiles = [path for path in paths if path not in tables]
-    everything = [step for path in tables for step in read_measurements(path)]
-    if profiles and network is None:
-        raise click.UsageError(f"{profiles[0]} is not a measurements CSV: for profiles give --network")
+    everything = [row for path in tables for row in read_measurements(path)]
     files = list(tables)
     if profiles:
-        need_pyarrow()
+        if network is None:
+            raise click.UsageError(f"{profiles[0]} is not a measurements CSV: for profiles give --network")
+        options.need_pyarrow()
         from ..efficiency.files import find_files
 
         files += find_files(profiles)
     if time_model == PppModel.name:
-        from ..calibration.ppp import calibrate_ppp
-        from ..report.ppp import ppp_page
-
-        if plot is not None:
-            raise click.UsageError("--plot draws the fit of all parameters, not of a PPP: leave it or --time-model out")
         steps = measurements_of(everything, device, precision, hardware_files) if everything else []
         found = calibrate_ppp(
-            steps,
-            profiles,
-            Machine(device),
-            precision,
-            network,
-            batch_size,
-            name_pattern,
-            inputs=files,
-            date=date,
-            version=__version__,
-        )
+            steps, profiles, Machine(device), precision, network, batch_size, name_pattern,
+            inputs=files, date=date, version=__version__,
+        )  # fmt: skip
         if output is not None:
             write_calibration(found, output, force)
-        show(style, lambda: msgspec.to_builtins(found), lambda: ppp_page(found))
-        return
-    if profiles and network is not None:
+        return Answer(lambda: msgspec.to_builtins(found), lambda: ppp_page(found))
+    if network is not None and profiles:
         from ..calibration.from_profiles import measure_profiles
 
         network = find_network(network).name
-        everything += measure_profiles(profiles, device.id, network, precision, batch_size, name_pattern)
+        everything += measure_profiles(
+            profiles, device.id, network, precision, batch_size, name_pattern, hardware_files
+        )
     chosen = measurements_of(everything, device, precision, hardware_files)
     prior = pool_prior(device, precision)
     measurements, fit = fit_device(chosen, device, precision, prior)
@@ -130,13 +112,15 @@ def calibrate(
     )
     if output is not None:
         write_calibration(made, output, force)
-    show(style, lambda: msgspec.to_builtins(made), lambda: calibration_page(made))
-    if plot is not None:
+
+    def drawn() -> list[object]:
         from ..report.charts.pairs import fitted_pairs
 
         off = "" if made.held_out_error is None else f"; {made.held_out_error:.1%} off on held-out networks"
-        plot.draw(
+        return [
             fitted_pairs(measurements, fit),
             f"Fit of {device.name}, {precision}",
             f"single measurements scatter {made.scatter:.1%} around the fit{off}",
-        )
+        ]
+
+    return Answer(lambda: msgspec.to_builtins(made), lambda: calibration_page(made), drawn)

@@ -7,7 +7,7 @@ import msgspec
 
 from ..calibration.store import find_calibration, read_calibration, shipped_calibrations
 from ..report.calibrations import calibrations_page, page_of
-from .common import output_options, show
+from .command import Answer, AnswerCommand
 
 
 @click.group()
@@ -15,18 +15,16 @@ def calibrations() -> None:
     """List the shipped calibrations, or show what one learnt."""
 
 
-@calibrations.command("list")
-@output_options
-def list_calibrations(style: str) -> None:
+@calibrations.command("list", cls=AnswerCommand)
+def list_calibrations() -> Answer:
     """List the shipped calibrations with their held-out error."""
     page = calibrations_page({name: read_calibration(path) for name, path in shipped_calibrations().items()})
-    show(style, lambda: {"calibrations": list(page.sheets[0].rows)}, lambda: page)
+    return Answer(lambda: {"calibrations": list(page.tables[0].rows)}, lambda: page)
 
 
-@calibrations.command("show")
+@calibrations.command("show", cls=AnswerCommand)
 @click.argument("calibration")
-@output_options
-def show_calibration(calibration: str, style: str) -> None:
+def show_calibration(calibration: str) -> Answer:
     """Show every parameter of CALIBRATION (a name or a file), its interval and what would narrow it."""
     found = find_calibration(calibration)
-    show(style, lambda: msgspec.to_builtins(found), lambda: page_of(found))
+    return Answer(lambda: msgspec.to_builtins(found), lambda: page_of(found))

@@ -10,7 +10,8 @@ from ..errors import BadValue
 from ..hardware import find_device, list_devices, read_links
 from ..report.devices import audit_page, device_dict, device_page, device_row, devices_page, links_page, moving_page
 from ..units import parse_quantity
-from .common import complete_devices, hardware_files, output_options, show
+from . import options
+from .command import Answer, AnswerCommand
 
 
 @click.group()
@@ -18,55 +19,51 @@ def hardware() -> None:
     """List the devices and links that predictions know, show one with its sources, or audit the files."""
 
 
-@hardware.command("list")
-@hardware_files
-@output_options
-def list_all(hardware_files: tuple[Path, ...], style: str) -> None:
+@hardware.command("list", cls=AnswerCommand)
+@options.hardware_files()
+def list_all(hardware_files: tuple[Path, ...]) -> Answer:
     """List all devices with their peaks and memory."""
     devices = list_devices(hardware_files)
-    show(style, lambda: {"devices": [device_row(device) for device in devices]}, lambda: devices_page(devices))
+    return Answer(lambda: {"devices": [device_row(device) for device in devices]}, lambda: devices_page(devices))
 
 
-@hardware.command("show")
-@click.argument("device", shell_complete=complete_devices)
-@hardware_files
-@output_options
-def show_device(device: str, hardware_files: tuple[Path, ...], style: str) -> None:
+@hardware.command("show", cls=AnswerCommand)
+@click.argument("device", shell_complete=options.complete_devices)
+@options.hardware_files()
+def show_device(device: str, hardware_files: tuple[Path, ...]) -> Answer:
     """Show all figures of DEVICE, each with its source."""
     found = find_device(device, hardware_files)
-    show(style, lambda: device_dict(found), lambda: device_page(found))
+    return Answer(lambda: device_dict(found), lambda: device_page(found))
 
 
-@hardware.command("links")
+@hardware.command("links", cls=AnswerCommand)
 @click.option(
     "--move", metavar="SIZE", help="Say how long it takes to move this much data over each link, such as 1PB."
 )
-@output_options
-def list_links(move: str | None, style: str) -> None:
+def list_links(move: str | None) -> Answer:
     """List the links between devices, hosts, nodes and storage, and what was measured of collectives over them.
 
     \b
       paleo-lite hardware links --move 1PB
     """
-    amount = None if move is None else parse_quantity(move, "B")
-    if amount is not None and not 0 < amount < float("inf"):
-        raise BadValue(f"--move takes an amount above 0, such as 1PB, not {move!r}")
     links = read_links().link
-    page = links_page(links) if amount is None else moving_page(links, amount)
-    if amount is None:
-        from ..report.links import add_measured
-        from ..scaling.link_calibration import shipped_link_calibrations
+    if move is not None:
+        amount = parse_quantity(move, "B")
+        if not 0 < amount < float("inf"):
+            raise BadValue(f"--move takes an amount above 0, such as 1PB, not {move!r}")
+        moving = moving_page(links, amount)
+        return Answer(lambda: {"move_bytes": amount, "links": list(moving.tables[0].rows)}, lambda: moving)
+    from ..distributed.link_calibration import shipped_link_calibrations
+    from ..report.links import add_measured
 
-        page = add_measured(page, shipped_link_calibrations())
+    page = add_measured(links_page(links), shipped_link_calibrations())
     names = ("links", "measured")
-    moved = {} if amount is None else {"move_bytes": amount}
-    show(style, lambda: {**moved, **{name: list(s.rows) for name, s in zip(names, page.sheets)}}, lambda: page)
+    return Answer(lambda: {name: list(table.rows) for name, table in zip(names, page.tables)}, lambda: page)
 
 
-@hardware.command()
-@hardware_files
-@output_options
-def audit(hardware_files: tuple[Path, ...], style: str) -> None:
+@hardware.command(cls=AnswerCommand)
+@options.hardware_files()
+def audit(hardware_files: tuple[Path, ...]) -> Answer:
     """Check every file: sources, units, peaks against cores x clock, bandwidth against bus x rate, names.
 
     Exits with 1 if anything is wrong; what a file explains is listed and is not an error.
@@ -76,6 +73,8 @@ def audit(hardware_files: tuple[Path, ...], style: str) -> None:
     devices = list_devices(hardware_files)
     findings = audit_registry(devices, read_links())
     page = audit_page(len(devices), findings)
-    show(style, lambda: {"devices": len(devices), "findings": list(page.sheets[0].rows)}, lambda: page)
-    if any(finding.severity == "error" for finding in findings):
-        click.get_current_context().exit(1)
+    return Answer(
+        lambda: {"devices": len(devices), "findings": [row for table in page.tables for row in table.rows]},
+        lambda: page,
+        exit_code=int(any(finding.severity == "error" for finding in findings)),
+    )

@@ -24,11 +24,13 @@ from ..hardware.registry import read_device
 from ..measure.clock import QUICK, ROUNDS, Effort, Timing, best_of
 from ..measure.machine import bandwidth_bytes_per_s, describe, hardware, identity, launch_s, other_work, peak_per_s
 from ..measure.probes import Probed, probes, run_probes
-from ..measure.setup import DEVICES, PRECISIONS, Setup, set_up
+from ..measure.setup import DEVICES, Setup, set_up
 from ..measure.steps import STEPS, OutOfMemory, time_step
 from ..report.measure import Measured, Step, measured_page
 from ..timing.fitted import rates_of
-from .common import WHOLE, complete_devices, hardware_files, output_options, show
+from . import options
+from .command import Answer, command
+from .options import WHOLE, Names
 
 FITTED = (
     "squeezenet1_1", "resnet18", "mobilenet_v2", "shufflenet_v2_x1_0", "alexnet", "densenet121", "resnext50_32x4d",
@@ -45,24 +47,26 @@ _Plan = tuple[Sequence[str], Sequence[int], Sequence[str]]
 _SCALE = {"cpu": 1, "cuda": 8}
 
 
-@click.command()
+@command()
 @click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="What to measure.")
 @click.option("--quick", is_flag=True, help="Less than a minute: fewer networks, inference alone, wider intervals.")
 @click.option("--threads", type=WHOLE, help="Threads of the CPU; default: torch's own.")
-@click.option("--precision", type=click.Choice(list(PRECISIONS)), default="fp32", show_default=True)
+@click.option(
+    "--precision", type=Names("precision", ".measure.setup:PRECISIONS"), default="fp32", show_default=True,
+    help="Precision of the arithmetic.",
+)  # fmt: skip
 @click.option("--phase", "phases", multiple=True, type=click.Choice(STEPS), help="Default: inference and training.")
 @click.option("--channels-last", is_flag=True, help="Images as height, width, channels in memory.")
 @click.option("--compile", "compiled", is_flag=True, help="Networks through torch.compile.")
-@click.option("--gpu", metavar="DEVICE", shell_complete=complete_devices, help="The device, where its name is unknown.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="CSV of the measurements.")
+@options.gpu(required=False, help="Device that this is, where its own name does not say.")
+@options.output(help="CSV of the measurements.")
 @click.option("--calibration-out", type=click.Path(path_type=Path, dir_okay=False), help="TOML of the calibration.")
 @click.option(
     "--hardware-out", type=click.Path(path_type=Path, dir_okay=False),
     help="TOML of this machine, its peaks as measured, even if it is known.",
 )  # fmt: skip
-@click.option("--force", is_flag=True, help="Replace files that are there.")
-@hardware_files
-@output_options
+@options.force()
+@options.hardware_files()
 def measure(
     device: str,
     quick: bool,
@@ -77,8 +81,7 @@ def measure(
     hardware_out: Path | None,
     force: bool,
     hardware_files: tuple[Path, ...],
-    style: str,
-) -> None:
+) -> Answer:
     """Calibrate this machine: time operations and networks, fit, then predict other networks and run them.
 
     \b
@@ -88,9 +91,7 @@ def measure(
     """
     if gpu is not None and hardware_out is not None:
         raise click.UsageError("--gpu takes the figures of a known device, --hardware-out measures them: give one")
-    for path in (output, calibration_out, hardware_out):
-        if path is not None and path.exists() and not force:
-            raise click.UsageError(f"{path} already exists: choose another name, or --force to replace it")
+    options.check_new(output, calibration_out, hardware_out, force=force)
     need("torch", "measuring this machine", "torch")
     for module in ("scipy", "tomli_w"):
         need(module, "fitting what was measured", "calibrate")
@@ -137,7 +138,7 @@ def measure(
         [f"{step}: {reason}" for step, reason in timer.left_out.items()],
         [str(path) for path in (output, calibration_out, hardware_out) if path is not None], busy,
     )  # fmt: skip
-    show(style, result.to_dict, lambda: measured_page(result))
+    return Answer(result.to_dict, lambda: measured_page(result))
 
 
 def _probe(setup: Setup, quick: bool, effort: Effort) -> list[Probed]:

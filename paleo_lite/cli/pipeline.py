@@ -7,25 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..counting import PHASES
 from ..errors import BadValue, UnknownPrecision
-from ..units import PRECISION_BYTES, element_bytes, parse_quantity
-from .common import (
-    SHARE,
-    WHOLE,
-    complete_devices,
-    complete_networks,
-    hardware_files,
-    network_options,
-    output_options,
-    parse_inputs,
-    show,
-)
+from ..units import element_bytes, parse_quantity
+from . import options
+from .command import Answer, command
+from .options import WHOLE, Number
 
 if TYPE_CHECKING:
     from ..hardware import Device
+    from ..input_pipeline.feeding import Store
     from ..networks import Network
-    from ..scaling.feeding import Store
     from ..timing import Prediction
 
 EXPECTED = {"hdd": 150e6, "nvme": 3000e6}
@@ -35,9 +26,9 @@ SEPARATE_NODES = ("course-ethernet10", "course-mellanox56")
 """What a separate node is reached over, plainly and with RDMA: networks of the same slides."""
 
 
-@click.command()
-@click.argument("network", shell_complete=complete_networks)
-@click.option("--gpu", required=True, metavar="DEVICE", shell_complete=complete_devices, help="The device.")
+@command()
+@options.network()
+@options.gpu()
 @click.option("--storage", default="nvme", show_default=True, metavar="LINK|RATE",
               help="hdd, ssd, nvme, any other link, a rate such as '500 MB/s', or memory.")  # fmt: skip
 @click.option("--random-reads", metavar="COUNT", help="Small reads per second at random places, such as 90k.")
@@ -49,28 +40,28 @@ SEPARATE_NODES = ("course-ethernet10", "course-mellanox56")
 @click.option("--workers", type=WHOLE, default=8, show_default=True, help="Decoding workers, one core each.")
 @click.option(
     "--decode-rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(),
     metavar="RATE",
-    help="Samples per second and worker; default: 100.",
+    help="Samples per second and worker. [default: 100]",
 )
 @click.option("--decoded", is_flag=True, help="Samples are stored decoded and augmented.")
 @click.option(
-    "--decoded-bytes", metavar="SIZE", help="Size of one sample as copied; default: its numbers in the precision."
+    "--decoded-bytes", metavar="SIZE", help="Size of one sample as copied. [default: its numbers in the precision]"
 )
-@click.option("--host-link", metavar="LINK|RATE", help="Default: the device's own.")
+@click.option("--host-link", metavar="LINK|RATE", help="Link that copies go over. [default: the device's own]")
 @click.option("--no-pinned", is_flag=True, help="Copies from pageable memory.")
 @click.option("--no-overlap", is_flag=True, help="Load, copy and compute one after the other.")
-@click.option("--precision", type=click.Choice(list(PRECISION_BYTES)), default="fp32", show_default=True)
-@click.option("--batch-size", type=WHOLE, default=32, show_default=True, help="Samples per step.")
-@click.option("--phase", type=click.Choice(list(PHASES)), default="training", show_default=True)
+@options.precision()
+@options.batch_size(default=32, help="Samples per step.")
+@options.phase(default="training")
 @click.option(
     "--devices", type=WHOLE, default=1, show_default=True, help="Devices of this kind that share storage and workers."
 )
-@click.option("--ppp", type=SHARE, help="Share of peak that the platform reaches, for the ppp model.")
-@click.option("--calibration", metavar="FILE|NAME", help="A calibration; default: the shipped one.")
-@network_options
-@hardware_files
-@output_options
+@options.ppp()
+@options.calibration()
+@options.image_size()
+@options.inputs()
+@options.hardware_files()
 def pipeline(
     network: str,
     gpu: str,
@@ -92,10 +83,9 @@ def pipeline(
     ppp: float | None,
     calibration: str | None,
     image_size: int | None,
-    inputs: tuple[str, ...],
+    inputs: tuple[tuple[int, ...], ...],
     hardware_files: tuple[Path, ...],
-    style: str,
-) -> None:
+) -> Answer:
     """Say whether storage, CPU and host link can feed NETWORK on a device, what limits, and what would help most.
 
     \b
@@ -105,16 +95,16 @@ def pipeline(
     """
     from ..api import predict, resolve
     from ..hardware import find_device
+    from ..input_pipeline.feeding import DECODE_PER_WORKER_S, Feeding, feed
+    from ..input_pipeline.remedies import Alternatives, plan, remedies, rules
     from ..report.feeding import feeding_dict, feeding_page
-    from ..scaling.feeding import DECODE_PER_WORKER_S, Feeding, feed
-    from ..scaling.remedies import Alternatives, plan, remedies, rules
 
     if decoded and decode_rate is not None:
         raise BadValue("--decoded samples need no decoding: leave --decode-rate out")
     device = find_device(gpu, hardware_files)
-    found = resolve(network, image_size, parse_inputs(inputs))
-    options: dict[str, Any] = {"gpu": device, "batch_size": batch_size, "phase": phase, "ppp": ppp}
-    prediction = predict(found, precision=precision, calibration=calibration, **options)
+    found = resolve(network, image_size, inputs)
+    asked: dict[str, Any] = {"gpu": device, "batch_size": batch_size, "phase": phase, "ppp": ppp}
+    prediction = predict(found, precision=precision, calibration=calibration, **asked)
     link, rate = _host_link(device, host_link)
     feeding = Feeding(
         device_per_s=_rate(prediction),
@@ -139,15 +129,14 @@ def pipeline(
     nvme = _store("nvme", None)
     assert nvme is not None
     plain, direct = (_link(name) for name in SEPARATE_NODES)
-    others = Alternatives(nvme, (plain, direct), float(found.input_elements), _in_fp16(found, precision, options))
+    others = Alternatives(nvme, (plain, direct), float(found.input_elements), _in_fp16(found, precision, asked))
     subject = {"network": found.name, "gpu": device.id, "precision": precision, "phase": phase,
                "storage": storage, "host_link": link, "time_model": prediction.model.name}  # fmt: skip
     parts = rules(fed), remedies(fed, others), plan(fed, others)
     notes = (*_sources(feeding, decode_rate), *prediction.notes)
     several = f"{devices} x " if devices > 1 else ""
     words = f"{found.name} on {several}{device.name}, {precision} {phase}"
-    show(
-        style,
+    return Answer(
         lambda: {**feeding_dict(fed, subject, *parts), "notes": list(notes)},
         lambda: feeding_page(fed, words, *parts, notes),
     )
@@ -159,13 +148,13 @@ def _rate(prediction: Prediction) -> float:
     return prediction.throughput_per_s
 
 
-def _in_fp16(network: Network, precision: str, options: dict[str, Any]) -> tuple[float, float] | None:
+def _in_fp16(network: Network, precision: str, asked: dict[str, Any]) -> tuple[float, float] | None:
     from ..api import predict
 
     if precision not in ("fp32", "tf32", "fp64"):
         return None
     try:
-        rate = _rate(predict(network, precision="fp16", **options))
+        rate = _rate(predict(network, precision="fp16", **asked))
         return rate, network.input_elements * element_bytes("fp16")
     except UnknownPrecision:
         return None
@@ -181,7 +170,7 @@ def _size(text: str, option: str) -> float:
 def _store(text: str, random_reads: str | None) -> Store | None:
     from ..errors import UnknownName
     from ..hardware import read_links
-    from ..scaling.feeding import Store
+    from ..input_pipeline.feeding import Store
 
     reads = None if random_reads is None else parse_quantity(random_reads, "IOPS")
     if reads is not None and not reads > 0:
@@ -200,7 +189,7 @@ def _store(text: str, random_reads: str | None) -> Store | None:
 
 def _link(text: str) -> tuple[str, float]:
     """Id and bytes per second, as on the data sheet, of a link of the registry or of a rate such as ``500 MB/s``."""
-    from ..scaling.links import link_rate
+    from ..distributed.links import link_rate
 
     rate = link_rate(text.strip(), ppp=1.0)
     return rate.name, rate.bandwidth_bytes_per_s
@@ -219,7 +208,7 @@ def _host_link(device: Device, text: str | None) -> tuple[str, float]:
 
 
 def _sources(feeding: Any, decode_rate: float | None) -> list[str]:
-    from ..scaling.feeding import DECODE_SOURCE, PAGEABLE_SOURCE, PINNED_SOURCE
+    from ..input_pipeline.feeding import DECODE_SOURCE, PAGEABLE_SOURCE, PINNED_SOURCE
 
     notes = [f"copies: {PINNED_SOURCE if feeding.pinned else PAGEABLE_SOURCE}"]
     if feeding.decode_per_worker_s is not None and decode_rate is None:

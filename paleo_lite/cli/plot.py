@@ -8,22 +8,14 @@ from typing import Any
 
 import click
 
-from ..counting import PHASES
 from ..errors import UnknownName
-from ..units import PRECISION_BYTES
-from . import set_debug
-from .common import SHARE, WHOLE, complete_devices, complete_networks, hardware_files
-from .plot_options import KINDS, Drawing, file_option, make_theme_option
-
-_TABLES_ONLY = {
-    "style", "plot", "theme", "top", "explain", "memory", "order", "full_names", "tool", "program", "output", "force",
-    "date", "template",
-}  # fmt: skip
-"""Parameters of commands that say how to print, or what else to write."""
+from . import options
+from .command import KINDS, Answer, chart_of, chart_options
+from .options import WHOLE, Printing
 
 
 class _Kinds(click.Group):
-    """A command per kind, made of the one whose result it draws."""
+    """A command per kind: the one whose answer it draws, with a chart's file in place of what says how to print."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(KINDS)
@@ -33,9 +25,7 @@ class _Kinds(click.Group):
             formatter.write_dl([(name, kind.shows) for name, kind in KINDS.items()])
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name in _OWN:
-            return _completed(name, _OWN[name])
-        return _made_of(name) if name in KINDS else None
+        return _Drawn(name) if name in KINDS else None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and args[0] not in KINDS:
@@ -59,86 +49,74 @@ def plot() -> None:
     """
 
 
-def _made_of(name: str) -> click.Command:
-    """The command that computes what `name` draws, with the file in place of the options for tables."""
-    kind = KINDS[name]
-    base: click.Command = getattr(importlib.import_module(f".{kind.command}", __package__), kind.command)
+class _Drawn(click.Command):
+    """Asks a command, and draws its answer instead of printing it."""
 
-    @click.pass_context
-    def draw(ctx: click.Context, /, **asked: Any) -> None:
-        ctx.invoke(base, style="none", **asked)
+    def __init__(self, name: str) -> None:
+        kind = KINDS[name]
+        text = kind.shows
+        if kind.command:
+            module = importlib.import_module(f".{kind.command}", __package__)
+            self.asked: click.Command = getattr(module, kind.command)
+            text += f"\n\nThe arguments are those of `paleo-lite {kind.command}`, which prints the numbers."
+        else:
+            self.asked = _OWN[name]
+            text = self.asked.help or text
+        params = [param for param in self.asked.params if not isinstance(param, Printing)]
+        super().__init__(name, params=[*params, *chart_options(name, "-o", "--output", required=True)], help=text)
 
-    params = [each for each in base.params if each.name not in _TABLES_ONLY]
-    text = f"{kind.shows}\n\nThe arguments are those of `paleo-lite {kind.command}`, which prints the numbers."
-    return _completed(name, click.Command(name, params=params, callback=draw, help=text))
-
-
-def _completed(name: str, command: click.Command) -> click.Command:
-    """The command with the file and its theme, once."""
-    kept = [each for each in command.params if each.name not in ("plot", "theme")]
-    command.params = [*kept, file_option(name), make_theme_option()]
-    return command
+    def invoke(self, ctx: click.Context) -> None:
+        answer: Answer = ctx.invoke(self.asked, **ctx.params)
+        drawing = chart_of(ctx)
+        assert drawing is not None  # its option is required
+        drawing.draw(answer)
 
 
 @click.command("batch")
-@click.argument("network", shell_complete=complete_networks)
+@options.network()
 @click.option(
-    "--gpu", "gpus", required=True, multiple=True, metavar="DEVICE", shell_complete=complete_devices,
-    help="The device; may be given several times.",
+    "--gpu", "gpus", required=True, multiple=True, metavar="DEVICE", shell_complete=options.complete_devices,
+    help="Device, by name or alias; may be given several times.",
 )  # fmt: skip
 @click.option(
     "--batch-sizes", default="1:256:x2", show_default=True, metavar="RANGE", help="1,2,4 or 1:256:x2 or 8:64:+8."
 )
-@click.option("--precision", type=click.Choice(list(PRECISION_BYTES)), default="fp32", show_default=True)
-@click.option("--phase", type=click.Choice(list(PHASES)), default="inference", show_default=True)
-@click.option("--time-model", metavar="MODEL", help="As for predict.")
-@click.option("--ppp", type=SHARE, help="For the ppp model.")
-@hardware_files
-@click.option("--debug", is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks.")
-def _batch(
-    network: str,
-    gpus: tuple[str, ...],
-    batch_sizes: str,
-    precision: str,
-    phase: str,
-    time_model: str | None,
-    ppp: float | None,
-    hardware_files: tuple[Path, ...],
-    plot: Drawing,
-) -> None:
+@options.precision()
+@options.phase()
+@options.time_model()
+@options.ppp()
+@options.hardware_files()
+@options.debug()
+def _batch(network: str, gpus: tuple[str, ...], batch_sizes: str, **question: Any) -> Answer:
     """Throughput and time of NETWORK over the batch size, for one device or several.
 
     \b
       paleo-lite plot batch resnet50 --gpu titan-rtx --gpu v100-sxm2 --precision fp16 -o batch.png
     """
     from ..api import predict
-    from ..scaling.sweeps.space import parse_numbers
+    from ..sweeps.space import parse_numbers
 
     sizes = parse_numbers(batch_sizes, "batch sizes")
-    plot.draw([
-        predict(network, gpu=gpu, precision=precision, phase=phase, batch_size=size, time_model=time_model, ppp=ppp,
-                hardware_files=hardware_files)
-        for gpu in dict.fromkeys(gpus) for size in sizes
-    ])  # fmt: skip
+    found = [predict(network, gpu=gpu, batch_size=size, **question) for gpu in dict.fromkeys(gpus) for size in sizes]
+    return Answer(drawn=lambda: [found])
 
 
 @click.command("timeline")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--slices", type=WHOLE, default=500, show_default=True, help="In how many parts time is shown.")
-@click.option("--debug", is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks.")
-def _timeline(path: Path, slices: int, plot: Drawing) -> None:
+@options.debug()
+def _timeline(path: Path, slices: int) -> Answer:
     """What ran when in the profile PATH: how busy each kind of kernel kept the device.
 
     \b
       paleo-lite plot timeline trace.json.gz -o timeline.png
     """
-    from .profile_options import need_pyarrow
-
-    need_pyarrow()
+    options.need_pyarrow()
     from ..efficiency.timeline import read_timeline
     from ..profiles.detect import open_profile
 
-    plot.draw(read_timeline(open_profile(path, None), slices), f"What ran when in {path.name}")
+    timeline = read_timeline(open_profile(path), slices)
+    return Answer(drawn=lambda: [timeline, f"What ran when in {path.name}"])
 
 
 _OWN = {"batch": _batch, "timeline": _timeline}

@@ -16,8 +16,10 @@ from ..errors import BadFile, UnknownName
 from ..files import shipped
 from ..hardware import Device
 from ..networks import is_network_file
-from ..report.page.document import Made, Source
+from ..report.document import Made, Source
 from ..timing import Prediction
+from ..units import format_shape
+from .options import given
 
 if TYPE_CHECKING:
     from ..calibration.store import Calibration
@@ -37,20 +39,25 @@ def made_from(ctx: click.Context, sources: Sequence[Source], further: Sequence[t
 def words_of(ctx: click.Context, command: str, names: Sequence[str]) -> list[str]:
     """The words of a command line: what this call was given of the parameters called `names`."""
     words = ["paleo-lite", command]
-    for parameter in ctx.command.params:
-        name = parameter.name or ""
-        given = ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
-        if not given or name == "debug" or name not in names:
+    for parameter in given(ctx):
+        value = ctx.params[parameter.name or ""]
+        if parameter.name not in names:
             continue
-        value = ctx.params[name]
         if isinstance(parameter, click.Argument):
-            words += [] if value is None else [str(value)]
+            words.append(str(value))
         elif isinstance(parameter, click.Option) and parameter.is_flag:
             words += [parameter.opts[-1]] if value else []
         else:
-            for each in value if isinstance(value, tuple) else [value]:
-                words += [parameter.opts[-1], f"{each:g}" if isinstance(each, float) else str(each)]
+            for word in value if isinstance(value, tuple) else [value]:
+                words += [parameter.opts[-1], _word(word)]
     return words
+
+
+def _word(value: Any) -> str:
+    """A value as it is typed."""
+    if isinstance(value, tuple):
+        return format_shape(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def same_figures(ctx: click.Context, prediction: Prediction, workers: Sequence[str]) -> list[tuple[str, str]]:

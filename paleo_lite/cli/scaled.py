@@ -7,13 +7,14 @@ from pathlib import Path
 import click
 
 from ..hardware import find_device
-from .common import WHOLE, hardware_files, output_options, show
-from .profile_options import gpu_option, need_pyarrow, pattern_option, precision_option
+from . import options
+from .command import Answer, command
+from .options import WHOLE
 
 
-@click.command()
+@command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@gpu_option
+@options.gpu()
 @click.option(
     "--durations", required=True, multiple=True, metavar="FILE", type=click.Path(path_type=Path, exists=True),
     help="Durations: CSV table, CSV of markers, TAU intervals, or a folder of these; the shortest counts.",
@@ -29,10 +30,9 @@ from .profile_options import gpu_option, need_pyarrow, pattern_option, precision
 @click.option(
     "--group-by", "groups", multiple=True, metavar="COLUMNS", help="Means by other columns: batch_size,nodes."
 )
-@precision_option
-@pattern_option
-@hardware_files
-@output_options
+@options.precision()
+@options.name_pattern()
+@options.hardware_files()
 def scaled(
     paths: tuple[Path, ...],
     gpu: str,
@@ -44,8 +44,7 @@ def scaled(
     precision: str,
     name_pattern: str | None,
     hardware_files: tuple[Path, ...],
-    style: str,
-) -> None:
+) -> Answer:
     """Efficiencies over the time that batches really took, from the profiles PATHS (files or folders).
 
     \b
@@ -53,7 +52,7 @@ def scaled(
       paleo-lite scaled profiles/ --gpu k40m --durations markers/ --durations interval.parquet \\
           --tau-init one_batch.parquet
     """
-    need_pyarrow()
+    options.need_pyarrow()
     from ..efficiency.durations import read_durations
     from ..efficiency.files import find_files
     from ..efficiency.scaled import report_scaled
@@ -66,4 +65,4 @@ def scaled(
     by = [[name.strip() for name in group.split(",") if name.strip()] for group in groups]
     profiles = [open_profile(path, name_pattern) for path in find_files(paths)]
     report = report_scaled(profiles, book, device, precision, batches=batches, groups=by or None)
-    show(style, report.to_dict, lambda: scaled_page(report))
+    return Answer(report.to_dict, lambda: scaled_page(report))

@@ -2,69 +2,75 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from ..calibration.choose import default_model
 from ..counting import PHASES
+from ..distributed.collectives import COLLECTIVES
 from ..errors import BadValue
 from ..hardware import list_devices
 from ..networks import network_names
 from ..report.sweep import size_lines, sweep_page
-from ..scaling.collectives import COLLECTIVES
-from ..scaling.sweeps.run import Progress, Sweep, run_sweep
-from ..scaling.sweeps.space import AUTOMATIC, ROWS_UNASKED, Space, parse_names, parse_numbers
-from ..timing.options import OPTIMIZERS
+from ..sweeps.run import Sweep, run_sweep
+from ..sweeps.space import AUTOMATIC, ROWS_UNASKED, Space, parse_names, parse_numbers
+from ..timing import TIME_MODELS
 from ..units import PRECISION_BYTES, parse_quantity
-from .common import SHARE, WHOLE, hardware_files, output_options, show
+from . import options
+from .command import Answer, command, progress
 
 
-@click.command()
-@click.option("--networks", required=True, metavar="NAMES", help="With commas, or all.")
-@click.option("--gpus", required=True, metavar="DEVICES", help="With commas, or all.")
-@click.option("--precisions", default="fp32", show_default=True, metavar="NAMES", help="With commas, or all.")
-@click.option("--phases", default="inference", show_default=True, metavar="NAMES", help="With commas, or all.")
+@command()
+@click.option("--networks", required=True, metavar="NAMES", help="Networks, with commas, or all.")
+@click.option("--gpus", required=True, metavar="DEVICES", help="Devices, with commas, or all.")
+@click.option(
+    "--precisions", default="fp32", show_default=True, metavar="NAMES", help="Precisions, with commas, or all."
+)
+@click.option("--phases", default="inference", show_default=True, metavar="NAMES", help="Phases, with commas, or all.")
 @click.option(
     "--batch-sizes", default="1", show_default=True, metavar="RANGE",
     help="1,2,4 or 1:1024:x2 (doubling) or 8:64:+8; of all workers together, or per worker for weak scaling.",
 )  # fmt: skip
 @click.option(
     "--time-models", default=AUTOMATIC, show_default=True, metavar="NAMES",
-    help="default (what predict takes), calibrated, roofline, ppp, peak.",
+    help=f"{AUTOMATIC} (what predict takes), {', '.join(TIME_MODELS)}.",
 )  # fmt: skip
-@click.option("--ppp", type=SHARE, help="For the ppp model.")
-@click.option("--workers", default="1", show_default=True, metavar="RANGE", help="As --batch-sizes.")
+@options.ppp()
 @click.option(
-    "--strategies", default="data", show_default=True, metavar="NAMES", help="As `paleo-lite scale` has them."
+    "--workers", default="1", show_default=True, metavar="RANGE", help="Devices together; a range as --batch-sizes."
+)
+@click.option(
+    "--strategies",
+    default="data",
+    show_default=True,
+    metavar="NAMES",
+    help="How work is divided, as for `paleo-lite scale`.",
 )
 @click.option(
     "--scalings", default="strong", show_default=True, metavar="NAMES", help="strong, weak, or strong,weak for both."
 )
 @click.option("--links", default="", metavar="NAMES", help="Between workers: names of links, or rates: '25 GB/s'.")
-@click.option("--collectives", default="", metavar="NAMES", help=f"Default: the fastest. Of {', '.join(COLLECTIVES)}.")
 @click.option(
-    "--optimizer", type=click.Choice(list(OPTIMIZERS)), default="sgd", show_default=True, help="Of training steps."
+    "--collectives",
+    default="",
+    metavar="NAMES",
+    help=f"How gradients are summed: {', '.join(COLLECTIVES)}. [default: the fastest]",
 )
+@options.optimizer(default="sgd", help="Update rule of training.")
 @click.option(
     "--samples", default="1M", show_default=True, metavar="COUNT", help="Samples that hours, cost and energy are for."
 )
 @click.option("--price", metavar="USD/H", help="Price of an hour of one device, in place of the one on record.")
 @click.option("--power", metavar="WATTS", help="Power of one device, in place of its limit on record.")
-@hardware_files
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help=".parquet or .csv."
-)
-@click.option("--force", is_flag=True, help="Replace an output that exists.")
+@options.hardware_files()
+@options.output(help=".parquet or .csv.", required=True)
+@options.force()
 @click.option("--yes", is_flag=True, help=f"Run also what has more than {ROWS_UNASKED:,} combinations.")
 @click.option("--dry-run", is_flag=True, help="Say how many combinations there are, and stop.")
-@click.option("--jobs", type=WHOLE, help="Processes; default: one per core.")
-@click.option("--scheduler", metavar="ADDRESS", help="A Dask scheduler, tcp://host:8786, whose workers compute.")
-@output_options
+@options.jobs()
+@options.scheduler()
 def sweep(
     networks: str,
     gpus: str,
@@ -89,8 +95,7 @@ def sweep(
     dry_run: bool,
     jobs: int | None,
     scheduler: str | None,
-    style: str,
-) -> None:
+) -> Answer:
     """Predict every combination of networks, devices, batch sizes, ... into a file.
 
     \b
@@ -124,20 +129,19 @@ def sweep(
     ).resolved()
     space.check()
     if dry_run:
-        show(style, lambda: {"rows": space.size, "chunks": space.chunk_count}, lambda: size_lines(space))
-        return
+        return Answer(lambda: {"rows": space.size, "chunks": space.chunk_count}, lambda: size_lines(space))
     if space.size > ROWS_UNASKED and not yes:
         raise BadValue(
             f"the sweep has {space.size:,} combinations ({space.describe()}), which take about {space.hours():,.3g} "
             f"core hours and {space.gigabytes():,.3g} GB: narrow it, or say --yes"
         )
     started = time.perf_counter()
-    with _progress() as progress:
+    with progress("sweep, in chunks") as on_done:
         done = run_sweep(
-            space, output, default_model, jobs=jobs, scheduler=scheduler, force=force, progress=progress
+            space, output, default_model, jobs=jobs, scheduler=scheduler, force=force, progress=on_done
         )  # fmt: skip
     seconds = time.perf_counter() - started
-    show(style, lambda: to_dict(done, seconds), lambda: sweep_page(done, space, seconds))
+    return Answer(lambda: to_dict(done, seconds), lambda: sweep_page(done, space, seconds))
 
 
 def to_dict(done: Sweep, seconds: float) -> dict[str, object]:
@@ -156,18 +160,3 @@ def _above_0(value: float, what: str, given: str) -> float:
     if not 0 < value < float("inf"):
         raise BadValue(f"--{what} must be above 0, not {given!r}")
     return value
-
-
-@contextmanager
-def _progress() -> Iterator[Progress | None]:
-    """A bar on a terminal, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("sweep"), BarColumn(), MofNCompleteColumn(), TextColumn("chunks"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("sweep", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

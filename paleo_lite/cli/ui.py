@@ -11,7 +11,7 @@ import click
 
 from ..errors import BadValue
 from ..extras import need
-from . import set_debug
+from . import options
 
 ADDRESS = "127.0.0.1"
 FIRST_PORT = 8501
@@ -19,9 +19,11 @@ UPLOAD_MB = 200
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(1, 65535), help=f"Default: {FIRST_PORT}, or the next one that is free.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help=f"Port of the page. [default: {FIRST_PORT}, or the next that is free]"
+)
 @click.option("--no-browser", is_flag=True, help="Do not open a browser.")
-@click.option("--debug", is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks.")
+@options.debug()
 def ui(port: int | None, no_browser: bool) -> None:
     """Open a page to explore: networks, devices, batch sizes, many devices, and profiles that are dropped in.
 

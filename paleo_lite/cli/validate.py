@@ -8,26 +8,22 @@ import click
 import msgspec
 
 from ..calibration.measurements import read_measurements
-from ..calibration.validate import SPLITS
 from ..calibration.validate import validate as hold_out
 from ..errors import BadValue
 from ..report.calibrations import validation_page
-from .common import output_options, show
-from .plot_options import Drawing, plot_options
+from .command import Answer, command
+from .options import Names
 
 
-@click.command()
+@command()
 @click.option("--data", type=click.Path(path_type=Path), required=True, help="A measurements CSV.")
 @click.option(
-    "--split", type=click.Choice(SPLITS), default="network", show_default=True, help="What is held out at a time."
-)
+    "--split", type=Names("split", ".calibration.validate:SPLITS"), default="network", show_default=True,
+    help="What is held out at a time.",
+)  # fmt: skip
 @click.option("--gpu", "gpus", multiple=True, help="Only this device.")
 @click.option("--precision", "precisions", multiple=True, help="Only this precision.")
-@plot_options("accuracy")
-@output_options
-def validate(
-    data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[str, ...], plot: Drawing | None, style: str
-) -> None:
+def validate(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[str, ...]) -> Answer:
     """Hold measurements out, predict them from the rest, and say how far off that is.
 
     A network, a family of networks, a device or a source at a time. Beside the calibrated model stand simpler ones on
@@ -41,9 +37,13 @@ def validate(
     if not any((not gpus or m.gpu in gpus) and (not precisions or m.precision in precisions) for m in measurements):
         raise BadValue(f"no measurement of {', '.join((*gpus, *precisions))} in {data}")
     rows, points = hold_out(measurements, split, gpus, precisions)
-    show(style, lambda: {"rows": [msgspec.to_builtins(row) for row in rows]}, lambda: validation_page(rows, points))
-    if plot is not None:
+
+    def drawn() -> list[object]:
         from ..report.charts.pairs import network_pairs
 
         title = f"Predicted beside measured: one {split} left out at a time"
-        plot.draw(network_pairs(points), title, "dashed: a factor of 1.2 to either side")
+        return [network_pairs(points), title, "dashed: a factor of 1.2 to either side"]
+
+    return Answer(
+        lambda: {"rows": [msgspec.to_builtins(row) for row in rows]}, lambda: validation_page(rows, points), drawn
+    )

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..errors import BadProfile, UnknownName
+from ..executor import run_files
 from ..hardware import Device
 from ..hardware.device import PeakRate
 from ..profiles.configuration import parse_name
-from .executor import run_files
+from ..profiles.detect import open_profile
+from .contradictions import doubts
 from .files import Finding, Method, examiner, find_files
 from .steady import Steady
 
@@ -41,6 +43,8 @@ class Efficiency(msgspec.Struct, frozen=True):
         The keys of a row that say what was run.
     failed : list of dict
         ``file`` and ``error`` of those that could not be read.
+    notes : tuple of str
+        What in the first profile speaks against the device; those beside it were taken alike.
     """
 
     method: Method
@@ -51,6 +55,7 @@ class Efficiency(msgspec.Struct, frozen=True):
     group_by: list[str]
     configuration: list[str]
     failed: list[dict[str, str]]
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -63,6 +68,7 @@ class Efficiency(msgspec.Struct, frozen=True):
             "group_by": self.group_by,
             "groups": self.groups,
             "failed": self.failed,
+            "notes": list(self.notes),
         }
 
 
@@ -136,6 +142,11 @@ def measure_efficiency(
         list(group_by),
         columns,
         [{"file": str(finding.path), "error": finding.error} for finding in findings if finding.error],
+        tuple(
+            f"{finding.path.name}: {doubt}"
+            for finding in good[:1]
+            for doubt in doubts(open_profile(finding.path, name_pattern), device)
+        ),
     )
 
 
@@ -180,9 +191,9 @@ def steady_figures(steady: Steady, peak_flops_per_s: float, batch_duration_s: fl
         "time_basis": basis,
         "batch_duration_s": batch_duration_s,
         "conv_flops": conv,
-        "conv_ppp": _ppp(conv, seconds, peak_flops_per_s),
-        "conv_ppp_forward": _ppp(steady.conv_flops_forward, steady.conv_forward_s, peak_flops_per_s),
-        "conv_ppp_backward": _ppp(steady.conv_flops_backward, steady.conv_backward_s, peak_flops_per_s),
+        "conv_of_peak": _share_of_peak(conv, seconds, peak_flops_per_s),
+        "conv_of_peak_forward": _share_of_peak(steady.conv_flops_forward, steady.conv_forward_s, peak_flops_per_s),
+        "conv_of_peak_backward": _share_of_peak(steady.conv_flops_backward, steady.conv_backward_s, peak_flops_per_s),
         **msgspec.to_builtins(steady),
     }
 
@@ -196,7 +207,7 @@ def _over(value: float | None, unit: float) -> float | None:
     return None if value is None else value / unit
 
 
-def _ppp(flops: float | None, seconds: float | None, peak: float) -> float | None:
+def _share_of_peak(flops: float | None, seconds: float | None, peak: float) -> float | None:
     return flops / seconds / peak if flops is not None and seconds else None
 
 

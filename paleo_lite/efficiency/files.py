@@ -11,15 +11,13 @@ from typing import Any, Literal
 import msgspec
 
 from ..errors import BadProfile, BadValue, PaleoError
+from ..executor import Work
 from ..profiles.detect import open_profile
 from ..profiles.table import Profile
 from . import notebook, runs
-from .executor import Work
 from .steady import Steady, steady_state
 
 Method = Literal["steady", "notebook"]
-
-METHODS: tuple[Method, ...] = ("steady", "notebook")
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -274,7 +274,8 @@ def _notes(
         )
     if not any(row.flops is not None for row in rows):
         notes.append(
-            "this profile has no FLOP counts, so no PPP: --next-command shows how to measure what bounds a kernel"
+            "this profile has no FLOP counts, so no share of peak: --next-command shows how to measure what bounds a "
+            "kernel"
         )
     share = totals.no_op_ns / totals.duration_ns if totals.duration_ns else 0.0
     if profile.format.startswith("pyprof") and direction == "fprop" and share > 0.01:
@@ -287,7 +288,7 @@ def _notes(
     if time_s and partly > 0.01 * time_s:
         notes.append(
             f"the profiler counted FLOPs of a part of the calls only for kernels with {partly / time_s:.0%} of the "
-            "time: their FLOP/s and PPP are lower bounds"
+            "time: their FLOP/s and shares of peak are lower bounds"
         )
     if peak.peak.precision == "fp32" and peak.peak.unit == "vector" and any(row.tensor_core for row in rows):
         notes.append("some kernels run on tensor cores and are held against the fp32 vector peak: see --precision")

@@ -12,10 +12,10 @@ import shlex
 from collections.abc import Sequence
 
 from ..errors import BadValue
+from . import TOOLS
 from .kernels import KernelRow
 from .metrics import find_metric
 
-TOOLS = ("nvprof", "ncu", "nsys")
 """Profilers that a command can be given for."""
 
 WANTED = ("achieved_occupancy", "ipc", "gld_efficiency", "gst_efficiency", "dram_utilization", "flop_sp_efficiency")

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from ..errors import BadProfile, BadValue
 from ..profiles.table import Profile
+from . import DIRECTIONS
 from .overlap import BusyTime
 from .partial import HOST, codes, device_rows, numbers
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-DIRECTIONS = ("all", "fprop", "bprop", "update")
 """Which rows: all, or those of one direction."""
 
 COLUMNS = (

@@ -13,14 +13,14 @@ from math import ceil
 from typing import NamedTuple
 
 from ..counting.work import check_batch_size
+from ..distributed.collectives import check_workers
+from ..distributed.cost import make_budget, priced
+from ..distributed.run import Request
+from ..distributed.scale import SCALINGS
+from ..distributed.step import ScaleRow
+from ..distributed.table import ScaleTable
 from ..errors import BadValue
 from ..networks import Network, find_network
-from ..scaling.collectives import check_workers
-from ..scaling.cost import make_budget, priced
-from ..scaling.rows import ScaleRow
-from ..scaling.run import Request
-from ..scaling.scale import SCALINGS
-from ..scaling.table import ScaleTable
 from .layers import parameter_bytes
 from .model_parallel import activations_ms, divide, slowest_branches
 from .simulator import COLLECTIVES, Simulator, check_name, make_simulator
@@ -46,8 +46,6 @@ class Step(NamedTuple):
 
     def row(self, alone: Step, strategy: str, collective: str, notes: tuple[str, ...] = ()) -> ScaleRow:
         """The step beside that of one worker, `alone`."""
-        throughput_per_s = self.batch_size / self.time_s
-        speedup = throughput_per_s * alone.time_s / alone.batch_size
         compute_s, communication_s, update_s = (ms / 1e3 for ms in self[2:])
         return ScaleRow(
             workers=self.workers,
@@ -56,10 +54,7 @@ class Step(NamedTuple):
             communication_s=communication_s,
             exposed_s=communication_s,
             update_s=update_s,
-            time_s=self.time_s,
-            throughput_per_s=throughput_per_s,
-            speedup=speedup,
-            efficiency=speedup / self.workers,
+            alone_per_s=alone.batch_size / alone.time_s,
             limited_by=max(self._fields[2:], key=lambda name: float(getattr(self, name))).removesuffix("_ms"),
             notes=notes,
             strategy=strategy,

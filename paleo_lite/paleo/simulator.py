@@ -19,10 +19,10 @@ import numpy as np
 
 from ..counting.layer import Layer
 from ..counting.work import check_batch_size
+from ..distributed.collectives import LinkRate
+from ..distributed.links import link_rate
 from ..errors import BadValue, UnknownName
 from ..hardware import read_links
-from ..scaling.collectives import LinkRate
-from ..scaling.links import link_rate
 from . import REVISIONS
 from .device import PaleoDevice, find_paleo_device, together
 from .layers import ALGORITHMS, PASSES, layer_terms

@@ -10,10 +10,10 @@ import numpy as np
 from ..calibration.store import AnyCalibration, Calibration
 from ..calibration.validate import Point, Row, explain
 from ..units import format_si
-from .sheet import Column, Page, Sheet
+from .document import Column, Document, Table
 
 
-def page_of(calibration: AnyCalibration) -> Page:
+def page_of(calibration: AnyCalibration) -> Document:
     """The page of whatever a calibration's file holds."""
     if isinstance(calibration, Calibration):
         return calibration_page(calibration)
@@ -22,13 +22,13 @@ def page_of(calibration: AnyCalibration) -> Page:
     return ppp_page(calibration)
 
 
-def calibration_page(calibration: Calibration) -> Page:
+def calibration_page(calibration: Calibration) -> Document:
     """Every parameter with its unit, interval, and how far the measurements moved it."""
     rows = [
         {"name": name, **msgspec.to_builtins(parameter), "would_help": "" if parameter.moved > 0.3 else _help(name)}
         for name, parameter in calibration.parameters.items()
     ]
-    sheet = Sheet(
+    table = Table(
         "Parameters",
         [
             Column("name", "parameter", left=True),
@@ -52,7 +52,7 @@ def calibration_page(calibration: Calibration) -> Page:
             ("held out", f"{calibration.held_out_error:.1%} mean absolute error, each network from the others")
         )
     notes = [f"furthest from the fit: {text}" for text in calibration.worst]
-    return Page(f"{calibration.device} in {calibration.precision}", facts, [sheet], notes, sheet)
+    return Document(f"{calibration.device} in {calibration.precision}", facts, [table], notes, table)
 
 
 _HELP = {
@@ -80,7 +80,7 @@ def _help(name: str) -> str:
     return _HELP.get(name, "more networks that spend their time there")
 
 
-def calibrations_page(calibrations: Mapping[str, AnyCalibration]) -> Page:
+def calibrations_page(calibrations: Mapping[str, AnyCalibration]) -> Document:
     """All shipped calibrations, a line each."""
     rows = [
         {
@@ -92,7 +92,7 @@ def calibrations_page(calibrations: Mapping[str, AnyCalibration]) -> Page:
         }
         for name, found in calibrations.items()
     ]
-    sheet = Sheet(
+    table = Table(
         "",
         [
             Column("name", "name", left=True),
@@ -103,17 +103,17 @@ def calibrations_page(calibrations: Mapping[str, AnyCalibration]) -> Page:
         ],
         rows,
     )
-    return Page(f"{len(rows)} calibrations", (), [sheet])
+    return Document(f"{len(rows)} calibrations", (), [table])
 
 
-def validation_page(rows: Sequence[Row], points: Sequence[Point]) -> Page:
+def validation_page(rows: Sequence[Row], points: Sequence[Point]) -> Document:
     """The table of truth, and the points it is worst at."""
     shown = [{**msgspec.to_builtins(row), **row.baselines} for row in rows]
 
     def share(value: float) -> str:
         return f"{value:.1%}"
 
-    sheet = Sheet(
+    table = Table(
         "Held-out error",
         [
             Column("gpu", "gpu", left=True),
@@ -137,7 +137,7 @@ def validation_page(rows: Sequence[Row], points: Sequence[Point]) -> Page:
     )
     mean = sum(row.mape for row in rows) / len(rows)
     worst = sorted(points, key=lambda point: -abs(point.error))[:10]
-    worst_sheet = Sheet(
+    worst_table = Table(
         "Worst points",
         [
             Column("network", "network", left=True),
@@ -167,4 +167,4 @@ def validation_page(rows: Sequence[Row], points: Sequence[Point]) -> Page:
     ]
     inside = sum(row.coverage_90 * row.points for row in rows) / sum(row.points for row in rows)
     facts.append(("within", f"{inside:.0%} of {len(points)} points lie in their 90 % interval"))
-    return Page(headline, facts, [sheet, worst_sheet], (), sheet)
+    return Document(headline, facts, [table, worst_table], (), table)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ..efficiency.compare import ComparedKernel, Comparison
 from ..units import format_si
-from .sheet import Column, Page, Sheet
+from .document import Column, Document, Table
 
 
-def comparison_page(comparison: Comparison, top: int | None = 20) -> Page:
+def comparison_page(comparison: Comparison, top: int | None = 20) -> Document:
     """The page of a comparison.
 
     Parameters
@@ -17,10 +17,10 @@ def comparison_page(comparison: Comparison, top: int | None = 20) -> Page:
         How many kernels of each table to list; None lists all.
     """
     has_verdict = comparison.total.verdict is not None
-    sheets = [_sheet("Kernels of both", comparison.both, top, has_verdict, comparison.total)]
+    tables = [_table("Kernels of both", comparison.both, top, has_verdict, comparison.total)]
     for title, rows in (("Only in A", comparison.only_a), ("Only in B", comparison.only_b)):
         if rows:
-            sheets.append(_sheet(title, rows, top, False, None))
+            tables.append(_table(title, rows, top, False, None))
     total = comparison.total
     headline = f"A {format_si(total.a_s, 's', 5)}, B {format_si(total.b_s, 's', 5)}"
     if total.ratio is not None:
@@ -29,25 +29,25 @@ def comparison_page(comparison: Comparison, top: int | None = 20) -> Page:
         headline += f" ({comparison.direction})"
     if has_verdict:
         headline += f": {total.verdict} of repeated runs"
-    return Page(
+    return Document(
         headline,
         [("A", ", ".join(comparison.a)), ("B", ", ".join(comparison.b))],
-        sheets,
+        tables,
         comparison.notes,
-        Sheet("", _columns(True), [row.to_dict() for row in comparison.kernels]),
+        Table("", _columns(True), [row.to_dict() for row in comparison.kernels]),
     )
 
 
-def _sheet(
+def _table(
     title: str, rows: list[ComparedKernel], top: int | None, has_verdict: bool, total: ComparedKernel | None
-) -> Sheet:
+) -> Table:
     shown = rows if top is None else rows[:top]
     if len(shown) < len(rows):
         title = f"{title}, {len(shown)} of {len(rows)}"
     foot = [] if total is None else [{**total.to_dict(), "name": "all kernels"}]
     if not has_verdict:
         foot = [{key: value for key, value in row.items() if key not in ("verdict", "spread_s")} for row in foot]
-    return Sheet(title, _columns(has_verdict), [row.to_dict() for row in shown], foot)
+    return Table(title, _columns(has_verdict), [row.to_dict() for row in shown], foot)
 
 
 def _columns(has_verdict: bool) -> list[Column]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from ..networks import LayerCounts
 from ..units import format_shape, format_si
-from .sheet import Column, Page, Sheet
+from .document import Column, Document, Table
 
 
-def counts_page(counts: LayerCounts) -> Page:
+def counts_page(counts: LayerCounts) -> Document:
     """The layerwise table, with totals and shares by kind."""
     convention = counts.work.convention
     rows = list(counts.rows())
     ignored = len(counts.work.names) - len(rows)
-    layers = Sheet(
+    layers = Table(
         "Layers (shapes of one sample)",
         [
             Column("name", "layer", left=True),
@@ -34,7 +34,7 @@ def counts_page(counts: LayerCounts) -> Page:
             }
         ],
     )
-    kinds = Sheet(
+    kinds = Table(
         "By kind",
         [
             Column("kind", "kind", left=True),
@@ -51,7 +51,7 @@ def counts_page(counts: LayerCounts) -> Page:
         facts.append(("execution", f"{counts.work.execution}: {counts.kernels} kernels"))
     if ignored:
         facts.append(("ignored", f"{ignored} layers"))
-    return Page(
+    return Document(
         f"{counts.network.name}, {counts.phase}{batch}: {format_si(counts.total, convention.unit, 6)}, "
         f"{format_si(counts.network.parameters, '', 6)} parameters",
         facts,

@@ -10,7 +10,7 @@ from ..hardware import Device, Figure, Link
 from ..hardware.audit import Finding
 from ..hardware.registry import figures
 from ..units import format_si, say_duration
-from .sheet import Column, Page, Sheet
+from .document import Column, Document, Table
 
 
 def device_row(device: Device) -> dict[str, Any]:
@@ -39,10 +39,10 @@ def device_row(device: Device) -> dict[str, Any]:
     }
 
 
-def devices_page(devices: Iterable[Device]) -> Page:
+def devices_page(devices: Iterable[Device]) -> Document:
     """All devices, a line each."""
     rows = [device_row(device) for device in devices]
-    sheet = Sheet(
+    table = Table(
         "",
         [
             Column("id", "id", left=True),
@@ -58,8 +58,8 @@ def devices_page(devices: Iterable[Device]) -> Page:
         ],
         rows,
     )
-    return Page(
-        f"{len(rows)} devices, peaks at the default clock, dense; fp16 is the faster of vector and tensor", (), [sheet]
+    return Document(
+        f"{len(rows)} devices, peaks at the default clock, dense; fp16 is the faster of vector and tensor", (), [table]
     )
 
 
@@ -72,7 +72,7 @@ def device_dict(device: Device) -> dict[str, Any]:
     return {**device_row(device), "figures": {**fields, "peaks": peaks}}
 
 
-def device_page(device: Device) -> Page:
+def device_page(device: Device) -> Document:
     """All figures of a device with their sources."""
     facts = [
         ("id", ", ".join([device.id, *device.aliases])),
@@ -101,13 +101,13 @@ def device_page(device: Device) -> Page:
         Column("source", "source", left=True, fold=True),
         Column("note", "note", left=True, fold=True),
     ]
-    sources = Sheet(
+    sources = Table(
         "Sources",
         [Column("source", "key", left=True, fold=True), Column("text", "what it is", left=True, fold=True)],
         [{"source": name, "text": text} for name, text in device.sources.items()],
     )
-    sheet = Sheet("Figures", columns, [*peaks, *rows, *measured])
-    return Page(device.name, facts, [sheet, sources], device.conflicts, sheet)
+    table = Table("Figures", columns, [*peaks, *rows, *measured])
+    return Document(device.name, facts, [table, sources], device.conflicts, table)
 
 
 def _figure(figure: Figure) -> dict[str, Any]:
@@ -116,14 +116,14 @@ def _figure(figure: Figure) -> dict[str, Any]:
     return {"value": figure.value, "source": figure.source, "note": note}
 
 
-def links_page(links: dict[str, Link]) -> Page:
+def links_page(links: dict[str, Link]) -> Document:
     """All links, a line each."""
     columns = [*_link_columns(), Column("note", "note", left=True, fold=True)]
     rows = [_link_row(identity, link) for identity, link in links.items()]
-    return Page(f"{len(rows)} links, bandwidth of one direction", (), [Sheet("", columns, rows)])
+    return Document(f"{len(rows)} links, bandwidth of one direction", (), [Table("", columns, rows)])
 
 
-def moving_page(links: dict[str, Link], move_bytes: float) -> Page:
+def moving_page(links: dict[str, Link], move_bytes: float) -> Document:
     """How long an amount of data takes over each link; notes say where sources disagree about its bandwidth."""
     rows = []
     for identity, link in links.items():
@@ -136,7 +136,7 @@ def moving_page(links: dict[str, Link], move_bytes: float) -> Page:
     ]
     headline = f"{format_si(move_bytes, 'B')} over {len(rows)} links, each at its full bandwidth of one direction"
     notes = [f"{identity}: {text}" for identity, link in links.items() for text in link.conflicts]
-    return Page(headline, (), [Sheet("", columns, rows)], notes)
+    return Document(headline, (), [Table("", columns, rows)], notes)
 
 
 def _link_row(identity: str, link: Link) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _link_columns(spare: int = 0) -> list[Column]:
     ]
 
 
-def audit_page(devices: int, findings: list[Finding]) -> Page:
+def audit_page(devices: int, findings: list[Finding]) -> Document:
     """What an audit found: errors first."""
     ordered = sorted(findings, key=lambda finding: (finding.severity != "error", finding.device))
     rows = [
@@ -167,7 +167,7 @@ def audit_page(devices: int, findings: list[Finding]) -> Page:
         for finding in ordered
     ]
     errors = sum(finding.severity == "error" for finding in findings)
-    sheet = Sheet(
+    table = Table(
         "",
         [
             Column("device", "device", left=True),
@@ -178,4 +178,4 @@ def audit_page(devices: int, findings: list[Finding]) -> Page:
         rows,
     )
     headline = f"{devices} devices: {errors} errors, {len(findings) - errors} deviations that the files explain"
-    return Page(headline, (), [sheet] if rows else [], data=sheet)
+    return Document(headline, (), [table] if rows else [], data=table)

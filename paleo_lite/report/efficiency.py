@@ -7,7 +7,7 @@ from typing import Any
 
 from ..efficiency.analysis import Efficiency
 from ..units import format_si
-from .sheet import Column, Page, Sheet
+from .document import Column, Document, Table
 
 _TITLES = {
     "data_loader": "loader", "batch_size": "batch", "gradient_precision": "gradients", "compute_precision": "compute",
@@ -16,23 +16,23 @@ _TITLES = {
 _LISTED = 8  # operations without a count that are listed
 
 
-def efficiency_page(result: Efficiency) -> Page:
+def efficiency_page(result: Efficiency) -> Document:
     """The page of an analysis of any number of profiles."""
     varying = [name for name in result.configuration if len({row.get(name) for row in result.rows}) > 1]
-    sheets = []
+    tables = []
     if len(result.rows) == 1 and result.method == "steady":
-        sheets += _one(result.rows[0])
-    rows = _rows_sheet(result, varying)
+        tables += _one(result.rows[0])
+    rows = _rows_table(result, varying)
     if result.rows:
-        sheets.append(rows)
-    groups = _groups_sheet(result)
+        tables.append(rows)
+    groups = _groups_table(result)
     if result.groups:
-        sheets.append(groups)
-    return Page(
-        headline=_headline(result),
+        tables.append(groups)
+    return Document(
+        title=_headline(result),
         facts=_facts(result, varying),
-        sheets=sheets,
-        notes=_notes(result),
+        content=tables,
+        notes=(*result.notes, *_notes(result)),
         data=groups if result.groups else _data(result),
     )
 
@@ -68,23 +68,23 @@ def _facts(result: Efficiency, varying: Sequence[str]) -> list[tuple[str, str]]:
     return facts
 
 
-def _rows_sheet(result: Efficiency, varying: Sequence[str]) -> Sheet:
+def _rows_table(result: Efficiency, varying: Sequence[str]) -> Table:
     names = [name for name in varying if name not in ("return_code",)]
     lead = [Column(name, _title(name), left=isinstance(result.rows[0][name], str)) for name in names if result.rows]
     if not lead:
         lead = [Column("file", "file", left=True)]
-    return Sheet("Profiles", [*lead, *_figures(result.method)], result.rows)
+    return Table("Profiles", [*lead, *_figures(result.method)], result.rows)
 
 
-def _groups_sheet(result: Efficiency) -> Sheet:
+def _groups_table(result: Efficiency) -> Table:
     lead = [Column(name, _title(name)) for name in result.group_by]
     columns = [*lead, Column("files", "files", spare=9), *_figures(result.method)]
-    return Sheet(f"Means by {', '.join(map(_title, result.group_by))}", columns, result.groups)
+    return Table(f"Means by {', '.join(map(_title, result.group_by))}", columns, result.groups)
 
 
-def _data(result: Efficiency) -> Sheet:
+def _data(result: Efficiency) -> Table:
     keys = list(dict.fromkeys(key for row in result.rows for key in row if key not in ("missing", "notes")))
-    return Sheet("", [Column(key, key) for key in keys], result.rows)
+    return Table("", [Column(key, key) for key in keys], result.rows)
 
 
 def _figures(method: str) -> list[Column]:
@@ -103,13 +103,13 @@ def _figures(method: str) -> list[Column]:
         Column("compute_efficiency", "in\ncompute", _percent, spare=4),
         Column("flops_efficiency", "of peak\nFLOP/s", _percent),
         Column("bandwidth_efficiency", "of peak\nB/s", _percent, spare=2),
-        Column("conv_ppp_forward", "conv.\nfw. PPP", _ratio, spare=6),
-        Column("conv_ppp_backward", "conv.\nbw. PPP", _ratio, spare=5),
-        Column("conv_ppp", "conv. of\niteration", _percent, spare=7),
+        Column("conv_of_peak_forward", "conv. fw.,\nof peak", _ratio, spare=6),
+        Column("conv_of_peak_backward", "conv. bw.,\nof peak", _ratio, spare=5),
+        Column("conv_of_peak", "conv. in\niteration", _percent, spare=7),
     ]
 
 
-def _one(row: dict[str, Any]) -> list[Sheet]:
+def _one(row: dict[str, Any]) -> list[Table]:
     """Where an iteration's time goes, and what of it is not counted."""
     parts = []
     for part in ("forward", "backward", "update", "other"):
@@ -117,19 +117,21 @@ def _one(row: dict[str, Any]) -> list[Sheet]:
             parts.append({"part": part, "time_s": time_s, "share": time_s / row["kernel_s"]})
     for part in ("forward", "backward"):
         if (time_s := row[f"conv_{part}_s"]) is not None:
-            flops, ppp = row[f"conv_flops_{part}"], row[f"conv_ppp_{part}"]
+            flops, of_peak = row[f"conv_flops_{part}"], row[f"conv_of_peak_{part}"]
             share = time_s / row["kernel_s"]
-            parts.append({"part": f"conv. {part}", "time_s": time_s, "share": share, "flops": flops, "ppp": ppp})
+            parts.append(
+                {"part": f"conv. {part}", "time_s": time_s, "share": share, "flops": flops, "of_peak": of_peak}
+            )
     total = {"part": "iteration", "time_s": row["kernel_s"], "share": 1.0, "flops": row["flops"]}
-    sheets = [
-        Sheet(
+    tables = [
+        Table(
             "A steady iteration, by summed kernel time",
             [
                 Column("part", "part", left=True),
                 Column("time_s", "time", _time),
                 Column("share", "share", _percent),
                 Column("flops", "FLOPs", format_si),
-                Column("ppp", "PPP", _ratio),
+                Column("of_peak", "share of peak", _ratio),
             ],
             parts,
             [total],
@@ -140,8 +142,8 @@ def _one(row: dict[str, Any]) -> list[Sheet]:
         title = "FLOPs that neither the profiler nor a rule counts"
         if len(row["missing"]) > len(listed):
             title += f", the longest {len(listed)} of {len(row['missing'])}"
-        sheets.append(
-            Sheet(
+        tables.append(
+            Table(
                 title,
                 [
                     Column("op", "operation", left=True),
@@ -151,7 +153,7 @@ def _one(row: dict[str, Any]) -> list[Sheet]:
                 [{"op": item.get("op"), "time_s": item.get("time_s"), "share": item.get("share")} for item in listed],
             )
         )
-    return sheets
+    return tables
 
 
 def _notes(result: Efficiency) -> list[str]:

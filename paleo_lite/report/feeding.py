@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..scaling.feeding import Fed
-from ..scaling.remedies import Remedy, Rule
+from ..input_pipeline.feeding import Fed
+from ..input_pipeline.remedies import Remedy, Rule
 from ..units import format_si
-from .sheet import Column, Page, Sheet
+from .document import Column, Document, Table
 
 
 def feeding_dict(
@@ -49,7 +49,7 @@ def feeding_page(
     remedies: tuple[Remedy, ...],
     plan: tuple[Remedy, ...],
     notes: tuple[str, ...],
-) -> Page:
+) -> Document:
     """The page of a pipeline.
 
     Parameters
@@ -58,16 +58,16 @@ def feeding_page(
     subject : str
         Network and device in words.
     rules, remedies, plan
-        As `scaling.remedies` gives them.
+        As `input_pipeline.remedies` gives them.
     notes : tuple of str
         Where the rates come from.
     """
     limits = "the device itself limits it" if fed.bottleneck.name == "device" else f"{_limit(fed)} limits it"
     headline = f"{subject}: {fed.throughput_per_s:,.0f} samples/s, the device works {fed.utilisation:.1%} of the time; "
-    return Page(
+    return Document(
         headline + limits,
         _facts(fed),
-        [_stage_sheet(fed), _rule_sheet(rules), _remedy_sheet(remedies)],
+        [_stage_table(fed), _rule_table(rules), _remedy_table(remedies)],
         [_plan_note(fed, plan), *notes],
     )
 
@@ -122,7 +122,7 @@ def _stage_rows(fed: Fed) -> list[dict[str, Any]]:
     ]
 
 
-def _stage_sheet(fed: Fed) -> Sheet:
+def _stage_table(fed: Fed) -> Table:
     columns = [
         Column("stage", "stage", left=True),
         Column("what", "what", left=True, fold=True),
@@ -132,16 +132,16 @@ def _stage_sheet(fed: Fed) -> Sheet:
         Column("overlaps", "overlaps", lambda overlaps: "yes" if overlaps else "no", left=True),
         Column("busy", "busy", "{:.0%}".format),
     ]
-    return Sheet("Stages, each on its own", columns, _stage_rows(fed))
+    return Table("Stages, each on its own", columns, _stage_rows(fed))
 
 
-def _rule_sheet(rules: tuple[Rule, ...]) -> Sheet:
+def _rule_table(rules: tuple[Rule, ...]) -> Table:
     columns = [
         Column("rule", "rule", left=True, fold=True),
         Column("found", "here", left=True, fold=True),
         Column("holds", "holds", lambda holds: "yes" if holds else "no", left=True),
     ]
-    return Sheet("Rules of thumb", columns, [{"rule": r.rule, "found": r.found, "holds": r.holds} for r in rules])
+    return Table("Rules of thumb", columns, [{"rule": r.rule, "found": r.found, "holds": r.holds} for r in rules])
 
 
 def _remedy_row(remedy: Remedy) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def _remedy_row(remedy: Remedy) -> dict[str, Any]:
     }
 
 
-def _remedy_sheet(remedies: tuple[Remedy, ...]) -> Sheet:
+def _remedy_table(remedies: tuple[Remedy, ...]) -> Table:
     columns = [
         Column("remedy", "remedy", left=True, fold=True),
         Column("what", "what", left=True, fold=True),
@@ -164,7 +164,7 @@ def _remedy_sheet(remedies: tuple[Remedy, ...]) -> Sheet:
         Column("utilisation", "device\nworks", "{:.1%}".format),
         Column("bottleneck", "then\nlimits", left=True),
     ]
-    return Sheet("Remedies, each alone", columns, [_remedy_row(remedy) for remedy in remedies])
+    return Table("Remedies, each alone", columns, [_remedy_row(remedy) for remedy in remedies])
 
 
 def _plan_note(fed: Fed, plan: tuple[Remedy, ...]) -> str:

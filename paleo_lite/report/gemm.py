@@ -5,10 +5,10 @@ from __future__ import annotations
 from ..timing import describe
 from ..timing.gemm_times import GemmTimes
 from ..units import format_si, say_interval
-from .sheet import Column, Page, Sheet
+from .document import Column, Document, Table
 
 
-def gemm_page(times: GemmTimes) -> Page:
+def gemm_page(times: GemmTimes) -> Document:
     """The page of a product, or several."""
     first, *others = times.ways
     several = f"{times.products} products" if times.products > 1 else "one product"
@@ -36,7 +36,7 @@ def gemm_page(times: GemmTimes) -> Page:
     for way, row in zip(times.ways, times.rows()):
         groups = f"{way.groups} of " if way.groups > 1 else ""
         rows.append({**row, "size": f"{groups}{way.m} x {way.n} x {way.k}"})
-    return Page(headline, _facts(times), [Sheet("", columns, rows)], times.notes)
+    return Document(headline, _facts(times), [Table("", columns, rows)], times.notes)
 
 
 def _facts(times: GemmTimes) -> list[tuple[str, str]]:

@@ -9,12 +9,12 @@ from ..efficiency.metrics import explain
 from ..efficiency.next_command import kernels_that_matter
 from ..profiles.classes import CLASSES
 from ..units import format_si
-from .sheet import Column, Page, Sheet
+from .document import Column, Document, Table
 
 _EXPLAINED = 3  # kernels whose counters are explained
 
 
-def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time") -> Page:
+def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time") -> Document:
     """The page of a profile's kernels.
 
     Parameters
@@ -22,22 +22,22 @@ def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time"
     report : KernelReport
     top : int or None
         How many kernels to list; None lists all.
-    order : {"time", "rank", "ppp"}
+    order : {"time", "rank", "share"}
     """
     rows = [row.to_dict() for row in _ordered(report.kernels, order)]
     shown = rows if top is None else rows[:top]
     title = "Kernels" if len(shown) == len(rows) else f"Kernels, {len(shown)} of {len(rows)}"
-    sheets = [Sheet(f"{title}, by {order}", _columns(report), shown, _foot(report))]
+    tables = [Table(f"{title}, by {order}", _columns(report), shown, _foot(report), sortable=True, filterable=True)]
     if report.time_s is not None:
         classes = [{**row, "meaning": CLASSES.get(row["class"])} for row in report.by_class()]
-        sheets.insert(0, Sheet("By class", _class_columns(), classes))
-    sheets += _metric_sheets(report)
-    return Page(
-        headline=_headline(report),
+        tables.insert(0, Table("By class", _class_columns(), classes, sortable=True))
+    tables += _metric_tables(report)
+    return Document(
+        title=_headline(report),
         facts=_facts(report),
-        sheets=sheets,
+        content=tables,
         notes=report.notes,
-        data=Sheet("", [Column(key, key) for key in rows[0] if key != "metrics"], rows),
+        data=Table("", [Column(key, key) for key in rows[0] if key != "metrics"], rows),
     )
 
 
@@ -59,7 +59,7 @@ def _printable(text: str) -> str:
 def _ordered(rows: list[KernelRow], order: str) -> list[KernelRow]:
     if order == "rank":
         return sorted(rows, key=lambda row: row.rank or 0)
-    if order == "ppp":
+    if order == "share":
         return sorted(
             rows, key=lambda row: -1.0 if row.flops_efficiency is None else row.flops_efficiency, reverse=True
         )
@@ -106,7 +106,7 @@ def _columns(report: KernelReport) -> list[Column]:
         Column("time_s", "time", lambda value: format_si(value, "s")),
         Column("share", "share", lambda value: f"{value:.1%}"),
         Column("flops_per_s", "FLOP/s", format_si, spare=5),
-        Column("flops_efficiency", "PPP", lambda value: f"{value:.2%}"),
+        Column("flops_efficiency", "share\nof peak", lambda value: f"{value:.2%}"),
         Column("bound", "bound by", left=True, spare=4),
         Column("headroom", "headroom", lambda value: f"{value:.0%}", spare=3),
         Column("occupancy", "occu-\npancy", lambda value: f"{value:.0%}", spare=1),
@@ -133,7 +133,7 @@ def _foot(report: KernelReport) -> list[dict[str, Any]]:
     return [{"name": "all kernels", "calls": calls, "time_s": report.time_s, "share": 1.0}]
 
 
-def _metric_sheets(report: KernelReport) -> list[Sheet]:
+def _metric_tables(report: KernelReport) -> list[Table]:
     """What the counters of the kernels that matter say, in words."""
     measured = [row for row in report.kernels if any(explain(name, 0.0) for name in row.metrics)]
     chosen = sorted(measured, key=lambda row: row.rank or 0)[:_EXPLAINED]
@@ -152,4 +152,4 @@ def _metric_sheets(report: KernelReport) -> list[Sheet]:
         Column("remedy", "if it is not", left=True, fold=True, spare=2),
     ]
     names = ", ".join(f"({place}) {row.name.rsplit('::', 1)[-1]}" for place, row in enumerate(chosen, 1))
-    return [Sheet(f"Counters of {names}", columns, [rows[name] for name in sorted(rows)])]
+    return [Table(f"Counters of {names}", columns, [rows[name] for name in sorted(rows)])]

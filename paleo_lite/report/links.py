@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..units import format_si
-from .sheet import Column, Page, Sheet
+from .document import Column, Document, Table
 
 if TYPE_CHECKING:
-    from ..scaling.link_calibration import LinkCalibration
+    from ..distributed.link_calibration import LinkCalibration
 
 
 def share(value: float) -> str:
@@ -25,7 +25,7 @@ def span(values: Sequence[float]) -> str:
     return f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
 
 
-def calibrated_links_sheet(calibrations: Mapping[str, LinkCalibration]) -> Sheet:
+def calibrated_links_table(calibrations: Mapping[str, LinkCalibration]) -> Table:
     """Every measured platform: what its collectives cost, and how far off the model is on what was held out."""
     rows = [
         {
@@ -39,7 +39,7 @@ def calibrated_links_sheet(calibrations: Mapping[str, LinkCalibration]) -> Sheet
         for name, calibration in calibrations.items()
         for operation, fit in calibration.operations.items()
     ]
-    return Sheet(
+    return Table(
         "Measured collectives; what has * stands for its link where that is named",
         [
             Column("name", "name", left=True),
@@ -57,6 +57,6 @@ def calibrated_links_sheet(calibrations: Mapping[str, LinkCalibration]) -> Sheet
     )
 
 
-def add_measured(page: Page, calibrations: Mapping[str, LinkCalibration]) -> Page:
+def add_measured(page: Document, calibrations: Mapping[str, LinkCalibration]) -> Document:
     """The page with what was measured below its own tables."""
-    return msgspec.structs.replace(page, sheets=[*page.sheets, calibrated_links_sheet(calibrations)])
+    return msgspec.structs.replace(page, content=[*page.tables, calibrated_links_table(calibrations)])

@@ -16,7 +16,7 @@ from ..measure.clock import Timing
 from ..measure.probes import Probed
 from ..timing.terms import LEVEL, QUANTILES
 from ..units import format_si
-from .sheet import Column, Page, Sheet
+from .document import Column, Document, Table
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -146,7 +146,7 @@ class Measured(msgspec.Struct, frozen=True, eq=False):
         }
 
 
-def measured_page(measured: Measured) -> Page:
+def measured_page(measured: Measured) -> Document:
     """Predicted against measured first of all, then what the machine does."""
     rows, networks = measured.compared(), {step.measurement.network for step in measured.unseen}
     calibration = measured.calibration
@@ -160,20 +160,20 @@ def measured_page(measured: Measured) -> Page:
     ]
     if calibration.held_out_error is not None:
         facts.append(("held out", f"{calibration.held_out_error:.1%} with each of them predicted from the others"))
-    sheets = [_compared_sheet(rows), _probe_sheet(measured.probes())]
-    return Page(
+    tables = [_compared_table(rows), _probe_table(measured.probes())]
+    return Document(
         f"{len(rows)} steps of {len(networks)} networks that were not fitted: {measured.mape:.1%} mean absolute error, "
         f"{measured.within} of {len(rows)} within the 90 % interval",
         facts,
-        sheets,
+        tables,
         _notes(measured),
-        Sheet("", [Column(name, name) for name in rows[0]], rows),
+        Table("", [Column(name, name) for name in rows[0]], rows),
     )
 
 
-def _compared_sheet(rows: list[dict[str, Any]]) -> Sheet:
+def _compared_table(rows: list[dict[str, Any]]) -> Table:
     shown = [{**row, "interval": (row["predicted_s"], row["low_s"], row["high_s"])} for row in rows]
-    return Sheet(
+    return Table(
         "Predicted, then run",
         [
             Column("network", "network", left=True),
@@ -194,8 +194,8 @@ def _with_interval(times_s: tuple[float, float, float]) -> str:
     return f"{middle} ({low} to {high})"
 
 
-def _probe_sheet(rows: list[dict[str, Any]]) -> Sheet:
-    return Sheet(
+def _probe_table(rows: list[dict[str, Any]]) -> Table:
+    return Table(
         "Probes",
         [
             Column("probe", "probe", left=True),

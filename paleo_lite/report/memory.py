@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..timing.capacity import MemoryFit
 from ..units import format_si
-from .sheet import Column, Sheet
+from .document import Column, Table
 
 _MEANINGS = {
     "parameters": "weights, and running statistics of batch norms",
@@ -31,17 +31,17 @@ def _largest(fit: MemoryFit) -> str:
     return "not even one sample fits" if fit.largest_batch is None else f"largest batch {fit.largest_batch:,}"
 
 
-def memory_sheets(fit: MemoryFit, by_part: bool) -> list[Sheet]:
+def memory_tables(fit: MemoryFit, by_part: bool) -> list[Table]:
     """The parts, where they are asked for; the remedies, where it does not fit."""
-    sheets = []
+    tables = []
     if by_part:
-        sheets.append(_parts(fit))
+        tables.append(_parts(fit))
     if not fit.fits and fit.remedies:
-        sheets.append(_remedies(fit))
-    return sheets
+        tables.append(_remedies(fit))
+    return tables
 
 
-def _parts(fit: MemoryFit) -> Sheet:
+def _parts(fit: MemoryFit) -> Table:
     memory = fit.memory
     total = memory.total_bytes
     meanings = dict(_MEANINGS)
@@ -60,10 +60,10 @@ def _parts(fit: MemoryFit) -> Sheet:
         Column("share", "share", lambda value: f"{value:.1%}"),
         Column("meaning", "what it is", left=True, spare=1),
     ]
-    return Sheet("Peak memory", columns, rows, [{"part": "total", "bytes": total, "share": 1.0}])
+    return Table("Peak memory", columns, rows, [{"part": "total", "bytes": total, "share": 1.0}])
 
 
-def _remedies(fit: MemoryFit) -> Sheet:
+def _remedies(fit: MemoryFit) -> Table:
     rows = [
         {"name": remedy.name, "bytes": remedy.total_bytes, "fits": remedy.fits, "largest": remedy.largest_batch}
         for remedy in fit.remedies
@@ -74,7 +74,7 @@ def _remedies(fit: MemoryFit) -> Sheet:
         Column("fits", "fits", lambda value: "yes" if value else "no", left=True),
         Column("largest", "largest batch", lambda value: f"{value:,}"),
     ]
-    return Sheet(f"What would help, most first ({_bytes(fit.usable_bytes)} may be used)", columns, rows)
+    return Table(f"What would help, most first ({_bytes(fit.usable_bytes)} may be used)", columns, rows)
 
 
 def _bytes(value: float) -> str:

@@ -7,12 +7,12 @@ from typing import Any
 from ..counting import CONSTANT, INPUT
 from ..networks import Network
 from ..units import format_shape, format_si
-from .sheet import Column, Page, Sheet
+from .document import Column, Document, Table
 
 
-def networks_page(rows: list[dict[str, Any]]) -> Page:
+def networks_page(rows: list[dict[str, Any]]) -> Document:
     """All shipped networks, a line each."""
-    sheet = Sheet(
+    table = Table(
         "",
         [
             Column("name", "name", left=True),
@@ -25,7 +25,7 @@ def networks_page(rows: list[dict[str, Any]]) -> Page:
         ],
         rows,
     )
-    return Page(f"{len(rows)} networks; MACs and FLOPs of inference, batch 1", (), [sheet])
+    return Document(f"{len(rows)} networks; MACs and FLOPs of inference, batch 1", (), [table])
 
 
 def network_dict(network: Network) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _parent(network: Network, index: int) -> str:
     return {INPUT: "(input)", CONSTANT: "(constant)"}.get(index) or network.layers[index].name
 
 
-def network_page(network: Network) -> Page:
+def network_page(network: Network) -> Document:
     """The layers of a network."""
     rows = [
         {
@@ -63,7 +63,7 @@ def network_page(network: Network) -> Page:
         }
         for layer in network.layers
     ]
-    sheet = Sheet(
+    table = Table(
         "Layers",
         [
             Column("name", "layer", left=True),
@@ -80,7 +80,7 @@ def network_page(network: Network) -> Page:
         ("input", ", ".join(format_shape(shape) for shape in network.inputs)),
         ("parameters", f"{network.parameters:,}"),
     ]
-    return Page(f"{network.name}: {len(rows)} layers", facts, [sheet], network.notes)
+    return Document(f"{network.name}: {len(rows)} layers", facts, [table], network.notes)
 
 
 def _short(value: Any) -> str:

@@ -8,10 +8,10 @@ import msgspec
 
 from ..calibration.ppp import PppCalibration
 from ..timing.terms import LEVEL, QUANTILES
-from .sheet import Column, Page, Sheet
+from .document import Column, Document, Table
 
 
-def ppp_page(found: PppCalibration) -> Page:
+def ppp_page(found: PppCalibration) -> Document:
     """PPP with its interval, what it is in each pass and kind of layers, and what it was fitted to."""
     networks = found.provenance.networks
     batches = sorted({run.batch_size for run in found.runs})
@@ -23,9 +23,9 @@ def ppp_page(found: PppCalibration) -> Page:
         ("sources", ", ".join(found.provenance.sources) or "-"),
         ("to use it", f"--ppp {found.ppp:.3g}, or --calibration with the file that -o writes, for intervals"),
     ]
-    sheets = [_shares(found)] if found.shares else []
-    sheets.append(
-        Sheet(
+    tables = [_shares(found)] if found.shares else []
+    tables.append(
+        Table(
             "What it was fitted to",
             [
                 Column("network", "network", left=True),
@@ -38,18 +38,18 @@ def ppp_page(found: PppCalibration) -> Page:
             [{**msgspec.to_builtins(run), "ppp": run.ppp} for run in found.runs],
         )
     )
-    return Page(
+    return Document(
         f"PPP of {found.device} in {found.precision}: {found.ppp:.3g} "
         f"({found.low:.3g} to {found.high:.3g} at {LEVEL:.0%})",
         facts,
-        sheets,
+        tables,
         _notes(found),
-        sheets[-1],
+        tables[-1],
     )
 
 
-def _shares(found: PppCalibration) -> Sheet:
-    return Sheet(
+def _shares(found: PppCalibration) -> Table:
+    return Table(
         "By pass and kind of layers",
         [
             Column("part", "pass", left=True),

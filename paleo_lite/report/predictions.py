@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..timing import Prediction, describe
 from ..units import format_si, say_interval
-from .sheet import Column, Page, Sheet
+from .document import Column, Document, Table
 
 if TYPE_CHECKING:
     from ..counting import Layer
     from ..counting.algorithms import Algorithm
 
 
-def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool = False) -> Page:
+def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool = False) -> Document:
     """The page of a prediction.
 
     Parameters
@@ -27,28 +27,28 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
     """
     layers = list(prediction.rows())
     total = _total(prediction)
-    sheets = []
+    tables = []
     if layers:
         kinds = [{"kind": kind, **entry} for kind, entry in prediction.by_kind().items()]
         if prediction.terms.overhead_s:
             share = prediction.terms.overhead_s / prediction.time_s
             kinds.append({"kind": "overhead", "time_s": prediction.terms.overhead_s, "share": share})
-        sheets.append(Sheet("Time by kind of layer", _kind_columns(prediction), kinds, [total | {"kind": "total"}]))
-        sheet = layer_sheet(prediction, layers if top is None else _slowest(layers, top))
-        if sheet.rows:
-            sheets.append(sheet)
+        tables.append(Table("Time by kind of layer", _kind_columns(prediction), kinds, [total | {"kind": "total"}]))
+        table = layer_table(prediction, layers if top is None else _slowest(layers, top))
+        if table.rows:
+            tables.append(table)
     facts = _facts(prediction)
     if prediction.memory is not None:
-        from .memory import memory_fact, memory_sheets  # with what it needs, and only then
+        from .memory import memory_fact, memory_tables  # with what it needs, and only then
 
         facts.append(memory_fact(prediction.memory))
-        sheets += memory_sheets(prediction.memory, by_part=memory)
-    return Page(
-        headline=headline(prediction),
+        tables += memory_tables(prediction.memory, by_part=memory)
+    return Document(
+        title=headline(prediction),
         facts=facts,
-        sheets=sheets,
+        content=tables,
         notes=prediction.notes,
-        data=layer_sheet(prediction, layers) if layers else _single(prediction),
+        data=layer_table(prediction, layers) if layers else _single(prediction),
     )
 
 
@@ -136,7 +136,7 @@ def _kind_columns(prediction: Prediction) -> list[Column]:
     ]
 
 
-def layer_sheet(prediction: Prediction, rows: list[dict[str, Any]]) -> Sheet:
+def layer_table(prediction: Prediction, rows: list[dict[str, Any]]) -> Table:
     """A table of layers."""
     shown = [{**row, "share": row["time_s"] / prediction.time_s if prediction.time_s else 0.0} for row in rows]
     columns = [
@@ -151,15 +151,15 @@ def layer_sheet(prediction: Prediction, rows: list[dict[str, Any]]) -> Sheet:
     title = (
         "Layers" if len(rows) == len(prediction.names) else f"Slowest layers, {len(rows)} of {len(prediction.names)}"
     )
-    return Sheet(title, columns, shown)
+    return Table(title, columns, shown)
 
 
-def _single(prediction: Prediction) -> Sheet:
+def _single(prediction: Prediction) -> Table:
     row = {key: value for key, value in prediction.to_dict().items() if not isinstance(value, (dict, list))}
-    return Sheet("", [Column(key, key) for key in row], [row])
+    return Table("", [Column(key, key) for key in row], [row])
 
 
-def explain_layer(prediction: Prediction, name: str) -> Page:
+def explain_layer(prediction: Prediction, name: str) -> Document:
     """The arithmetic of one layer with its numbers, pass by pass.
 
     Raises
@@ -188,8 +188,8 @@ def explain_layer(prediction: Prediction, name: str) -> Page:
     share = prediction.terms.layers_s[:, index].sum() / prediction.time_s if prediction.time_s else 0.0
     facts.append(("share", f"{share:.1%} of {format_si(prediction.time_s, 's')}"))
     rows = [{"term": term, "arithmetic": arithmetic} for term, arithmetic in facts]
-    sheet = Sheet("", [Column("term", "term", left=True), Column("arithmetic", "arithmetic", left=True)], rows)
-    return Page(f"{name} of {prediction.network} on {prediction.device.name}", facts, (), prediction.notes, sheet)
+    table = Table("", [Column("term", "term", left=True), Column("arithmetic", "arithmetic", left=True)], rows)
+    return Document(f"{name} of {prediction.network} on {prediction.device.name}", facts, (), prediction.notes, table)
 
 
 def _algorithms(prediction: Prediction, number: int, index: int) -> list[tuple[str, str]]:

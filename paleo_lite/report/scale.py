@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..scaling.rows import ScaleRow
-from ..scaling.table import ScaleTable
+from ..distributed.step import ScaleRow
+from ..distributed.table import ScaleTable
 from ..units import format_si
-from .sheet import Column, Page, Sheet
+from .document import Column, Document, Table
 
 
-def scale_page(table: ScaleTable) -> Page:
+def scale_page(table: ScaleTable) -> Document:
     """The page of a scaling prediction."""
-    sheet = Sheet("", _columns(table), [_shown(row) for row in table.rows])
+    rows = Table("", _columns(table), [_shown(row) for row in table.rows])
     facts = [("machine", table.topology)] + [("link", link) for link in table.links]
     facts.append(("time model", table.model))
     if table.memory_bytes is not None:
@@ -25,7 +25,7 @@ def scale_page(table: ScaleTable) -> Page:
     for row in table.rows:
         notes += [f"{_named(table, row)}: {note}" for note in row.notes]
     notes += [f"left out: {name}: {reason}" for name, reason in table.refused.items()]
-    return Page(_headline(table), facts, [sheet], _merged(notes))
+    return Document(_headline(table), facts, [rows], _merged(notes))
 
 
 def _headline(table: ScaleTable) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from ..efficiency.scaled import SWAPPED, ScaledReport
 from ..units import format_si
-from .sheet import Column, Page, Sheet
+from .document import Column, Document, Table
 
 _SAME_EVERYWHERE = ("repetition", "return_code")
 
 
-def scaled_page(report: ScaledReport) -> Page:
+def scaled_page(report: ScaledReport) -> Document:
     """The page of scaled efficiencies: every profile, then the group means."""
     rows = [row.to_dict() for row in report.rows]
     names = list(dict.fromkeys(name for row in report.rows for name in row.configuration))
@@ -35,14 +35,14 @@ def scaled_page(report: ScaledReport) -> Page:
         Column("duration_from", "from", left=True, spare=2),
         *measures,
     ]
-    sheets = [Sheet("Scaled efficiencies", per_profile, rows)]
+    tables = [Table("Scaled efficiencies", per_profile, rows)]
     for by, groups in report.groups:
         columns = [*_configuration_columns(by), Column("profiles", "profiles"), *measures]
-        sheets.append(Sheet(f"Means by {' and '.join(by).replace('_', ' ')}", columns, groups))
+        tables.append(Table(f"Means by {' and '.join(by).replace('_', ' ')}", columns, groups))
     every = [*_configuration_columns(names), *per_profile[len(shown) or 1 :], Column("path", "profile")]
-    return Page(
-        f"Scaled efficiency of {len(rows)} profiles on {report.device.name}", facts, sheets, [SWAPPED],
-        Sheet("", every, rows),
+    return Document(
+        f"Scaled efficiency of {len(rows)} profiles on {report.device.name}", facts, tables, [SWAPPED],
+        Table("", every, rows),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..timing import Prediction
 from ..units import format_si
-from .sheet import Column, Sheet
+from .document import Column, Table
 
 
 def shares_by_bound(prediction: Prediction) -> dict[str, float]:
@@ -38,7 +38,7 @@ def _percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.005 else "under 1%"
 
 
-def side_by_side(predictions: Sequence[Prediction]) -> Sheet:
+def side_by_side(predictions: Sequence[Prediction]) -> Table:
     """One row per prediction; times relative to the first where all are of one batch size."""
     first = predictions[0].time_s
     sizes = {each.batch_size for each in predictions}
@@ -67,7 +67,7 @@ def side_by_side(predictions: Sequence[Prediction]) -> Sheet:
         Column("memory_bytes", "memory", lambda value: format_si(value, "B", 3), spare=4),
         Column("time_model", "time model", left=True, spare=5),
     ]
-    return Sheet("Side by side" if len(sizes) == 1 else "By batch size", columns, rows)
+    return Table("Side by side" if len(sizes) == 1 else "By batch size", columns, rows)
 
 
 def _row(prediction: Prediction, first_s: float) -> dict[str, Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..scaling.sweeps.best import Best
-from ..scaling.sweeps.run import Sweep
-from ..scaling.sweeps.space import Space
+from ..sweeps.best import Best
+from ..sweeps.run import Sweep
+from ..sweeps.space import Space
 from ..units import format_si, say_interval
-from .sheet import Column, Page, Sheet
+from .document import Column, Document, Table
 
 
-def sweep_page(done: Sweep, space: Space, seconds: float) -> Page:
+def sweep_page(done: Sweep, space: Space, seconds: float) -> Document:
     """What a finished sweep wrote."""
     facts = [("feasible", f"{done.feasible:,}"), ("infeasible", f"{done.rows - done.feasible:,}, each with its reason")]
     if done.resumed:
@@ -19,19 +19,19 @@ def sweep_page(done: Sweep, space: Space, seconds: float) -> Page:
     took = format_si(seconds, "s", 3)
     facts.append(("took", took if done.resumed else f"{took}, {done.rows / seconds:,.0f} rows per second"))
     facts.append(("hours, cost and energy", f"for {format_si(space.samples)} samples"))
-    return Page(headline=f"{done.path}: {done.rows:,} combinations", facts=facts)
+    return Document(title=f"{done.path}: {done.rows:,} combinations", facts=facts)
 
 
-def size_lines(space: Space) -> Page:
+def size_lines(space: Space) -> Document:
     """How large a sweep would be."""
     facts = [
         ("combinations", space.describe()),
         ("takes about", f"{space.hours():,.3g} core hours, {space.gigabytes():,.3g} GB"),
     ]
-    return Page(headline=f"{space.size:,} combinations in {space.chunk_count:,} chunks", facts=facts)
+    return Document(title=f"{space.size:,} combinations in {space.chunk_count:,} chunks", facts=facts)
 
 
-def best_page(best: Best) -> Page:
+def best_page(best: Best) -> Document:
     """The best rows; a column whose value is the same in all of them stands above the table."""
     rows = [{**row, "interval": None if row["low_s"] is None else (row["low_s"], row["high_s"])} for row in best.rows]
     known = {column.key: column for column in _COLUMNS}
@@ -53,7 +53,7 @@ def best_page(best: Best) -> Page:
         notes = [
             f'{" and ".join(bounds)} rows are bounds, not forecasts: --where "time_model == calibrated" leaves them out'
         ]
-    return Page(headline, facts, [Sheet("", columns, rows)], notes, Sheet("", _all(best.rows), best.rows))
+    return Document(headline, facts, [Table("", columns, rows)], notes, Table("", _all(best.rows), best.rows))
 
 
 def _all(rows: list[dict[str, Any]]) -> list[Column]:

@@ -1,7 +1,7 @@
 """Pages for a terminal: tables that fit its width, folded where text is long.
 
-Written here rather than with rich, which is kept for progress bars: importing and running it takes a quarter of the
-README command's time (40 of 185 ms, measured), which may not exceed twice that of ``import numpy``.
+Written here rather than with rich: importing and running that takes a quarter of the README command's time (40 of
+185 ms, measured), which may not exceed twice that of ``import numpy``.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import codecs
 import os
 import shutil
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import IO, Any
 
-if TYPE_CHECKING:
-    from .sheet import Column, Page, Sheet
+from .document import Chart, Column, Document, Table
 
 GAP = 2  # blanks between columns
 FOLDED = 16  # the narrowest that a column of text is made
@@ -26,28 +26,45 @@ _STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "note": "\x1b[33m"}
 _END = "\x1b[0m"
 
 
-def write_page(page: Page, out: IO[str]) -> None:
-    """Write a page: headline, facts, tables, notes."""
-    width = shutil.get_terminal_size().columns
+def show_document(document: Document, style: str, out: IO[str]) -> None:
+    """Write a document as ``table`` (for a terminal), ``markdown`` or ``csv``."""
+    if style == "csv":
+        document.write_csv(out)
+    else:
+        write_text(document.markdown() if style == "markdown" else _text(document, out), out)
+
+
+def _text(document: Document, out: IO[str]) -> str:
+    """A document as wide as the terminal, coloured where it is one."""
     coloured = out.isatty() and "NO_COLOR" not in os.environ
 
     def styled(text: str, style: str) -> str:
         return f"{_STYLES[style]}{text}{_END}" if coloured and text else text
 
-    blocks: list[list[str]] = [[styled(_clean(page.headline), "bold")]] if page.headline else []
-    if page.facts:
-        label = max(len(name) for name, _ in page.facts)
-        facts = []
-        for name, value in page.facts:
-            first, *rest = fold(_clean(value), max(width - label - 4, FOLDED)) or [""]
-            facts.append("  " + styled(name.ljust(label), "dim") + "  " + first)
-            facts += [" " * (label + 4) + line for line in rest]
-        blocks = [blocks[0] + facts] if blocks else [facts]
-    for sheet in page.sheets:
-        title = [styled(sheet.title, "bold")] if sheet.title else []
-        blocks.append(title + table_lines(sheet, width, lambda text: styled(text, "bold")))
-    notes = [styled(f"note: {_clean(note)}", "note") for note in page.notes]
-    write_text("\n\n".join("\n".join(block) for block in [*blocks, notes] if block) + "\n", out)
+    blocks = _blocks(document, shutil.get_terminal_size().columns, styled)
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _blocks(document: Document, width: int, styled: Callable[[str, str], str]) -> list[list[str]]:
+    """Title and facts, content, notes, sections: lines that stand together."""
+    head = [styled(_clean(document.title), "bold")] if document.title else []
+    head += [line for text in (document.question, *document.lead) if text for line in fold(_clean(text), width)]
+    facts = [*((answer.name, answer.text) for answer in document.answers), *document.facts]
+    label = max((len(name) for name, _ in facts), default=0)
+    for name, value in facts:
+        first, *rest = fold(_clean(value), max(width - label - 4, FOLDED)) or [""]
+        head.append("  " + styled(name.ljust(label), "dim") + "  " + first)
+        head += [" " * (label + 4) + line for line in rest]
+    blocks = [head]
+    for part in document.content:
+        if isinstance(part, Table):
+            title = [styled(part.title, "bold")] if part.title else []
+            blocks.append(title + table_lines(part, width, lambda text: styled(text, "bold")))
+        elif not isinstance(part, Chart):
+            blocks.append(fold(_clean(part), width))
+    blocks += [[f"{purpose}:", f"  {command}"] for purpose, command in document.commands]
+    blocks.append([styled(f"note: {_clean(note)}", "note") for note in document.notes])
+    return blocks + [block for section in document.sections for block in _blocks(section, width, styled)]
 
 
 def write_text(text: str, out: IO[str]) -> None:
@@ -65,12 +82,12 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("paleo_lite.plain", _plain)
 
 
-def fitting(sheet: Sheet, width: int) -> list[Column]:
+def fitting(table: Table, width: int) -> list[Column]:
     """The columns that fit a width; the first may take two fifths of it, columns that fold little."""
-    columns = list(sheet.columns)
+    columns = list(table.columns)
     needed = {}
     for place, column in enumerate(columns):
-        natural = max(map(len, _cells(sheet, column)))
+        natural = max(map(len, _cells(table, column)))
         most = FOLDED if column.fold else max(width * 2 // 5, FOLDED) if place == 0 else natural
         needed[column.key] = min(natural, most)
     while sum(needed[column.key] + GAP for column in columns) - GAP > width:
@@ -81,25 +98,25 @@ def fitting(sheet: Sheet, width: int) -> list[Column]:
     return columns
 
 
-def _cells(sheet: Sheet, column: Column) -> list[str]:
-    return [*column.title.split("\n"), *(_clean(column.text(row)) for row in sheet.rows)]
+def _cells(table: Table, column: Column) -> list[str]:
+    return [*column.title.split("\n"), *(_clean(column.text(row)) for row in table.rows)]
 
 
-def table_lines(sheet: Sheet, width: int, strong: object = None) -> list[str]:
+def table_lines(table: Table, width: int, strong: object = None) -> list[str]:
     """The lines of a table for a terminal of that width; `strong` marks the foot."""
     emphasise = strong if callable(strong) else str
-    columns = fitting(sheet, width)
-    dropped = [column.title.replace("\n", " ") for column in sheet.columns if column not in columns]
-    widths = _widths(sheet, columns, width)
+    columns = fitting(table, width)
+    dropped = [column.heading for column in table.columns if column not in columns]
+    widths = _widths(table, columns, width)
     _add_bars(columns, widths, width)
     heads = [column.title.split("\n") for column in columns]
     height = max(map(len, heads))
     lines = _block([[""] * (height - len(head)) + head for head in heads], columns, widths)
     lines.append("─" * (sum(widths) + GAP * (len(widths) - 1)))
-    for row in sheet.rows:
+    for row in table.rows:
         cells = [fold(_clean(column.text(row)), size) for column, size in zip(columns, widths)]
         lines += _block(cells, columns, widths)
-    for number, row in enumerate(sheet.foot):
+    for number, row in enumerate(table.foot):
         cells = [[_clean(column.text(row)) if column.key in row else ""] for column in columns]
         lines += [""] * (number == 0) + [emphasise(line) for line in _block(cells, columns, widths)]
     if dropped:
@@ -122,12 +139,12 @@ def bar_of(share: Any) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8]
 
 
-def _widths(sheet: Sheet, columns: list[Column], width: int) -> list[int]:
+def _widths(table: Table, columns: list[Column], width: int) -> list[int]:
     """The width of each column: what it needs where there is room, else folding ones share what the others leave."""
     wanted = []
     for column in columns:
-        foot = [_clean(column.text(row)) for row in sheet.foot if column.key in row]
-        wanted.append(max(map(len, [*_cells(sheet, column), *foot])))
+        foot = [_clean(column.text(row)) for row in table.foot if column.key in row]
+        wanted.append(max(map(len, [*_cells(table, column), *foot])))
     excess = sum(wanted) + GAP * (len(wanted) - 1) - width
     folding = [place for place, column in enumerate(columns) if column.fold or place == 0]
     while excess > 0:

@@ -40,6 +40,15 @@ class Case(NamedTuple):
     pieces: Sequence[int] = ()
 
 
+class Passes(NamedTuple):
+    """Seconds of a case: of its forward pass and update, shape (batch sizes,), and of each piece of its backward pass,
+    shape (pieces, batch sizes); together the step without a model's overhead."""
+
+    forward_s: Floats
+    update_s: Floats
+    backward_s: Floats
+
+
 class Stack(msgspec.Struct, frozen=True, eq=False):
     """The entries of several cases, one after the other.
 
@@ -109,6 +118,11 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
         run = self.run[:, None]
         pieces = (self.piece[:, None], int(self.first_piece[-1]))
         return Laid(self.cases, run, pieces, features, steps_of(features, run, self.cases, self.plan))
+
+    def passes_of(self, case: int, pieces_s: Floats) -> Passes:
+        """The passes of a case among the seconds of all pieces."""
+        own = pieces_s[slice(*self.first_piece[case : case + 2])]
+        return Passes(own[0], own[1], own[2:])
 
     @property
     def matrix(self) -> NDArray[np.bool_]:

@@ -9,7 +9,7 @@ import msgspec
 
 from ..errors import UnknownPrecision
 from ..hardware import Device
-from .memory import RESERVE_BYTES, Memory, largest_batch, memory_of
+from .memory import RESERVE_BYTES, Memory, largest_batch, memory_of, usable_bytes
 from .workload import Workload
 
 SHARDS = 8
@@ -87,7 +87,7 @@ class MemoryFit(msgspec.Struct, frozen=True):
 def fit_memory(workload: Workload, device: Device) -> MemoryFit:
     """Hold a workload's peak memory against a device's."""
     memory = memory_of(workload)
-    usable = device.memory_bytes - RESERVE_BYTES
+    usable = usable_bytes(device)
     largest = largest_batch(workload, memory_bytes=usable)
     training = workload.phase not in ("inference", "forward")
     optimizer = workload.options.optimizer if training else None

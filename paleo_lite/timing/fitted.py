@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 import numpy as np
 
 from ..hardware import Machine, PeakRate
-from .calibrated import NAMES, EntryTerms, Rates, evaluate, sensitivities, step_times
+from .calibrated import NAMES, Rates, Steps, evaluate, sensitivities, step_times
 from .features import Features, features_of
 from .models import Times, Want
-from .terms import LEVEL, QUANTILES, Terms
+from .terms import Terms, interval_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from .workload import Workload
 
     Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
 
 UNFAMILIAR = 0.07
 """Relative error that the networks of a family share beyond what a fit without the family knows of itself, and those of
@@ -77,8 +77,10 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
 
     def evaluate(self, workload: Workload, machine: Machine) -> Terms:
         """See `TimeModel.evaluate`; layers that wait for the host are stretched by one factor."""
-        features = features_of(workload)
-        step = self.step(features, rates_of(machine, workload.precision))
+        features, rates = features_of(workload), rates_of(machine, workload.precision)
+        total, deviation = self._steps(features, rates, np.zeros(len(features.flops), dtype=np.int64), 1)
+        entries = evaluate(features, rates, np.exp(self.theta))
+        waiting = float(self._stretch(total, entries.device_s.sum())[0])
         shape = len(workload.passes), len(workload.layers)
 
         def laid_out(seconds: Floats) -> Floats:
@@ -87,69 +89,43 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
             return laid
 
         return Terms(
-            workload.passes, laid_out(step.terms.compute_s), laid_out(step.terms.memory_s),
-            laid_out(step.terms.device_s * step.waiting), step.constant_s, step.deviation, step.waiting,
-            laid_out(step.terms.floor_s),
+            workload.passes, laid_out(entries.compute_s), laid_out(entries.memory_s),
+            laid_out(entries.device_s * waiting), self.overhead_s, float(deviation[0]), waiting,
+            laid_out(entries.floor_s),
         )  # fmt: skip
 
     def evaluate_many(self, laid: Laid, machine: Machine, precision: str, want: Want) -> Times:
-        """See `TimeModel.evaluate_many`: as `step`, for every case and batch size."""
+        """See `TimeModel.evaluate_many`."""
         features, run, cases = laid.features, laid.run, laid.cases
         rates, values = rates_of(machine, precision), np.exp(self.theta)
         low = high = pieces_s = None
         if want.interval:
-            total, gradient = sensitivities(features, rates, values, run, cases, laid.steps)
-            variance = np.einsum("rpb,rpb->rb", gradient, self.covariance @ gradient) / np.square(total)
-            reach = np.exp(QUANTILES[LEVEL] * np.sqrt(variance + self.own_variance))
-            low, high = total / reach, total * reach
+            total, deviation = self._steps(features, rates, run, cases, laid.steps)
+            low, high = interval_of(total, deviation)
         else:
             total = step_times(features, rates, values, run, cases, laid.steps)
         if want.pieces:
             device_s = evaluate(features, rates, values).device_s
-            waiting = (total - values[NAMES.index("step_s")]) / laid.by_case(device_s)
-            pieces_s = laid.by_piece(device_s * waiting[run[:, 0]])
+            pieces_s = laid.by_piece(device_s * self._stretch(total, laid.by_case(device_s))[run[:, 0]])
         return Times(total, low, high, pieces_s)
 
-    def step(self, features: Features, rates: Rates) -> Step:
-        """Time a step: of every entry, of the host, and the interval of the whole."""
-        values = np.exp(self.theta)
-        run = np.zeros(len(features.flops), dtype=np.int64)
-        (total,), gradient = sensitivities(features, rates, values, run, 1)
-        terms = evaluate(features, rates, values)
-        relative = gradient[0] / total
-        deviation = math.sqrt(float(relative @ self.covariance @ relative) + self.own_variance)
-        constant = float(values[NAMES.index("step_s")])
-        return Step(terms, float(total), constant, deviation)
-
-
-class Step(msgspec.Struct, frozen=True, eq=False):
-    """A timed step.
-
-    Attributes
-    ----------
-    terms : EntryTerms
-        Of each entry, on the device.
-    total_s : float
-    constant_s : float
-        Overhead: what a step takes beyond its layers.
-    deviation : float
-        Standard deviation of the logarithm of the total.
-    """
-
-    terms: EntryTerms
-    total_s: float
-    constant_s: float
-    deviation: float
-
     @property
-    def waiting(self) -> float:
-        """How much longer than the device's own work the layers take because the host launches them; 1: not at all."""
-        return (self.total_s - self.constant_s) / float(self.terms.device_s.sum())
+    def overhead_s(self) -> float:
+        """What a step takes beyond its layers."""
+        return float(np.exp(self.theta[NAMES.index("step_s")]))
 
-    def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """Seconds between which the step lies with this probability."""
-        reach = QUANTILES[level] * self.deviation
-        return self.total_s * math.exp(-reach), self.total_s * math.exp(reach)
+    def _steps(
+        self, features: Features, rates: Rates, run: Ints, runs: int, steps: Steps | None = None
+    ) -> tuple[Floats, Floats]:
+        """Seconds of whole steps, and the standard deviations of their logarithms by the delta method."""
+        total, gradient = sensitivities(features, rates, np.exp(self.theta), run, runs, steps)
+        gradient = gradient.reshape(*gradient.shape[:2], -1)  # entries without batch sizes are entries at one
+        variance = np.einsum("rpb,rpb->rb", gradient, self.covariance @ gradient).reshape(total.shape)
+        return total, np.sqrt(variance / np.square(total) + self.own_variance)
+
+    def _stretch(self, total_s: Floats, device_s: Floats) -> Floats:
+        """How much longer than the device's own work layers take because the host launches them; 1: not at all."""
+        return (total_s - self.overhead_s) / device_s
 
 
 def rates_of(machine: Machine, precision: str) -> Rates:

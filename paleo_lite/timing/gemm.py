@@ -82,6 +82,8 @@ def time_gemms(
     UnknownPrecision
         If the device has no such peak.
     """
+    if len(tile) != 2:
+        raise BadValue(f"a tile has rows and columns, such as 128x64: not {'x'.join(map(str, tile))!r}")
     for name, size in (("M", m), ("N", n), ("K", k), ("count", products), ("into", into), ("tile", min(tile))):
         if size < 1:
             raise BadValue(f"{name} must be a whole number of 1 or more, not {size}")
@@ -90,7 +92,7 @@ def time_gemms(
     if products % into:
         raise BadValue(f"{products} products cannot be stacked into {into}: {into} does not divide {products}")
     if (machine is None) == (peak_per_s is None):
-        raise BadValue("a device or a bare peak such as '6000 GFLOP/s': one of the two")
+        raise BadValue("give a device, or a bare peak such as '6000 GFLOP/s': one of the two")
     if peak_per_s is not None and not (0 < peak_per_s < math.inf):
         raise BadValue(f"a peak must be above 0, not {peak_per_s:g} FLOP/s")
     peak = None if machine is None else model.peak(machine, precision)

@@ -6,6 +6,7 @@ and how far they are from what frameworks allocate.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -13,11 +14,12 @@ import msgspec
 
 from ..counting import KINDS
 from ..errors import BadValue
+from ..hardware import Device
 from ..units import element_bytes
 from .buffers import find_buffers
 from .checkpointing import find_segments
 from .liveness import NONE, Bytes, make_plan, peak_forward, peak_training, saved_bytes, total
-from .options import OPTIMIZERS
+from .options import MASTER_BYTES, OPTIMIZERS
 from .workload import Workload
 
 ZERO_FROM_STAGE = (3, 2, 1)
@@ -26,7 +28,21 @@ ZERO_FROM_STAGE = (3, 2, 1)
 RESERVE_BYTES = 10**9
 """Left free on the device: about half for the CUDA context and its kernels, half for what the allocator rounds up."""
 
-_MASTER_BYTES = 4
+
+def usable_bytes(device: Device) -> float:
+    """What a network may take of a device's memory: all but `RESERVE_BYTES`."""
+    return device.memory_bytes - RESERVE_BYTES
+
+
+def shared_out(amounts: Sequence[int], stage: int, shards: Any) -> list[Any]:
+    """Bytes of parameters, gradients and optimizer state on each of so many devices, by a stage of ZeRO.
+
+    Rajbhandari et al. 2020, section 3 and figure 1: a stage divides its share by the number of devices. `shards` is a
+    number of devices or an array of them.
+    """
+    return [-(-part // shards) if stage >= first else part for part, first in zip(amounts, ZERO_FROM_STAGE)]
+
+
 _PARTS = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace")
 
 
@@ -134,7 +150,11 @@ def _parts(workload: Workload, stage: int, shards: int) -> list[Bytes]:
     number_bytes = element_bytes(workload.precision)
     graph = find_buffers(layers)
     plan = make_plan(layers, graph, number_bytes)
-    model = [Bytes(0, part) for part in _model_bytes(workload, stage, shards)]
+    if stage not in (0, 1, 2, 3):
+        raise BadValue(f"ZeRO has the stages 0 (nothing is divided), 1, 2 and 3, not {stage!r}")
+    if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
+        raise BadValue(f"the shards must be a whole number of 1 or more, not {shards!r}")
+    model = [Bytes(0, part) for part in shared_out(model_bytes(workload), stage if training else 0, shards)]
     # a running mean and a running variance per channel
     statistics = sum(2 * layer.inputs[0][1] for layer in layers if layer.kind in KINDS and KINDS[layer.kind].statistics)
     statistics_bytes = statistics * (max(number_bytes, 4) if options.mixed_precision else number_bytes)
@@ -155,25 +175,18 @@ def _parts(workload: Workload, stage: int, shards: int) -> list[Bytes]:
     return [*model, saved, inputs, workspace]
 
 
-def _model_bytes(workload: Workload, stage: int, shards: int) -> tuple[int, int, int]:
-    """Bytes of parameters, gradients and optimizer state, with what ZeRO shares out.
+def model_bytes(workload: Workload) -> tuple[int, int, int]:
+    """Bytes of parameters, gradients and optimizer state on one device.
 
-    Rajbhandari et al. 2020, section 3 and figure 1: in mixed precision 2 + 2 + K bytes per parameter with K = 12 for
-    Adam (fp32 master weight, momentum, variance); a stage divides its share by the number of devices.
+    Rajbhandari et al. 2020, section 3: in mixed precision 2 + 2 + K bytes per parameter with K = 12 for Adam (fp32
+    master weight, momentum, variance).
     """
-    if stage not in (0, 1, 2, 3):
-        raise BadValue(f"ZeRO has the stages 0 (nothing is divided), 1, 2 and 3, not {stage!r}")
-    if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
-        raise BadValue(f"the shards must be a whole number of 1 or more, not {shards!r}")
     number_bytes, options = element_bytes(workload.precision), workload.options
     parameters = int(workload.work.parameters.sum())
     if not _is_training(workload):
         return parameters * number_bytes, 0, 0
     frozen = sum(layer.parameters for layer in workload.layers if layer.attributes.get("frozen", False))
     state = OPTIMIZERS[options.optimizer].state
-    per_state = _MASTER_BYTES * (1 + state) if options.mixed_precision else number_bytes * state
+    per_state = MASTER_BYTES * (1 + state) if options.mixed_precision else number_bytes * state
     trained = parameters - frozen
-    amounts = (parameters * number_bytes, trained * number_bytes, trained * per_state)
-    divisors = [shards if stage >= first else 1 for first in ZERO_FROM_STAGE]
-    parameters_bytes, gradients_bytes, state_bytes = (-(-part // by) for part, by in zip(amounts, divisors))
-    return parameters_bytes, gradients_bytes, state_bytes
+    return parameters * number_bytes, trained * number_bytes, trained * per_state

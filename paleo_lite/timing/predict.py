@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ..counting.kinds import missing_note
+from ..errors import BadValue
 from ..hardware import Machine
+from ..units import element_bytes
 from .models import TimeModel
-from .passes import predict_passes
+from .options import with_update
 from .prediction import Prediction
 from .workload import Workload
+
+RECOMPUTE = "recompute"
+"""The pass of what is computed again."""
 
 
 def predict(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
@@ -33,7 +44,112 @@ def predict(workload: Workload, machine: Machine, model: TimeModel) -> Predictio
         with its batch.
     """
     if workload.training is not None:
-        from .training import predict_training  # with what it needs, and only then
+        return _predict_training(workload, machine, model)
+    return _predict_passes(workload, machine, model)
 
-        return predict_training(workload, machine, model)
-    return predict_passes(workload, machine, model)
+
+def _predict_training(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
+    """Time a training step: one prediction of a micro-batch's passes, put together as the options say.
+
+    Forward and backward count once for each micro-batch, the update once, and with checkpointing there is a second
+    forward pass of what was not saved.
+    """
+    options, layers, precision = workload.options, workload.layers, workload.precision
+    micro = options.micro_batch(workload.batch_size)
+    work = with_update(workload.work, precision, options)
+    notes = []
+    if options.mixed_precision and machine.peak(precision).peak.unit == "tensor":
+        from .tensor_cores import takes_tensor_cores, tensor_notes
+
+        taken = takes_tensor_cores(layers, micro)
+        work = msgspec.structs.replace(work, matrix=work.matrix & taken)
+        notes += tensor_notes(layers, workload.work, taken, model)
+    one = _predict_passes(workload.but(batch_size=micro).doing(work), machine, model)
+    again = np.zeros(len(layers), dtype=bool)
+    if options.checkpointing != "none":
+        # Where tensors live is asked of a network's graph: only then, as an inference should not wait for it.
+        from .buffers import find_buffers
+        from .checkpointing import find_segments, recomputed
+        from .liveness import make_plan
+
+        plan = make_plan(layers, find_buffers(layers), element_bytes(precision))
+        again = np.array(recomputed(layers, find_segments(layers, plan, options.checkpointing)), dtype=bool)
+        notes.append(f"checkpointing: {int(again.sum())} of {len(layers)} layers are computed twice")
+    if options.accumulation > 1:
+        notes.append(f"{options.accumulation} micro-batches of {micro}, one update")
+
+    # forward and gradients once for each micro-batch, the update once
+    often = np.array([[1 if name == "update" else options.accumulation] for name in one.terms.passes])
+    forward = one.terms.passes.index("forward")
+
+    def of_step(passes: Any) -> Any:
+        if passes is None:
+            return None
+        parts = passes * often
+        if not again.any():
+            return parts
+        return np.concatenate([parts, options.accumulation * np.where(again, passes[forward : forward + 1], 0)])
+
+    terms = msgspec.structs.replace(
+        one.terms,
+        passes=(*one.terms.passes, RECOMPUTE) if again.any() else one.terms.passes,
+        overhead_s=one.terms.overhead_s * options.accumulation,
+        **{name: of_step(getattr(one.terms, name)) for name in ("compute_s", "memory_s", "floor_s", "layers_s")},
+    )
+    return msgspec.structs.replace(
+        one,
+        workload=workload,
+        terms=terms,
+        notes=(*one.notes, *notes),
+        **{name: of_step(getattr(one, name)) for name in ("counts_by_pass", "macs_by_pass", "bytes_by_pass")},
+    )
+
+
+def _predict_passes(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
+    """Time each pass of the phase once."""
+    if model.needs_bytes and not workload.has_layers:
+        raise BadValue(f"the {model.name} model needs the bytes of a network: a bare FLOP count takes peak or ppp")
+    work, phase, batch_size = workload.work, workload.phase, workload.batch_size
+    terms = model.evaluate(workload, machine)
+    if not workload.has_layers:
+        none = np.zeros((1, 1), dtype=np.int64)
+        counts, notes = work.counts_by_pass(phase, batch_size), machine.notes(workload.precision)
+        return Prediction(workload, machine, model, terms, counts, none, none, work.matrix, None, tuple(notes))
+    notes = [
+        *workload.network.notes,
+        *model.notes,
+        *machine.notes(workload.precision),
+        *_notes(workload, machine, model),
+    ]
+    if terms.waiting > 1.05:
+        notes.append(
+            f"the host launches kernels more slowly than the device runs them: {terms.waiting:.2g} times as long"
+        )
+    return Prediction(
+        workload,
+        machine,
+        model,
+        terms,
+        counts_by_pass=work.counts_by_pass(phase, batch_size),
+        macs_by_pass=work.column("macs", phase, batch_size),
+        bytes_by_pass=work.column("bytes", phase, batch_size),
+        matrix=work.matrix,
+        kernels=int(work.column("kernels", phase, batch_size).sum()),
+        notes=tuple(notes),
+    )
+
+
+def _notes(workload: Workload, machine: Machine, model: TimeModel) -> list[str]:
+    """What somebody who uses the number should know of how it was counted."""
+    work, notes = workload.work, []
+    peak, vector = model.peak(machine, workload.precision), machine.vector_peak(workload.precision)
+    if work.convention.unit != "FLOP":  # a convention in FLOPs goes with the peak
+        notes.append(
+            f"the {work.convention.name} convention counts a multiply-accumulate as 1, the peak counts it as 2: "
+            "compute times come out about half as long as they should"
+        )
+    if work.unknown:
+        notes.append(missing_note(work.unknown))
+    if (vector.peak.precision, vector.peak.unit) != (peak.peak.precision, peak.peak.unit):
+        notes.append(f"all but convolution, linear, matmul and attention are held against the {vector.describe()}")
+    return notes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..counting import MATRIX_KINDS, Layer, Work
+from ..counting import Layer, Work
 from ..counting.kinds import gemm_of
 from .models import TimeModel
 
@@ -29,8 +29,6 @@ def takes_tensor_cores(layers: Sequence[Layer], batch_size: int) -> NDArray[np.b
 
 
 def _fits_tensor_cores(layer: Layer, batch_size: int) -> bool:
-    if layer.kind not in MATRIX_KINDS:
-        return False
     if layer.kind.startswith("conv"):
         sizes: tuple[int, ...] = (layer.weights[0][0] // layer.attributes.get("groups", 1), layer.weights[0][1])
     elif layer.kind == "attention":

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import numpy as np
@@ -13,10 +12,18 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
+Seconds = TypeVar("Seconds", float, "Floats")
+
 QUANTILES = {0.8: 1.476, 0.9: 2.015}
 """Two-sided quantiles of Student's t with 5 degrees of freedom: residuals have longer tails than a normal's."""
 
 LEVEL = 0.9
+
+
+def interval_of(time_s: Seconds, deviation: Seconds, level: float = LEVEL) -> tuple[Seconds, Seconds]:
+    """Seconds between which a time lies with this probability, from the standard deviation of its logarithm."""
+    reach = np.exp(QUANTILES[level] * deviation)
+    return time_s / reach, time_s * reach
 
 
 class Terms(msgspec.Struct, frozen=True, eq=False):
@@ -64,8 +71,7 @@ class Terms(msgspec.Struct, frozen=True, eq=False):
         """Seconds between which the step lies with this probability; None where the model does not say."""
         if self.deviation is None:
             return None
-        reach = math.exp(QUANTILES[level] * self.deviation)
-        return self.time_s / reach, self.time_s * reach
+        return interval_of(self.time_s, self.deviation, level)
 
 
-__all__ = ["LEVEL", "QUANTILES", "Terms"]
+__all__ = ["LEVEL", "QUANTILES", "Terms", "interval_of"]

@@ -19,6 +19,13 @@ from .options import TrainingOptions
 GIVEN = Convention("given", "FLOP", "a FLOP count that was given", lambda op: None)
 
 
+_OF_LAYERS: dict[str, Any] = {
+    "phase": "inference", "execution": "eager", "convention": "flops", "training": None, "image_size": None,
+    "inputs": (),
+}  # fmt: skip
+"""What can be asked of layers alone, and the value that asks nothing."""
+
+
 class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     """What is computed.
 
@@ -112,14 +119,19 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         return changed
 
     @classmethod
-    def of_flops(cls, flops: float, precision: str, batch_size: int = 1) -> Workload:
+    def of_flops(cls, flops: float, precision: str = "fp32", batch_size: int = 1, **asked: Any) -> Workload:
         """A bare FLOP count of one sample in the place of a network, as one would reckon on paper.
 
         Raises
         ------
         BadValue
-            If the count is not above 0, or overflows.
+            If the count is not above 0, or overflows; or if something is asked (`asked`) that needs layers.
         """
+        if unknown := asked.keys() - _OF_LAYERS.keys():
+            raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
+        for name, value in asked.items():
+            if value and value != _OF_LAYERS[name]:
+                raise BadValue(f"a bare FLOP count is of inference: {name.replace('_', ' ')} needs layers of a network")
         check_batch_size(batch_size)
         if not (np.isfinite(flops) and flops >= 1 and flops * batch_size < 2.0**62):
             raise BadValue(f"the FLOP count must be a number of 1 or more, not {flops!r}")

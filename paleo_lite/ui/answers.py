@@ -12,9 +12,9 @@ import msgspec
 import streamlit as st
 
 from .. import api
+from ..distributed.table import ScaleTable
 from ..errors import PaleoError
 from ..hardware import Device, Links, find_device, list_devices, read_links
-from ..scaling.table import ScaleTable
 from ..timing import Prediction
 from .view import View
 
@@ -109,7 +109,7 @@ def _scale(
     price: str | None,
     **model: Any,
 ) -> ScaleTable:
-    from ..scaling.job import Settings
+    from ..distributed.job import Settings
 
     return api.scale(
         network, gpu=gpu, precision=precision, batch_size=batch_size, workers=workers, link=link, scaling=scaling,

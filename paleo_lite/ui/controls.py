@@ -8,9 +8,10 @@ import streamlit as st
 
 from ..calibration.store import shipped_calibrations
 from ..counting import PHASES
+from ..distributed.collectives import COLLECTIVES
+from ..distributed.scale import SCALINGS
+from ..distributed.strategies import STRATEGIES
 from ..networks import network_names
-from ..scaling.collectives import COLLECTIVES
-from ..scaling.strategies import STRATEGIES
 from ..timing import TIME_MODELS
 from ..units import PRECISION_BYTES
 from .answers import devices, links
@@ -87,9 +88,9 @@ def draw_controls(view: View) -> None:
         "Link", known_links, key=KEY + "link", accept_new_options=True,
         help="Between all workers; a rate such as 25 GB/s can be typed as well.",
     )  # fmt: skip
-    st.selectbox("Scaling", ["weak", "strong"], key=KEY + "scaling")
+    st.selectbox("Scaling", list(SCALINGS), key=KEY + "scaling")
     st.selectbox(
-        "Strategy", list(STRATEGIES), key=KEY + "strategy", format_func=lambda name: f"{name}: {STRATEGIES[name][1]}"
+        "Strategy", list(STRATEGIES), key=KEY + "strategy", format_func=lambda name: f"{name}: {STRATEGIES[name].what}"
     )
     st.selectbox(
         "Collective", ["", *COLLECTIVES], key=KEY + "collective",

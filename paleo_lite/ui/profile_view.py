@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import streamlit as st
 
 from ..report.charts.profiles import class_chart, kernel_roofline, timeline_chart
@@ -10,16 +9,7 @@ from ..report.efficiency import efficiency_page
 from ..report.kernels import kernels_page
 from .answers import Failed, devices, read_profile
 from .controls import draw_shown
-from .show import (
-    download,
-    plain,
-    say_facts,
-    say_failed,
-    say_notes,
-    show_chart,
-    show_each,
-    show_long_table,
-)
+from .show import plain, say_failed, show_chart, show_document
 from .view import View
 
 _DROPPED, _KEPT = "dropped", "profile"  # keys of the session
@@ -45,7 +35,7 @@ def profile_view(view: View) -> None:
         return
     page = kernels_page(answer.kernels, None)
     title = f"{name} on {device.name}"
-    st.markdown(f"**{plain(page.headline.replace(answer.kernels.path, title))}**")
+    st.markdown(f"**{plain(page.title.replace(answer.kernels.path, title))}**")
     _efficiency(answer.efficiency)
     left, right = st.columns(2)
     with left:
@@ -59,11 +49,7 @@ def profile_view(view: View) -> None:
         st.info(plain(timeline.why))
     else:
         show_chart(lambda: timeline_chart(timeline, "What ran when"))
-    for sheet in page.sheets:
-        show_long_table(sheet)
-    download(page, "kernels")
-    say_facts(page.facts)
-    say_notes(page.notes)
+    show_document(page, "kernels")
 
 
 def _keep() -> None:
@@ -80,8 +66,7 @@ def _efficiency(answer: object) -> None:
         st.info(plain(answer.why))
         return
     page = efficiency_page(answer)  # type: ignore[arg-type]
-    st.markdown(plain(page.headline))
+    st.markdown(plain(page.title))
     # There is one profile, and its name stands above.
-    show_each([msgspec.structs.replace(sheet, columns=[column for column in sheet.columns if column.key != "file"])
-               for sheet in page.sheets])  # fmt: skip
-    say_notes(page.notes)
+    tables = [table.but(columns=[column for column in table.columns if column.key != "file"]) for table in page.tables]
+    show_document(page.but(content=tables, facts=()))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import streamlit as st
 
+from ..distributed.step import ScaleRow
 from ..report.charts.scaling import scaling_chart
+from ..report.document import Column, Table
 from ..report.scale import scale_page
-from ..report.sheet import Column, Sheet
-from ..scaling.rows import ScaleRow
 from ..units import say_interval
 from .answers import Failed, attempt, devices, scale
-from .show import download, plain, say_facts, say_failed, say_notes, show_chart, show_each
+from .show import plain, say_failed, show_chart, show_document
 from .view import View, read_workers
 
 _FIRST = ("workers", "time_s", "interval", "speedup", "efficiency", "cost", "limited_by")
@@ -41,16 +41,14 @@ def scale_view(view: View) -> None:
         if isinstance(table, Failed):
             continue
         page = scale_page(table)
-        st.markdown(f"**{plain(page.headline)}**")
-        show_each([_reordered(sheet) for sheet in page.sheets])
-        download(page, f"{view.network}-{gpu}-scaling")
-        say_facts(page.facts)
-        say_notes(page.notes)
+        st.markdown(f"**{plain(page.title)}**")
+        shown = page.but(content=[_reordered(table) for table in page.tables], data=page.tables[0])
+        show_document(shown, f"{view.network}-{gpu}-scaling")
         st.code(view.scale_command(gpu), language="bash", wrap_lines=True)
 
 
-def _reordered(sheet: Sheet) -> Sheet:
+def _reordered(table: Table) -> Table:
     """With the interval, and with what is looked at first in front: a phone shows few columns at once."""
-    columns = {column.key: column for column in (*sheet.columns, Column("interval", "at 90 %", say_interval))}
+    columns = {column.key: column for column in (*table.columns, Column("interval", "at 90 %", say_interval))}
     order = [key for key in _FIRST if key in columns] + [key for key in columns if key not in _FIRST]
-    return msgspec.structs.replace(sheet, columns=[columns[key] for key in order])
+    return table.but(columns=[columns[key] for key in order])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from numbers import Number
 from typing import Any
 
@@ -12,7 +12,7 @@ import pandas as pd
 import streamlit as st
 
 from ..report.charts.theme import THEMES
-from ..report.sheet import Column, Page, Sheet
+from ..report.document import Column, Document, Table
 from .answers import Failed, attempt
 
 GREY = "#7F8790"
@@ -43,47 +43,44 @@ def say_notes(notes: Iterable[str]) -> None:
 
 def say_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Facts, one a line."""
-    st.markdown("\n".join(f"- **{plain(name)}** {plain(value)}" for name, value in facts))
+    if lines := [f"- **{plain(name)}** {plain(value)}" for name, value in facts]:
+        st.markdown("\n".join(lines))
 
 
-def frame_of(sheet: Sheet) -> Any:
-    """A sheet's rows with raw values, by the titles of its columns."""
-    rows = [*sheet.rows, *sheet.foot]
-    return pd.DataFrame({_title(column): pd.Series([row.get(column.key) for row in rows], dtype=object)
-                         for column in sheet.columns})  # fmt: skip
+def frame_of(table: Table) -> Any:
+    """A table's rows with raw values, by the titles of its columns."""
+    rows = [*table.rows, *table.foot]
+    return pd.DataFrame({column.heading: pd.Series([row.get(column.key) for row in rows], dtype=object)
+                         for column in table.columns})  # fmt: skip
 
 
-def _title(column: Column) -> str:
-    return column.title.replace("\n", " ")
-
-
-def show_table(sheet: Sheet) -> None:
+def show_table(table: Table) -> None:
     """A short table, whole; its cells are Markdown to Streamlit."""
 
     def shown(column: Column) -> Callable[[Any], str]:
         return lambda value: plain(column.show(value) if column.left else column.show(value).replace(" ", NO_BREAK))
 
-    if sheet.title:
-        st.markdown(f"**{plain(sheet.title)}**")
-    cells = {_title(column): shown(column) for column in sheet.columns}
-    st.table(frame_of(sheet).style.format(cells, na_rep=plain("-")).hide(axis="index"))
+    if table.title:
+        st.markdown(f"**{plain(table.title)}**")
+    cells = {column.heading: shown(column) for column in table.columns}
+    st.table(frame_of(table).style.format(cells, na_rep=plain("-")).hide(axis="index"))
 
 
-def show_long_table(sheet: Sheet) -> None:
+def show_long_table(table: Table) -> None:
     """A long table: it scrolls, sorts by a click, and can be searched."""
-    st.markdown(f"**{plain(sheet.title)}**")
-    frame = frame_of(sheet)
+    st.markdown(f"**{plain(table.title)}**")
+    frame = frame_of(table)
     for title in frame.columns:
         if all(value is None or isinstance(value, Number) for value in frame[title]):
             frame[title] = frame[title].convert_dtypes()  # whole numbers stay whole beside absent ones
-    cells = {_title(column): column.show for column in sheet.columns}
+    cells = {column.heading: column.show for column in table.columns}
     st.dataframe(frame.style.format(cells, na_rep="-"), hide_index=True, width="stretch")
 
 
-def download(page: Page, name: str) -> None:
+def download(page: Document, name: str) -> None:
     """A button that saves the page's table as CSV, raw values in SI units."""
     out = io.StringIO()
-    (page.data or page.sheets[0]).write_csv(out)
+    page.write_csv(out)
     st.download_button("Download the table (CSV)", out.getvalue(), f"{name}.csv", "text/csv", key=f"csv {name}")
 
 
@@ -182,7 +179,11 @@ def _facets(spec: dict[str, Any], data: Any) -> Iterable[dict[str, Any]]:
             yield {**spec["spec"], "title": f"{value}{of}", "data": {"values": rows}}
 
 
-def show_each(sheets: Sequence[Sheet]) -> None:
-    """Short tables, one after the other."""
-    for sheet in sheets:
-        show_table(sheet)
+def show_document(document: Document, name: str = "") -> None:
+    """Its tables, long ones to scroll and search; where it has a `name` for a file, their download; facts and notes."""
+    for table in document.tables:
+        (show_long_table if table.sortable else show_table)(table)
+    if name:
+        download(document, name)
+    say_facts(document.facts)
+    say_notes(document.notes)

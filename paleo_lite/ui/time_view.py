@@ -7,9 +7,9 @@ import streamlit as st
 from ..report.charts.curves import batch_chart
 from ..report.charts.layers import kind_chart, layer_chart, pass_chart
 from ..report.charts.roofline import prediction_roofline
-from ..report.memory import memory_fact, memory_sheets
-from ..report.predictions import headline, layer_sheet, prediction_page
-from ..report.sheet import Page
+from ..report.document import Document
+from ..report.memory import memory_fact, memory_tables
+from ..report.predictions import headline, layer_table, prediction_page
 from ..report.side_by_side import bound_sentence, side_by_side
 from ..timing import Prediction, describe
 from ..units import format_si, say_interval
@@ -22,7 +22,6 @@ from .show import (
     say_failed,
     say_notes,
     show_chart,
-    show_each,
     show_long_table,
     show_table,
 )
@@ -42,8 +41,8 @@ def time_view(view: View) -> None:
                 _card(gpu, answers[gpu])
     found = [answer for answer in answers.values() if isinstance(answer, Prediction)]
     if len(found) > 1:
-        page = Page("", sheets=[side_by_side(found)])
-        show_table(page.sheets[0])
+        page = Document("", content=[side_by_side(found)])
+        show_table(page.tables[0])
         download(page, f"{view.network}-side-by-side")
     draw_shown(view)
     answer = answers[view.device]
@@ -79,16 +78,17 @@ def _explain(view: View, answer: Prediction) -> None:
     st.markdown("**Layer after layer**")
     show_chart(lambda: layer_chart(answer), title=False)
     show_chart(lambda: kind_chart(answer), columns=3, title=False)
-    show_table(page.sheets[0])
+    show_table(page.tables[0])
     if len(answer.terms.passes) > 1:
         st.markdown("**By pass**")
         show_chart(lambda: pass_chart(answer), title=False)
-    show_long_table(layer_sheet(answer, list(answer.rows())))
+    show_long_table(layer_table(answer, list(answer.rows())))
     download(page, f"{view.network}-{view.device}-layers")
     st.markdown("**What it was computed from**")
     say_facts(page.facts)
     if answer.memory is not None:
-        show_each(memory_sheets(answer.memory, by_part=True))
+        for table in memory_tables(answer.memory, by_part=True):
+            show_table(table)
     say_notes(page.notes)
     st.markdown("The same in a terminal:")
     st.code(view.predict_command(view.device), language="bash", wrap_lines=True)
@@ -111,6 +111,6 @@ def batch_view(view: View) -> None:
         return
     show_chart(lambda: batch_chart(predictions), columns=2)
     st.caption("Up to the largest power of two that fits into a device's memory.")
-    sheet = side_by_side(predictions)
-    show_long_table(sheet)
-    download(Page("", sheets=[sheet]), f"{view.network}-batch-sizes")
+    table = side_by_side(predictions)
+    show_long_table(table)
+    download(Document("", content=[table]), f"{view.network}-batch-sizes")

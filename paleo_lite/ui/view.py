@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from ..calibration.store import shipped_calibrations
-from ..counting import PHASES
+from ..cli import options
+from ..cli.options import Names, Number, Whole
+from ..distributed.cost import make_budget
+from ..distributed.links import link_rate
 from ..errors import BadValue, PaleoError, UnknownName
-from ..files import shipped
-from ..networks import network_names
-from ..scaling.collectives import COLLECTIVES
-from ..scaling.cost import make_budget
-from ..scaling.links import link_rate
-from ..scaling.ranges import parse_range
-from ..scaling.strategies import STRATEGIES
-from ..timing import TIME_MODELS
-from ..units import PRECISION_BYTES
+from ..ranges import parse_range
 
 VIEWS = {"time": "Time", "batches": "Batch sizes", "scaling": "Many devices", "profile": "Your profile"}
 DEVICES_AT_MOST = 6
@@ -123,38 +116,8 @@ def _text(value: str | float) -> str:
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
-def device_ids() -> list[str]:
-    """Ids of the shipped devices."""
-    return sorted(path.stem for path in shipped("hardware").glob("*.toml") if path.stem != "links")
-
-
-def _one_of(what: str, known: Callable[[], Iterable[str]], *, optional: bool = False) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        names = list(known())
-        if text in names or (optional and not text):
-            return text
-        raise UnknownName(what, text, names)
-
-    return read
-
-
-def _batch(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 15 and 1 <= int(text) <= BATCH_AT_MOST):
-        raise BadValue(f"a batch must have 1 to {BATCH_AT_MOST:,} samples, not {text!r}")
-    return int(text)
-
-
-def _between(what: str, bounds: tuple[float, float]) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not bounds[0] <= number <= bounds[1]:
-            raise BadValue(f"{what} must be a number from {bounds[0]:g} to {bounds[1]:,.0f}, not {text!r}")
-        return number
-
-    return read
+def _optional(names: Names) -> Callable[[str], str]:
+    return lambda text: names(text) if text else text
 
 
 def read_workers(text: str) -> str:
@@ -192,23 +155,23 @@ def _price(text: str) -> str:
 
 
 READERS: dict[str, Callable[[str], Any]] = {
-    "view": _one_of("view", lambda: VIEWS),
-    "network": _one_of("network", network_names),
-    "gpu": _one_of("device", device_ids),
-    "precision": _one_of("precision", lambda: PRECISION_BYTES),
-    "batch": _batch,
-    "phase": _one_of("phase", lambda: PHASES),
-    "shown": _one_of("device", device_ids, optional=True),
-    "model": _one_of("time model", lambda: TIME_MODELS, optional=True),
-    "ppp": _between("the PPP", PPP_BOUNDS),
-    "calibration": _one_of("calibration", shipped_calibrations, optional=True),
+    "view": Names("view", ".ui.view:VIEWS"),
+    "network": Names("network", ".networks:network_names"),
+    "gpu": options.DEVICES,
+    "precision": options.PRECISIONS,
+    "batch": Whole(BATCH_AT_MOST),
+    "phase": options.PHASES,
+    "shown": _optional(options.DEVICES),
+    "model": _optional(options.MODELS),
+    "ppp": Number(*PPP_BOUNDS),
+    "calibration": _optional(Names("calibration", ".calibration.store:shipped_calibrations")),
     "workers": read_workers,
     "link": _link,
-    "scaling": _one_of("scaling", lambda: ("weak", "strong")),
-    "strategy": _one_of("strategy", lambda: STRATEGIES),
-    "collective": _one_of("collective", lambda: COLLECTIVES, optional=True),
+    "scaling": options.SCALINGS,
+    "strategy": options.STRATEGIES,
+    "collective": _optional(options.COLLECTIVES),
     "images": _images,
-    "epochs": _between("the number of epochs", EPOCH_BOUNDS),
+    "epochs": Number(*EPOCH_BOUNDS),
     "price": _price,
 }
 """From a parameter's text to a control's value, or one sentence.

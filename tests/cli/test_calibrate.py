@@ -131,7 +131,7 @@ def test_a_bad_measurement_is_named_with_its_line(csv_file: Path, old: str, new:
         (["calibrations", "show", "nothing"], 2, "no calibration is called 'nothing'"),
         (["validate", "--data", "absent"], 1, "cannot be read"),
         (["validate"], 2, "Missing option '--data'"),
-        (["validate", "--data", ".", "--split", "layers"], 2, "'layers' is not one of"),
+        (["validate", "--data", ".", "--split", "layers"], 2, "no split is called 'layers'"),
         (["predict", "vgg16", "--gpu", "k80", "--time-model", "calibrated"], 2, "needs a calibration"),
     ],
 )

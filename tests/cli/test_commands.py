@@ -1,6 +1,6 @@
 """The command line as people use it: output in four formats, exit codes, one sentence for every mistake.
 
-Tests: cli/__init__.py, cli/common.py, cli/hardware.py, cli/layers.py, cli/networks.py, cli/predict.py,
+Tests: cli/__init__.py, cli/hardware.py, cli/layers.py, cli/networks.py, cli/predict.py,
 report/counts.py, report/devices.py, report/networks.py.
 """
 
@@ -76,13 +76,21 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
         (["predict", "vgg16", "--gpu", "k81"], 2, "k80"),
         (["predict", "vgg16", "--gpu", "v100"], 2, "say v100-pcie or v100-sxm2"),
         (["predict", "vgg16", "--gpu", "k80", "--precision", "fp8"], 2, "no fp8 peak: it has fp32 (vector)"),
-        (["predict", "vgg16", "--gpu", "k80", "--batch-size", "0"], 2, "not a whole number of 1 or more"),
-        (["predict", "vgg16", "--gpu", "k80", "--batch-size", "-4"], 2, "not a whole number of 1 or more"),
-        (["predict", "vgg16", "--gpu", "k80", "--batch-size", "eight"], 2, "not a whole number of 1 or more"),
-        (["predict", "vgg16", "--gpu", "k80", "--ppp", "0"], 2, "not a number above 0"),
-        (["predict", "vgg16", "--gpu", "k80", "--ppp", "-1"], 2, "not a number above 0"),
-        (["predict", "vgg16", "--gpu", "k80", "--ppp", "nan"], 2, "not a number above 0"),
-        (["predict", "vgg16", "--gpu", "k80", "--image-size", "0"], 2, "not a whole number of 1 or more"),
+        (
+            ["predict", "vgg16", "--gpu", "k80", "--batch-size", "0"],
+            2,
+            "--batch-size must be a whole number of 1 or more, not 0",
+        ),
+        (["predict", "vgg16", "--gpu", "k80", "--batch-size", "-4"], 2, "a whole number of 1 or more, not -4"),
+        (["predict", "vgg16", "--gpu", "k80", "--batch-size", "eight"], 2, "a whole number of 1 or more, not 'eight'"),
+        (["predict", "vgg16", "--gpu", "k80", "--ppp", "0"], 2, "--ppp must be a number above 0"),
+        (["predict", "vgg16", "--gpu", "k80", "--ppp", "-1"], 2, "--ppp must be a number above 0"),
+        (["predict", "vgg16", "--gpu", "k80", "--ppp", "nan"], 2, "--ppp must be a number above 0"),
+        (
+            ["predict", "vgg16", "--gpu", "k80", "--image-size", "0"],
+            2,
+            "--image-size must be a whole number of 1 or more",
+        ),
         (["predict", "vgg16", "--gpu", "k80", "--top", "few"], 2, "--top takes a whole number or 'all'"),
         (["predict", "vgg16", "--gpu", "k80", "--explain", "features.99"], 2, "no layer of vgg16"),
         (["predict", "vgg16", "--gpu", "k80", "--time-model", "ppp"], 2, "needs a PPP"),

@@ -67,7 +67,7 @@ def test_json_of_the_steady_method(folder):
     assert row["flops_per_s"] == pytest.approx(row["flops"] / 96.1e-6)
     assert row["flops_efficiency"] == pytest.approx(row["flops_per_s"] / 4.29e12)
     assert row["bandwidth_efficiency"] == pytest.approx(row["bandwidth_bytes_per_s"] / 288e9)
-    assert row["conv_ppp_forward"] == pytest.approx(conv / 32e-6 / 4.29e12)
+    assert row["conv_of_peak_forward"] == pytest.approx(conv / 32e-6 / 4.29e12)
     assert row["compute_efficiency"] == pytest.approx(1.0)
     assert [(group["batch_size"], group["nodes"], group["files"]) for group in answer["groups"]] == [
         (32, 1, 1), (32, 16, 1), (64, 1, 1), (64, 16, 1),
@@ -140,7 +140,7 @@ def test_a_bad_file_among_good_ones(folder):
         (["--name-pattern", "run"], 2, "has no named group"),
         (["--precision", "fp8"], 2, "has no fp8 peak"),
         (["--jobs", "0"], 2, "whole number of 1 or more"),
-        (["--method", "other"], 2, "'other' is not one of"),
+        (["--method", "other"], 2, "no method is called 'other': known: notebook, steady"),
         (["--scheduler", "nonsense"], 2, "no Dask scheduler answers"),
     ],
 )

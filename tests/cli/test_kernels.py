@@ -1,6 +1,6 @@
 """``paleo-lite kernels`` as people use it.
 
-Tests: cli/profile_options.py, report/kernels.py.
+Tests: report/kernels.py.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def test_every_format_at_both_widths(profile, width, style):
 def test_direction_sort_and_top(profile):
     bprop = json.loads(run("kernels", profile, "--gpu", "k40m", "--direction", "bprop", "--format", "json").stdout)
     assert [row["name"] for row in bprop["kernels"]] == ["cudnn::detail::dgrad_alg1_engine"]
-    first = run("kernels", profile, "--gpu", "k40m", "--sort", "ppp", "--top", "1", width=160).stdout
-    assert "Kernels, 1 of 3, by ppp" in first and "50.00%" in first and "elementwise_kernel" not in first
+    first = run("kernels", profile, "--gpu", "k40m", "--sort", "share", "--top", "1", width=160).stdout
+    assert "Kernels, 1 of 3, by share" in first and "50.00%" in first and "elementwise_kernel" not in first
 
 
 @pytest.mark.parametrize("tool", ["nvprof", "ncu", "nsys"])

@@ -1,6 +1,6 @@
 """``--plot`` and ``paleo-lite plot``: every kind from the command line, and what is refused before it is computed.
 
-Tests: cli/plot_options.py.
+Tests: cli/command.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paleo_lite.cli import main
-from paleo_lite.cli.plot_options import KINDS
+from paleo_lite.cli.command import KINDS
 
 pytestmark = pytest.mark.slow
 

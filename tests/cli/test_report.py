@@ -1,6 +1,6 @@
 """`paleo-lite report` as people use it: what it refuses, and what it leaves behind when it does.
 
-Tests: cli/alternatives.py, cli/provenance.py.
+Tests: cli/provenance.py.
 """
 
 from __future__ import annotations
@@ -17,13 +17,9 @@ from click.testing import CliRunner
 
 pytest.importorskip("altair")
 
-import paleo_lite as pl
 from paleo_lite import extras
 from paleo_lite.cli import main
-from paleo_lite.cli.alternatives import try_alternatives
 from paleo_lite.files import shipped
-from paleo_lite.networks import find_network
-from paleo_lite.timing.options import TrainingOptions
 from paleo_lite.units import format_si
 
 pytestmark = pytest.mark.slow
@@ -131,58 +127,6 @@ def test_predicting_imports_nothing_of_it():
         " or name.startswith('paleo_lite.report.page')])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
-ASKED = {
-    "gpu": "v100-sxm2", "precision": "fp32", "batch_size": 8, "phase": "training", "time_model": None, "ppp": None,
-    "clock": None, "unit": None, "calibration": None, "execution": "eager", "hardware_files": (), "fit_batch": False,
-    "training": TrainingOptions("adam"), "memory": True,
-}  # fmt: skip
-
-
-def test_alternatives_are_what_predict_says():
-    asked = {**ASKED, "network": find_network("resnet18")}
-    found = try_alternatives(asked, pl.predict(**asked))
-    by_name = {each.name: each for each in found.tried}
-    for size in (16, 32, 64):
-        again = pl.predict(**{**asked, "batch_size": size})
-        assert by_name[f"batch {size}"].prediction.time_s == pytest.approx(again.time_s)
-    mixed = TrainingOptions("adam", mixed_precision=True)
-    again = pl.predict(**{**asked, "precision": "fp16", "training": mixed})
-    assert by_name["mixed precision in fp16"].prediction.time_s == pytest.approx(again.time_s)
-    for device in ("Tesla K40m", "H100 SXM5 80GB"):
-        again = pl.predict(**{**asked, "gpu": device})
-        other = by_name[device].prediction
-        assert (other.time_s, other.memory.fits) == (pytest.approx(again.time_s), again.memory.fits)
-    assert not any("compiled" in name for name in by_name)  # training is not fused
-    assert "Instinct MI300X" not in by_name  # only a bound is known of it
-
-
-@pytest.mark.parametrize("model", ["roofline", "peak"])
-def test_a_bound_is_compared_with_bounds(model):
-    asked = {**ASKED, "network": find_network("alexnet"), "phase": "inference", "training": None, "time_model": model}
-    found = try_alternatives(asked, pl.predict(**asked))
-    assert {each.prediction.model.name for each in found.tried} == {model}
-    by_name = {each.name: each for each in found.tried}
-    again = pl.predict(**{**asked, "gpu": "mi300x"})
-    assert by_name["Instinct MI300X"].prediction.time_s == pytest.approx(again.time_s)
-    assert "folded: batch norms in convolutions, chains fused" in by_name
-
-
-def test_a_ppp_says_nothing_of_other_platforms():
-    asked = {**ASKED, "network": find_network("alexnet"), "phase": "inference", "training": None, "ppp": 0.5}
-    found = try_alternatives(asked, pl.predict(**asked))
-    assert {each.change for each in found.tried} == {"batch", "execution"}
-    assert any("a PPP holds for the one platform" in text for text in found.left_out)
-
-
-def test_a_batch_that_does_not_fit_is_compared_with_the_largest_that_does():
-    asked = {**ASKED, "network": find_network("vgg16"), "batch_size": 4096}
-    prediction = pl.predict(**asked)
-    assert not prediction.memory.fits
-    largest = prediction.memory.largest_batch
-    names = [each.name for each in try_alternatives(asked, prediction).tried if each.change == "batch"]
-    assert names == [f"batch {largest:,}, the largest that fits"]
 
 
 QUESTIONS = {

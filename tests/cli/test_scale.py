@@ -1,6 +1,6 @@
 """``paleo-lite scale`` from outside.
 
-Tests: report/scale.py, scaling/run.py, scaling/table.py.
+Tests: report/scale.py, distributed/run.py, distributed/table.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from click.testing import CliRunner
 
 import paleo_lite
 from paleo_lite.cli import main
-from paleo_lite.cli.scale import COLLECTIVES, STRATEGIES
-from paleo_lite.scaling import collectives, strategies
 
 K80 = ("scale", "resnet50", "--gpu", "k80-die", "--link", "ethernet20")
 DOCUMENTED = [
@@ -31,11 +29,6 @@ def answer(*arguments):
     result = run(*arguments, "--format", "json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
-
-
-def test_the_command_offers_what_there_is():
-    assert tuple(STRATEGIES) == tuple(strategies.STRATEGIES)
-    assert tuple(COLLECTIVES) == tuple(collectives.COLLECTIVES)
 
 
 @pytest.mark.parametrize("scaling", ["weak", "strong"])

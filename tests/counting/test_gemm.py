@@ -66,6 +66,7 @@ def test_what_is_no_product_has_none() -> None:
     assert gemm_of(Layer("it", "relu", ((1, 4),), ((1, 4),)), "forward") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [ALEXNETS_FIRST, GROUPED])
 def test_torch_lowers_a_convolution_to_the_same_sizes(layer: Layer) -> None:
     """``torch.nn.functional.unfold`` is the lowering of cuDNN's paper: a column of taps for every position."""
@@ -80,6 +81,7 @@ def test_torch_lowers_a_convolution_to_the_same_sizes(layer: Layer) -> None:
     assert (found.rows, found.inner) == (positions, inner)
 
 
+@pytest.mark.slow
 def test_multiply_accumulates_are_those_that_torch_counts() -> None:
     """Forward and both gradients of layers whose positions are as many in as out."""
     torch = pytest.importorskip("torch")

@@ -68,7 +68,7 @@ def test_the_first_iteration_is_left_out_and_the_update_follows_the_backward_pas
             durations.append(slow * duration * 1e6)
     rows = {"kernel": kernels, "op": ops, "direction": directions, "thread": threads, "duration_ns": durations}
     found = measure_passes(Profile(Path("run"), "in-memory", InMemory(rows)))
-    assert found.found == 4 and found.iterations == 3
+    assert found.found == 4 and found.iterations == 3 and found.phase == "training"
     assert found.seconds == pytest.approx(
         {
             ("convolution", "forward"): 5e-3,
@@ -80,6 +80,13 @@ def test_the_first_iteration_is_left_out_and_the_update_follows_the_backward_pas
             ("elementwise", "update"): 7e-3,
         }
     )
+
+
+def test_without_a_backward_pass_it_is_inference():
+    rows = {"kernel": ["sgemm", "relu"] * 4, "op": ["conv2d", "relu"] * 4, "direction": ["fprop"] * 8}
+    found = measure_passes(Profile(Path("run"), "in-memory", InMemory({**rows, "duration_ns": [5e6, 1e6] * 4})))
+    assert found.phase == "inference"
+    assert found.seconds == pytest.approx({("convolution", "forward"): 5e-3, ("elementwise", "forward"): 1e-3})
 
 
 def test_one_clear_sentence():

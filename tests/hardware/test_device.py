@@ -138,6 +138,41 @@ def test_peak_that_is_not_there(name, asked, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "precision", "sparse_per_s"),
+    [
+        # GeForce pages of nvidia.com, "AI TOPS": int8 and fp8 with sparsity; from Blackwell on fp4, twice that
+        ("rtx4060", "int8", 242e12), ("rtx4060ti", "int8", 353e12), ("rtx4070", "int8", 466e12),
+        ("rtx4070super", "int8", 568e12), ("rtx4070ti", "int8", 641e12), ("rtx4070tisuper", "int8", 706e12),
+        ("rtx4080", "int8", 780e12), ("rtx4080super", "int8", 836e12), ("rtx5070ti", "int8", 1406e12 / 2),
+        ("rtx5080", "int8", 1801e12 / 2),
+        # data sheets of the A30 and of the RTX 6000 Ada
+        ("a30", "fp16", 330e12), ("a30", "int8", 661e12), ("rtx-6000-ada", "fp8", 1457e12),
+        # Jetson data sheets, of the GPU alone
+        ("jetson-agx-orin-64gb", "int8", 170e12), ("jetson-orin-nano-8gb", "int8", 40e12),
+        ("jetson-orin-nano-4gb", "int8", 20e12), ("jetson-orin-nano-super", "int8", 67e12),
+    ],
+)  # fmt: skip
+def test_a_peak_is_half_of_the_sparse_rate_that_is_advertised(name, precision, sparse_per_s):
+    assert DEVICES[name].find_peak(precision, "tensor").per_s == pytest.approx(sparse_per_s / 2, rel=0.025)
+
+
+@pytest.mark.parametrize(("name", "tflops"), [("rtx3060", 51), ("rtx3070", 81), ("rtx3060ti", 65)])
+def test_ampere_geforce_tensor_rate_with_sums_in_fp16(name, tflops):
+    """NVIDIA's announcements print 101, 163 and 130 "Tensor-TFLOPS": fp16 with sparsity."""
+    (peak,) = (p for p in DEVICES[name].peaks if p.precision == "fp16" and p.accumulate == "fp16")
+    assert peak.per_s / 1e12 == pytest.approx(tflops, rel=0.01)
+    assert DEVICES[name].find_peak("fp16").per_s == pytest.approx(peak.per_s / 2, rel=1e-3)
+
+
+def test_what_a_device_cannot_do_is_not_listed():
+    """Apple's GPUs have no fp64 (metal-benchmarks); AMD took tf32 out of CDNA 4; Vega 20 has no matrix cores."""
+    assert DEVICES["apple-m2"].precisions == ["fp32", "fp16"]
+    assert "tf32" not in DEVICES["mi355x"].precisions
+    assert {peak.unit for peak in DEVICES["mi60"].peaks} == {"vector"}
+    assert DEVICES["b300"].find_peak("fp64").per_s < 0.05 * DEVICES["b200"].find_peak("fp64").per_s
+
+
 def test_peak_says_what_it_is():
     assert DEVICES["k80"].find_peak("fp64").describe() == "fp64 vector peak 2.91 TFLOP/s at the boost clock"
     assert "scaled from the boost clock" in DEVICES["k40m"].find_peak("fp64").describe()
@@ -173,13 +208,20 @@ def test_a_misspelt_field_is_named():
         ("NVIDIA GH200 480GB", "gh200"), ("NVIDIA GB200", "gb200"), ("NVIDIA B200", "b200"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"), ("NVIDIA L40S", "l40s"),
         ("AMD Instinct MI300X", "mi300x"), ("MI25", "mi25"), ("Vega FE", "vega-fe"), ("GEFORCE_780_TI", "gtx780ti"),
+        ("NVIDIA GeForce RTX 3060", "rtx3060"), ("NVIDIA GeForce RTX 4060 Ti", "rtx4060ti"),
+        ("NVIDIA GeForce RTX 4070 SUPER", "rtx4070super"), ("NVIDIA GeForce RTX 5070 Ti", "rtx5070ti"),
+        ("NVIDIA A30", "a30"), ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx-pro-6000-max-q"), ("NVIDIA B300", "b300"),
+        ("Jetson AGX Orin 64GB", "jetson-agx-orin-64gb"), ("Xavier NX", "jetson-xavier-nx"), ("MI60", "mi60"),
+        ("AMD Instinct MI355X", "mi355x"), ("Intel Arc B580", "arc-b580"), ("Intel Arc Pro B60", "arc-pro-b60"),
+        ("Apple M1", "apple-m1"), ("M2 Ultra", "apple-m2-ultra"), ("Apple M4 Max", "apple-m4-max"),
     ],
 )  # fmt: skip
 def test_reported_name_is_known(reported, expected):
     assert [name for name, device in DEVICES.items() if key(reported) in names(device)] == [expected]
 
 
-@pytest.mark.parametrize("ambiguous", ["TITAN X", "K40", "P100", "V100", "A100", "H100", "RTX 6000"])
+@pytest.mark.parametrize("ambiguous", ["TITAN X", "K40", "P100", "V100", "A100", "H100", "RTX 6000", "Orin", "M4"])
 def test_ambiguous_name_belongs_to_nobody(ambiguous):
     assert not any(key(ambiguous) in names(device) for device in DEVICES.values())
 

@@ -86,6 +86,7 @@ def test_file_is_valid(
     assert [finding.field for finding in mistakes] == (["clocks.default"] if seen.clock_hz is None else [])
 
 
+@pytest.mark.slow
 def test_this_cpu() -> None:
     pytest.importorskip("torch")
     with set_up("cpu", "fp32", threads=1) as setup:

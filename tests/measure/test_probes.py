@@ -31,6 +31,7 @@ SMALL = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probe", SMALL, ids=lambda probe: probe.layer.name)
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_torch_agrees_on_the_output(probe: Probe, channels_last: bool) -> None:

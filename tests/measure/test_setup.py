@@ -10,6 +10,8 @@ from paleo_lite.errors import BadValue, MissingExtra
 from paleo_lite.measure.clock import EventClock, HostClock
 from paleo_lite.measure.setup import set_up
 
+pytestmark = pytest.mark.slow  # importing torch takes seconds
+
 
 @pytest.mark.parametrize(
     ("device", "precision", "message"),

@@ -109,6 +109,7 @@ def test_before_the_first_step_there_is_nothing_to_say():
     assert str(timer) == "0 steps: too few to say"
 
 
+@pytest.mark.slow
 def test_a_loop_of_torch_on_the_cpu():
     """Real tensors and a real optimizer; seconds pass where the test says so."""
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'paleo-lite[torch]'")

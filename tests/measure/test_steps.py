@@ -13,6 +13,8 @@ from paleo_lite.measure.clock import Effort, Run  # noqa: E402
 from paleo_lite.measure.setup import Setup, set_up  # noqa: E402
 from paleo_lite.measure.steps import OutOfMemory, time_step  # noqa: E402
 
+pytestmark = pytest.mark.slow  # importing torch takes seconds
+
 
 class Counting:
     """A clock for which every call takes a second."""

@@ -83,6 +83,7 @@ def test_the_own_size_needs_no_trace(cache):
     assert not cache.exists()
 
 
+@pytest.mark.slow
 def test_another_size_is_traced_once(cache, monkeypatch):
     # positions of the last convolutions: 6 x 6 at 192 pixels, 7 x 7 at 224
     network = find_network("vgg16", 192)
@@ -98,6 +99,7 @@ def test_another_size_is_traced_once(cache, monkeypatch):
     assert len(list(cache.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_the_cache_is_keyed_by_what_matters(cache):
     import importlib.metadata
 
@@ -107,6 +109,7 @@ def test_the_cache_is_keyed_by_what_matters(cache):
         assert part in entry.name
 
 
+@pytest.mark.slow
 def test_an_unwritable_cache_still_answers(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("PALEO_LITE_CACHE", str(tmp_path / "file" / "cache"))
@@ -115,12 +118,14 @@ def test_an_unwritable_cache_still_answers(tmp_path, monkeypatch):
     assert "could not be cached" in network.notes[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "size"), [("vgg16", 8), ("vit_b_16", 225), ("maxvit_t", 225)])
 def test_a_size_that_the_network_does_not_take(name, size, cache):
     with pytest.raises(TraceFailed, match=name):
         find_network(name, size)
 
 
+@pytest.mark.slow
 def test_a_vision_transformer_takes_another_size(cache):
     network = find_network("vit_b_32", 96)  # 9 patches and the class token
     assert network.layer("encoder.pos_embedding").weights == ((1, 10, 768),)
@@ -181,6 +186,7 @@ def factories(tmp_path, monkeypatch):
     return "my_factories"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attribute", ["made", "factory", "reads", "Holder.make"])
 def test_factories(attribute, factories):
     network = trace_factory(f"{factories}:{attribute}", [(3,)])
@@ -189,6 +195,7 @@ def test_factories(attribute, factories):
     assert network.parameters == 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attribute", "message"),
     [
@@ -202,6 +209,7 @@ def test_factories_that_fail(attribute, message, factories):
         trace_factory(f"{factories}:{attribute}", [(3,)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reference", ["nothing", ":", "a:", ":b", "a:b:c", "no_such_module_anywhere:x"])
 def test_references_that_name_no_factory(reference):
     with pytest.raises(FactoryFailed):

@@ -11,6 +11,8 @@ from paleo_lite.networks import export
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.slow  # importing torch takes seconds
+
 
 def test_a_network_that_is_traced_anew_is_the_shipped_one(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(export, "all_names", lambda: ["squeezenet1_1", "googlenet-caffe"])

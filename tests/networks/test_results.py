@@ -17,6 +17,8 @@ from torch.nn import functional as F
 from paleo_lite.networks.operations import OPERATIONS, is_in_place, operation_name
 from paleo_lite.networks.results import make
 
+pytestmark = pytest.mark.slow  # importing torch takes seconds
+
 
 def t(*shape, dtype=torch.float32):
     return torch.empty(shape, dtype=dtype, device="meta")

@@ -11,6 +11,8 @@ from paleo_lite.profiles.torch_table import TorchTable
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.slow  # importing torch takes seconds
+
 
 def rows_of(tmp_path, text):
     path = tmp_path / "table"

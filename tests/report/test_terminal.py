@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paleo_lite as pl
+from paleo_lite.report.document import Column, Table
 from paleo_lite.report.predictions import prediction_page
-from paleo_lite.report.sheet import Column, Sheet, show_page
-from paleo_lite.report.terminal import BAR, bar_of, table_lines
+from paleo_lite.report.terminal import BAR, bar_of, show_document, table_lines
 
-SHARES = Sheet(
+SHARES = Table(
     "",
     [
         Column("what", "what", left=True),
@@ -52,7 +52,7 @@ def test_bars_are_shown_where_there_is_room_and_move_nothing():
 @pytest.mark.parametrize("style", ["markdown", "csv"])
 def test_only_a_terminal_has_bars(style):
     out = io.StringIO()
-    show_page(prediction_page(pl.predict("alexnet", gpu="k80")), style, out)
+    show_document(prediction_page(pl.predict("alexnet", gpu="k80")), style, out)
     assert "█" not in out.getvalue()
 
 
@@ -63,11 +63,11 @@ def test_every_encoding_can_be_written(monkeypatch, encoding, style):
     page = prediction_page(pl.predict("alexnet", gpu="k80"))
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding)
-    show_page(page, style, out)
+    show_document(page, style, out)
     out.flush()
     text = raw.getvalue().decode(encoding)
     reference = io.StringIO()
-    show_page(page, style, reference)
+    show_document(page, style, reference)
     if encoding == "utf-8":
         assert text == reference.getvalue()
     else:

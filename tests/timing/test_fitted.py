@@ -11,7 +11,7 @@ import pytest
 from paleo_lite.errors import UnknownPrecision
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
-from paleo_lite.timing.calibrated import NAMES
+from paleo_lite.timing.calibrated import NAMES, step_times
 from paleo_lite.timing.features import features_of
 from paleo_lite.timing.fitted import CalibratedModel, rates_of
 from paleo_lite.timing.workload import Workload
@@ -32,19 +32,18 @@ def model():
 @pytest.mark.parametrize("phase", ["inference", "training"])
 def test_an_interval_is_that_of_the_linearised_logarithm(model, phase) -> None:
     """By the delta method: the derivatives of log(time) are taken here by finite differences."""
-    features = features_of(Workload(NETWORK, batch_size=4, phase=phase))
-    rates = rates_of(Machine(find_device("p100-sxm2")), "fp32")
-    step = model.step(features, rates)
+    asked, machine = Workload(NETWORK, batch_size=4, phase=phase), Machine(find_device("p100-sxm2"))
+    terms = model.evaluate(asked, machine)
 
     def total(theta):
-        return msgspec.structs.replace(model, theta=theta).step(features, rates).total_s
+        return msgspec.structs.replace(model, theta=theta).evaluate(asked, machine).time_s
 
     width = 1e-4
     steps = np.eye(SIZE) * width
     slopes = np.log([total(model.theta + to) / total(model.theta - to) for to in steps]) / (2 * width)
     deviation = math.sqrt(slopes @ model.covariance @ slopes + 0.05**2 + 0.07**2)  # scatter, and other software
-    assert step.deviation == pytest.approx(deviation, rel=1e-5)
-    low, high = step.interval(0.9)
+    assert terms.deviation == pytest.approx(deviation, rel=1e-5)
+    low, high = terms.interval(0.9)
     assert high / low == pytest.approx(math.exp(2 * 2.015 * deviation), rel=1e-4)
     assert low * high == pytest.approx(total(model.theta) ** 2)
 
@@ -52,7 +51,8 @@ def test_an_interval_is_that_of_the_linearised_logarithm(model, phase) -> None:
 def test_layers_together_are_the_step_without_its_constant(model) -> None:
     asked, machine = Workload(NETWORK, batch_size=4, phase="training"), Machine(find_device("p100-sxm2"))
     terms = model.evaluate(asked, machine)
-    total_s = model.step(features_of(asked), rates_of(machine, "fp32")).total_s
+    features, rates = features_of(asked), rates_of(machine, "fp32")
+    (total_s,) = step_times(features, rates, np.exp(model.theta), np.zeros(len(features.flops), dtype=int), 1)
     assert terms.overhead_s == pytest.approx(math.exp(model.theta[NAMES.index("step_s")]))
     assert terms.layers_s.shape == (4, len(NETWORK.layers))
     assert terms.time_s == pytest.approx(total_s)

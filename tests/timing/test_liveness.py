@@ -10,11 +10,14 @@ from math import prod
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.counting import INPUT, Layer
 from paleo_lite.networks import find_network
 from paleo_lite.timing.buffers import find_buffers
-from paleo_lite.timing.liveness import make_plan, saved_bytes
+from paleo_lite.timing.liveness import Bytes, make_plan, peak_forward, saved_bytes
 
 torch = pytest.importorskip("torch", reason="what torch keeps is asked of torch: pip install 'paleo-lite[torch]'")
+
+pytestmark = pytest.mark.slow  # importing torch takes seconds
 nn = torch.nn
 
 
@@ -132,6 +135,15 @@ def test_every_function_saves_what_autograd_saves(name) -> None:
     module = Pair()  # on the CPU, whose attention is fused
     layers = pl.trace(module.eval(), torch.ones(1, 3, 16, 16)).layers
     assert saved_by_us(layers, 2) == saved_by_torch(module.train(), torch.ones(2, 3, 16, 16))
+
+
+@pytest.mark.parametrize(("in_place", "numbers"), [(True, 1000), (False, 2000)])
+def test_what_works_in_place_makes_no_second_tensor(in_place: bool, numbers: int) -> None:
+    """1000 results of a linear layer and of two ReLUs: at most two of the three tensors live at once, or it is one."""
+    shape = ((1, 1000),)
+    relu = Layer("relu", "relu", shape, shape, (), (0,), attributes={"in_place": in_place})
+    layers = [Layer("fc", "linear", ((1, 4),), shape, ((1000, 4),), (INPUT,), 4000), relu, relu._replace(parents=(1,))]
+    assert peak_forward(make_plan(layers, find_buffers(layers), 4)) == Bytes(4 * numbers, 0)
 
 
 NETWORKS = [

@@ -13,7 +13,10 @@ from paleo_lite.counting import INPUT, Layer
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.hardware import find_device
 from paleo_lite.networks import Network, find_network
+from paleo_lite.timing.buffers import find_buffers
 from paleo_lite.timing.capacity import MemoryFit
+from paleo_lite.timing.checkpointing import find_segments
+from paleo_lite.timing.liveness import make_plan
 from paleo_lite.timing.memory import RESERVE_BYTES, largest_batch, memory_coefficients, memory_of
 from paleo_lite.timing.options import TrainingOptions
 from paleo_lite.timing.workload import Workload
@@ -193,6 +196,18 @@ def test_a_chain_of_equal_blocks_needs_the_square_root(checkpointing: str, tenso
             result.sum().backward()
     seen = sum(part["Total"] for part in tracker.get_tracker_snapshot("peak").values())
     assert memory.total_bytes == pytest.approx(seen, rel=0.002)
+
+
+def test_a_block_that_is_computed_again_multiplies() -> None:
+    """Cuts lie before a product and after another: a chain that begins with ReLUs has none before its first product."""
+    shape = ((1, 8),)
+    kinds = ("relu", "relu", "linear", "relu", "linear", "relu")
+    layers = [
+        Layer(str(index), kind, shape, shape, ((8, 8),) if kind == "linear" else (), (index - 1 if index else INPUT,))
+        for index, kind in enumerate(kinds)
+    ]
+    segments = find_segments(layers, make_plan(layers, find_buffers(layers), 4), "all")
+    assert [segment.start for segment in segments] == [0, 4]
 
 
 BAD = [

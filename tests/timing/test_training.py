@@ -1,6 +1,6 @@
 """A training step put together: each part from arithmetic by hand, each option from what it must change.
 
-Tests: report/memory.py, timing/capacity.py, timing/tensor_cores.py, timing/update.py, timing/with_memory.py.
+Tests: report/memory.py, timing/capacity.py, timing/tensor_cores.py, timing/with_memory.py.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from click.testing import CliRunner
 import paleo_lite as pl
 from measured import DATA
 from paleo_lite.cli import main
-from paleo_lite.cli import predict as predict_command
 from paleo_lite.counting import count
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
 from paleo_lite.timing import PeakModel, Prediction, RooflineModel, Workload, predict
 from paleo_lite.timing.memory import memory_of
-from paleo_lite.timing.options import CHECKPOINTING, OPTIMIZERS, TrainingOptions
+from paleo_lite.timing.options import TrainingOptions
 from paleo_lite.timing.tensor_cores import takes_tensor_cores
 
 V100 = find_device("v100-sxm2")
@@ -121,6 +120,7 @@ def test_tensor_cores_take_multiples_of_eight() -> None:
     taken = takes_tensor_cores(RESNET.layers, 8)
     multiplying = count(RESNET.layers).matrix
     assert [names[index] for index in np.flatnonzero(multiplying & ~taken)] == ["conv1"]
+    assert not taken[~multiplying].any()  # no product, none that they take
     assert not takes_tensor_cores(RESNET.layers, 7)[names.index("fc")]
     mobile = find_network("mobilenet_v2").layers
     depthwise = [index for index, layer in enumerate(mobile) if layer.attributes.get("groups", 1) > 1]
@@ -193,12 +193,6 @@ def test_mistakes_are_one_sentence(arguments, code, says) -> None:
     result = run(*arguments)
     assert result.exit_code == code
     assert says in result.stderr and "Traceback" not in result.stderr
-
-
-def test_the_command_offers_what_there_is() -> None:
-    """It lists the names itself, so as to import nothing for them."""
-    assert tuple(OPTIMIZERS) == predict_command.OPTIMIZER_NAMES
-    assert predict_command.CHECKPOINTING == CHECKPOINTING
 
 
 def test_inference_imports_nothing_for_memory() -> None:

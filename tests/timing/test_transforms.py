@@ -31,6 +31,18 @@ def test_work_by_hand() -> None:
     assert transformed(conv((7, 7)), 32) == pytest.approx(expected)
 
 
+def test_a_wide_image_costs_what_a_tall_one_does() -> None:
+    """5x5 over 8x16 and over 16x8: 16 + 5 - 1 need a tile of 32 x 32, 8 + 5 - 1 one of 16 x 16; the longer rules."""
+
+    def over(height: int, width: int) -> Layer:
+        return conv((5, 5))._replace(inputs=((64, height, width),), outputs=((64, height, width),))
+
+    transforms, products = 25_600 * 8_192, 8 * 32 * 17 * 64 * 64 * 32
+    expected = (TRANSFORM * transforms + COMPLEX * products) / (2 * 32 * 64 * 64 * 25 * 16 * 8)
+    assert transformed(over(8, 16), 32) == pytest.approx(expected)
+    assert transformed(over(16, 8), 32) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("layer", "offered"),
     [

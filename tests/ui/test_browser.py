@@ -201,7 +201,7 @@ def test_an_address_is_a_view_and_back_goes_back(visit):
 
 def test_a_bad_address_is_told_in_sentences(visit):
     page = visit("?network=resnet5&batch=0&colour=red")
-    for sentence in ("did you mean resnet50", "a batch must have 1 to", "no control is called 'colour'"):
+    for sentence in ("did you mean resnet50", "it must be a whole number from 1 to", "no control is called 'colour'"):
         page.get_by_test_id("stAlert").get_by_text(sentence).wait_for()
     expect_times(page)
     expect(page.get_by_text("Traceback")).to_have_count(0)

@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 
 import paleo_lite as pl
 from measured import DATA
-from paleo_lite.scaling.job import Settings
+from paleo_lite.distributed.job import Settings
 from paleo_lite.ui import view as view_module
 from paleo_lite.ui.controls import KEY
 from paleo_lite.ui.view import View

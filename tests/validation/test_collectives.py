@@ -14,10 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from measured import DATA
-from paleo_lite.errors import BadFile, BadValue, CalibrationFailed
-from paleo_lite.files import shipped
-from paleo_lite.hardware import read_links
-from paleo_lite.scaling.collectives import (
+from paleo_lite.distributed.collectives import (
     LinkRate,
     all_gather_time_s,
     all_reduce_time_s,
@@ -25,7 +22,10 @@ from paleo_lite.scaling.collectives import (
     point_to_point_time_s,
     reduce_scatter_time_s,
 )
-from paleo_lite.scaling.link_calibration import link_rate_of, shipped_link_calibrations
+from paleo_lite.distributed.link_calibration import link_rate_of, shipped_link_calibrations
+from paleo_lite.errors import BadFile, BadValue, CalibrationFailed
+from paleo_lite.files import shipped
+from paleo_lite.hardware import read_links
 from validation import ship
 from validation.__main__ import main
 from validation.collectives.fit import by_operation, fit_link, held_out, predict, size_folds, worker_folds

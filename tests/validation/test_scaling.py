@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from measured import DATA
+from paleo_lite.distributed.platforms import find_platform, platform_names
 from paleo_lite.errors import BadFile
-from paleo_lite.scaling.platforms import find_platform, platform_names
 from paleo_lite.units import parse_quantity
 from validation.scaling.hold_out import validate_scaling
 from validation.scaling.page import scaling_truth_page
@@ -89,4 +89,4 @@ def test_predictions_hold_on_what_was_held_out(truth):
     assert len(gaps) == 16
     assert sum(abs(gap.predicted_s / gap.measured_s - 1) < 0.3 for gap in gaps) >= 11
     page = scaling_truth_page(truth)
-    assert page.sheets[0].rows and len(page.data.rows) == len(truth.points)
+    assert page.tables[0].rows and len(page.data.rows) == len(truth.points)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paleo_lite.distributed.collectives import LinkRate
+from paleo_lite.distributed.link_calibration import OPERATIONS
 from paleo_lite.errors import CalibrationFailed
 from paleo_lite.extras import need
-from paleo_lite.scaling.collectives import LinkRate
-from paleo_lite.scaling.link_calibration import OPERATIONS
 from paleo_lite.timing.terms import QUANTILES
 
 from .published import MeasuredExchange

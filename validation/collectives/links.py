@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from paleo_lite.distributed.link_calibration import FORMAT, LinkCalibration, OperationFit
 from paleo_lite.hardware import read_links
-from paleo_lite.scaling.link_calibration import FORMAT, LinkCalibration, OperationFit
 
 from .fit import by_operation, fit_link, held_out, scatter_of, seconds_of, size_folds, worker_folds
 from .published import FILES, PLATFORMS, MeasuredExchange

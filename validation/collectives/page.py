@@ -9,8 +9,8 @@ import numpy as np
 
 from paleo_lite.report.charts.accuracy import Pair
 from paleo_lite.report.charts.pairs import interval_of
+from paleo_lite.report.document import Column, Document, Table
 from paleo_lite.report.links import share
-from paleo_lite.report.sheet import Column, Page, Sheet
 from paleo_lite.units import format_si
 
 from .hold_out import ExchangePoint, ExchangeRow
@@ -18,16 +18,16 @@ from .hold_out import ExchangePoint, ExchangeRow
 
 def exchange_validation_page(
     rows: Sequence[ExchangeRow], points: Sequence[ExchangePoint], left_out: Mapping[str, int]
-) -> Page:
+) -> Document:
     """The table of truth of links, the points it is worst at, and what was not read."""
-    sheets = [
-        Sheet(title, _COLUMNS, [msgspec.to_builtins(row) for row in rows if row.held_out == kind])
+    tables = [
+        Table(title, _COLUMNS, [msgspec.to_builtins(row) for row in rows if row.held_out == kind])
         for kind, title in (
             ("sizes", "Message sizes held out, every seventh at a time"),
             ("workers", "Each number of workers held out: its PPP is that of the numbers beside it"),
         )
     ]
-    worst = Sheet(
+    worst = Table(
         "Worst points, message sizes held out",
         [
             Column("platform", "platform", left=True),
@@ -47,16 +47,16 @@ def exchange_validation_page(
     for kind, text in (("sizes", "message sizes held out"), ("workers", "numbers of workers held out")):
         chosen = [row for row in rows if row.held_out == kind]
         if chosen:
-            names = ("mape", "median", "data_sheet")
-            mean, middle, sheet = (np.mean([getattr(row, name) for row in chosen]) for name in names)
-            facts.append((text, f"{mean:.1%} mean, {middle:.1%} median absolute error; data sheet alone {sheet:.0%}"))
+            names = ("mape", "median", "data_table")
+            mean, middle, table = (np.mean([getattr(row, name) for row in chosen]) for name in names)
+            facts.append((text, f"{mean:.1%} mean, {middle:.1%} median absolute error; data table alone {table:.0%}"))
     inside = sum(row.coverage_90 * row.points for row in rows if row.held_out == "sizes")
     total = sum(row.points for row in rows if row.held_out == "sizes")
     facts.append(("within", f"{inside / total:.0%} of {total} points lie in their 90 % interval, sizes held out"))
     groups = len({(row.platform, row.operation) for row in rows})
     notes = [f"left out, {count} rows: {reason}" for reason, count in sorted(left_out.items())]
-    data = Sheet("", (Column("held_out", "held out", left=True), *_COLUMNS), [msgspec.to_builtins(row) for row in rows])
-    return Page(f"collectives: {groups} groups of {total} measurements", facts, [*sheets, worst], notes, data)
+    data = Table("", (Column("held_out", "held out", left=True), *_COLUMNS), [msgspec.to_builtins(row) for row in rows])
+    return Document(f"collectives: {groups} groups of {total} measurements", facts, [*tables, worst], notes, data)
 
 
 _COLUMNS = (
@@ -69,7 +69,7 @@ _COLUMNS = (
     Column("p90", "90th\npercentile", share, spare=3),
     Column("bias", "bias", lambda value: f"{value:+.1%}", spare=6),
     Column("coverage_90", "within\n90 %", lambda value: f"{value:.0%}", spare=1),
-    Column("data_sheet", "data\nsheet", lambda value: f"{value:.0%}"),
+    Column("data_table", "data\nsheet", lambda value: f"{value:.0%}"),
 )
 
 

@@ -8,8 +8,8 @@ import msgspec
 
 from paleo_lite.report.charts.accuracy import Pair
 from paleo_lite.report.charts.pairs import interval_of
+from paleo_lite.report.document import Column, Document, Table
 from paleo_lite.report.links import share
-from paleo_lite.report.sheet import Column, Page, Sheet
 from paleo_lite.units import format_si
 
 from .hold_out import LayerPoint, LayerRow
@@ -17,9 +17,9 @@ from .hold_out import LayerPoint, LayerRow
 
 def layer_validation_page(
     rows: Sequence[LayerRow], points: Sequence[LayerPoint], left_out: Mapping[str, int] = {}
-) -> Page:
+) -> Document:
     """Held-out error of single layers by device and kind, and the points it is worst at."""
-    sheet = Sheet(
+    table = Table(
         "Held-out error",
         [
             Column("gpu", "gpu", left=True),
@@ -42,7 +42,7 @@ def layer_validation_page(
         ],
         [{**msgspec.to_builtins(row), **row.baselines} for row in rows],
     )
-    worst = Sheet(
+    worst = Table(
         "Worst points",
         [
             Column("kind", "kind", left=True),
@@ -63,7 +63,7 @@ def layer_validation_page(
     mean = sum(row.mape for row in rows) / len(rows)
     headline = f"leave a fifth of the shapes out: {mean:.1%} mean absolute error over {len(rows)} groups of layers"
     notes = [f"{number} rows left out: {reason}" for reason, number in left_out.items() if number]
-    return Page(headline, facts, [sheet, worst], notes, sheet)
+    return Document(headline, facts, [table, worst], notes, table)
 
 
 def _of(row: LayerRow, source: str, kind: str) -> bool:

@@ -21,9 +21,9 @@ from paleo_lite.counting.kinds import class_of
 from paleo_lite.counting.kinds.products import class_of_convolution
 from paleo_lite.counting.kinds.profiled import PROFILED
 from paleo_lite.efficiency.by_kind import PassTimes, measure_passes
-from paleo_lite.efficiency.executor import run_files
 from paleo_lite.efficiency.files import find_files
 from paleo_lite.errors import BadProfile, BadValue, PaleoError
+from paleo_lite.executor import run_files
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import Network, find_network
 from paleo_lite.profiles.configuration import parse_name

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from paleo_lite.report.charts.accuracy import Pair
-from paleo_lite.report.sheet import Column, Page, Sheet
+from paleo_lite.report.document import Column, Document, Table
 from paleo_lite.units import format_si
 
 from .hold_out import ProfileRow
 from .ppp import Carried
 
 
-def profile_validation_page(rows: Sequence[ProfileRow]) -> Page:
+def profile_validation_page(rows: Sequence[ProfileRow]) -> Document:
     """Times of classes of work at batch sizes that the fit has not seen."""
-    sheet = Sheet(
+    table = Table(
         "Classes of work",
         [
             Column("work_class", "class", left=True),
@@ -49,7 +49,7 @@ def profile_validation_page(rows: Sequence[ProfileRow]) -> Page:
         f"{first.network} on {first.gpu} in {first.precision}: fitted to batch {first.fitted_batch_size}, "
         f"{number} profiles of others predicted"
     )
-    return Page(headline, facts, [sheet], (), sheet)
+    return Document(headline, facts, [table], (), table)
 
 
 def profile_pairs(rows: Iterable[ProfileRow]) -> list[Pair]:
@@ -61,9 +61,9 @@ def profile_pairs(rows: Iterable[ProfileRow]) -> list[Pair]:
     ]  # fmt: skip
 
 
-def carried_page(rows: Sequence[Carried]) -> Page:
+def carried_page(rows: Sequence[Carried]) -> Document:
     """How far a PPP and a calibration carry, from some profiles to others."""
-    sheet = Sheet(
+    table = Table(
         "One PPP beside the calibrated model",
         [
             Column("fitted_to", "fitted to", left=True),
@@ -84,7 +84,7 @@ def carried_page(rows: Sequence[Carried]) -> Page:
         error = sum(abs(row.error) for row in own) / len(own)
         inside = sum(row.low_s <= row.measured_s <= row.high_s for row in own)
         facts.append((model, f"{error:.1%} mean absolute error, {inside} of {len(own)} in their 90 % interval"))
-    return Page("a model fitted to some profiles predicts others", facts, [sheet], (), sheet)
+    return Document("a model fitted to some profiles predicts others", facts, [table], (), table)
 
 
 def _side_by_side(rows: Sequence[Carried]) -> list[dict[str, object]]:

@@ -17,16 +17,16 @@ import msgspec
 import numpy as np
 
 from paleo_lite.calibration.store import find_calibration
+from paleo_lite.distributed.collectives import LinkRate
+from paleo_lite.distributed.data_parallel import all_reduced, beside_backward
+from paleo_lite.distributed.job import Job, Settings
+from paleo_lite.distributed.links import link_rate
+from paleo_lite.distributed.overlap import FUSION_BYTES
+from paleo_lite.distributed.step import DeviceStep
+from paleo_lite.distributed.topology import Topology
 from paleo_lite.extras import need
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
-from paleo_lite.scaling.collectives import LinkRate
-from paleo_lite.scaling.exchange import exchange_time_s
-from paleo_lite.scaling.job import Job, LayerTimes, Settings
-from paleo_lite.scaling.links import link_rate
-from paleo_lite.scaling.overlap import FUSION_BYTES
-from paleo_lite.scaling.parts import exchanged
-from paleo_lite.scaling.topology import Topology
 from paleo_lite.timing import Workload
 
 from .published import ScaledStep, surfboard_scaling, tensorflow_scaling
@@ -142,11 +142,10 @@ class _Case:
 
     def __init__(self, measurement: ScaledStep) -> None:
         self.measurement = measurement
-        job = _job(measurement.gpu, measurement.network)
-        step = job.at(measurement.batch_size)
+        self.job = _job(measurement.gpu, measurement.network)
+        step = self.job.at(measurement.batch_size)
         self.alone_s = measurement.alone_s or step.time_s
-        self.step = _stretched(step, self.alone_s / step.time_s)
-        self.gradients = job.gradient_bytes(measurement.gradient_precision)
+        self.step = step.stretched(self.alone_s / step.time_s)
 
     def predict(self, values: Floats) -> float:
         """Seconds with a platform's constants, in the order of `_SOCKET_PRIOR`."""
@@ -154,9 +153,13 @@ class _Case:
         workers = self.measurement.workers
         here = min(workers, SOCKET)
         topology = Topology(None, here, LinkRate("inside", inside), workers // here, LinkRate("between", between))
-        settings = Settings(collective="ring", slowdown=slowdown, interference=interference)
-        parts = exchanged(self.step, self.gradients, settings, lambda size: exchange_time_s(topology, size, "ring"))
-        return parts.compute_s + parts.exposed_s + self.step.update_s
+        settings = Settings("ring", self.measurement.gradient_precision, slowdown=slowdown, interference=interference)
+        return _exchanged_s(self.job, self.step, topology, settings)
+
+
+def _exchanged_s(job: Job, step: DeviceStep, topology: Topology, settings: Settings) -> float:
+    """Seconds of a step of one GPU with gradients exchanged beside it."""
+    return float(beside_backward(step, all_reduced(job, topology, settings), settings).time_s)
 
 
 _JOBS: dict[tuple[str, str], Job] = {}
@@ -167,12 +170,6 @@ def _job(gpu: str, network: str) -> Job:
         model = find_calibration(f"{gpu}-fp32").model()
         _JOBS[gpu, network] = Job(Workload(find_network(network), phase="training"), Machine(find_device(gpu)), model)
     return _JOBS[gpu, network]
-
-
-def _stretched(step: LayerTimes, factor: float) -> LayerTimes:
-    return msgspec.structs.replace(
-        step, forward_s=step.forward_s * factor, backward_s=step.backward_s * factor, update_s=step.update_s * factor
-    )
 
 
 def _socket_prior() -> tuple[Floats, Floats]:
@@ -228,17 +225,16 @@ def _cluster(measured: Sequence[ScaledStep]) -> tuple[list[ScaledPoint], dict[st
     batch size, with the bandwidth.
     """
     network = link_rate("infiniband-fdr", 1.0)
-    settings = Settings(overlap=False, bucket_bytes=FUSION_BYTES)
-    jobs = {each.batch_size: _job("k40m", "resnet50").at(each.batch_size) for each in measured}
+    job = _job("k40m", "resnet50")
+    jobs = {each.batch_size: job.at(each.batch_size) for each in measured}
 
     sizes = sorted(jobs)
 
     def predict(each: ScaledStep, values: Floats) -> float:
-        step = _stretched(jobs[each.batch_size], float(values[sizes.index(each.batch_size)]))
-        gradients = _job("k40m", "resnet50").gradient_bytes(each.gradient_precision)
+        step = jobs[each.batch_size].stretched(float(values[sizes.index(each.batch_size)]))
+        settings = Settings("ring", each.gradient_precision, overlap=False, bucket_bytes=FUSION_BYTES)
         topology = Topology(None, 1, None, each.workers, msgspec.structs.replace(network, ppp=float(values[-1])))
-        parts = exchanged(step, gradients, settings, lambda size: exchange_time_s(topology, size, "ring"))
-        return parts.compute_s + parts.exposed_s + step.update_s
+        return _exchanged_s(job, step, topology, settings)
 
     fitted = [each for each in measured if each.nodes == 8]
     start, deviation = np.log([*[0.9] * len(sizes), 0.3]), np.array([*[0.2] * len(sizes), 1.0])

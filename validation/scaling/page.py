@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from paleo_lite.report.charts.accuracy import Pair
-from paleo_lite.report.sheet import Column, Page, Sheet
+from paleo_lite.report.document import Column, Document, Table
 from paleo_lite.units import format_si
 
 from .hold_out import Gap, ScaledPoint, ScalingTruth
@@ -15,7 +15,7 @@ EFFICIENCY_GOAL, TIME_GOAL, GAP_GOAL = 0.05, 0.08, 0.3
 """What is wanted: points of efficiency, and relative errors of times and of what gradients cost."""
 
 
-def scaling_truth_page(truth: ScalingTruth) -> Page:
+def scaling_truth_page(truth: ScalingTruth) -> Document:
     """Predicted beside measured training on several devices."""
     held = [point for point in truth.points if point.held_out]
     good = sum(_is_good(point) for point in held)
@@ -28,15 +28,15 @@ def scaling_truth_page(truth: ScalingTruth) -> Page:
             for name, value in constants.items()
         )
         facts.append((platform, named))
-    sheets = [_truth_summary(truth), _efficiencies(held), _cluster_times(held)]
+    tables = [_truth_summary(truth), _efficiencies(held), _cluster_times(held)]
     if truth.gaps:
-        sheets.append(_gap_sheet(truth.gaps))
-    return Page(
+        tables.append(_gap_table(truth.gaps))
+    return Document(
         f"scaling: {good} of {len(held)} held-out measurements within {100 * EFFICIENCY_GOAL:g} points of efficiency "
         f"or {100 * TIME_GOAL:g} % of the time",
         facts,
-        [sheet for sheet in sheets if sheet.rows],
-        data=Sheet("", _point_columns(efficiency=True, time=True), [_point_row(point) for point in truth.points]),
+        [table for table in tables if table.rows],
+        data=Table("", _point_columns(efficiency=True, time=True), [_point_row(point) for point in truth.points]),
     )
 
 
@@ -44,7 +44,7 @@ def _is_good(point: ScaledPoint) -> bool:
     return abs(point.error) <= TIME_GOAL if point.off is None else abs(point.off) <= EFFICIENCY_GOAL
 
 
-def _truth_summary(truth: ScalingTruth) -> Sheet:
+def _truth_summary(truth: ScalingTruth) -> Table:
     groups: dict[tuple[str, str], list[ScaledPoint]] = {}
     for point in truth.points:
         groups.setdefault((point.measurement.platform, point.held_out), []).append(point)
@@ -68,7 +68,7 @@ def _truth_summary(truth: ScalingTruth) -> Sheet:
     def share(value: float) -> str:
         return f"{value:.1%}"
 
-    return Sheet(
+    return Table(
         "Errors (points of efficiency, or of the time)",
         [
             Column("platform", "platform", left=True),
@@ -123,17 +123,17 @@ def _point_columns(*, efficiency: bool, time: bool) -> list[Column]:
     return columns
 
 
-def _efficiencies(points: list[ScaledPoint]) -> Sheet:
+def _efficiencies(points: list[ScaledPoint]) -> Table:
     rows = [_point_row(point) for point in points if point.off is not None]
-    return Sheet("Efficiency relative to one GPU", _point_columns(efficiency=True, time=False), rows)
+    return Table("Efficiency relative to one GPU", _point_columns(efficiency=True, time=False), rows)
 
 
-def _cluster_times(points: list[ScaledPoint]) -> Sheet:
+def _cluster_times(points: list[ScaledPoint]) -> Table:
     rows = [_point_row(point) for point in points if point.off is None]
-    return Sheet("Times on a cluster", _point_columns(efficiency=False, time=True), rows)
+    return Table("Times on a cluster", _point_columns(efficiency=False, time=True), rows)
 
 
-def _gap_sheet(gaps: list[Gap]) -> Sheet:
+def _gap_table(gaps: list[Gap]) -> Table:
     rows = [
         {
             "nodes": gap.nodes, "batch_size": gap.batch_size, "measured_s": gap.measured_s,
@@ -144,7 +144,7 @@ def _gap_sheet(gaps: list[Gap]) -> Sheet:
     ]  # fmt: skip
     held = [gap for gap in gaps if not gap.fitted]
     good = sum(abs(gap.predicted_s - gap.measured_s) <= GAP_GOAL * gap.measured_s for gap in held)
-    return Sheet(
+    return Table(
         f"What fp32 gradients take longer than fp16 ones: {good} of {len(held)} held out within {GAP_GOAL:.0%}",
         [
             Column("nodes", "nodes"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paleo_lite.scaling.platforms import Platform
+from paleo_lite.distributed.platforms import Platform
 
 from .hold_out import SOCKET, ScalingTruth
 

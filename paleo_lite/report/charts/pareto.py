@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from ...errors import BadValue
-from ...scaling.sweeps.best import LARGER_IS_BETTER, Best
+from ...sweeps.best import LARGER_IS_BETTER, Best
 from .render import POINTS_AT_MOST, altair, decades, values
 from .theme import SERIES, SHAPES
 

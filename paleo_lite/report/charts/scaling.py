@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...scaling.rows import ScaleRow
-from ...scaling.table import ScaleTable
+from ...distributed.step import ScaleRow
+from ...distributed.table import ScaleTable
 from .render import altair, time_unit, values
 from .theme import GROUPS, SERIES, SHAPES
 

@@ -5,44 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
+from ...calibration.alternatives import Alternative, Alternatives
 from ...timing import Prediction
 from ...units import format_si, say_interval
-from ..sheet import Column, Sheet
-from .document import Table
+from ..document import Column, Table
 
 DEVICES_AT_MOST = 12
 """Other devices that are listed."""
 
 _NO_MORE = 1.02  # times the throughput: less does not help
-
-
-class Alternative(msgspec.Struct, frozen=True):
-    """The same network predicted with one thing changed.
-
-    Attributes
-    ----------
-    change : {"batch", "precision", "execution", "device"}
-        What was changed.
-    name : str
-        To what, in words.
-    prediction : Prediction
-    note : str
-        What to mind.
-    """
-
-    change: str
-    name: str
-    prediction: Prediction
-    note: str = ""
-
-
-class Alternatives(msgspec.Struct, frozen=True):
-    """What was tried, and in words what was not."""
-
-    tried: Sequence[Alternative] = ()
-    left_out: Sequence[str] = ()
 
 
 def help_content(prediction: Prediction, alternatives: Alternatives) -> tuple[list[str], list[Table | str]]:
@@ -51,13 +22,13 @@ def help_content(prediction: Prediction, alternatives: Alternatives) -> tuple[li
     there = [each for each in alternatives.tried if each.change == "device"]
     content: list[Table | str] = []
     if here:
-        content.append(Table(_sheet("On the same device, most gained first", "change", prediction, here)))
+        content.append(_table("On the same device, most gained first", "change", prediction, here))
     faster = [each for each in _by_gain(prediction, there) if _gain(prediction, each) >= _NO_MORE]
     if faster:
         title = f"On another device: {len(faster)} of {len(there)} are predicted to be faster"
         if len(faster) > DEVICES_AT_MOST:
             title += f", the {DEVICES_AT_MOST} fastest of them"
-        content.append(Table(_sheet(title, "device", prediction, faster[:DEVICES_AT_MOST])))
+        content.append(_table(title, "device", prediction, faster[:DEVICES_AT_MOST]))
     elif there:
         content.append(f"None of {len(there)} other devices is predicted to be faster.")
     return [_best(prediction, here)] if here else [], content
@@ -92,7 +63,7 @@ def _times(gain: float) -> str:
     return f"{gain:.2f} times" if gain < 10 else f"{gain:,.0f} times"
 
 
-def _sheet(title: str, first: str, prediction: Prediction, some: Sequence[Alternative]) -> Sheet:
+def _table(title: str, first: str, prediction: Prediction, some: Sequence[Alternative]) -> Table:
     rows: list[dict[str, Any]] = []
     for each in _by_gain(prediction, some):
         other = each.prediction
@@ -116,7 +87,7 @@ def _sheet(title: str, first: str, prediction: Prediction, some: Sequence[Altern
     hidden = [*([] if first == "device" else ["rent"]), *(["model"] if len(origins) == 1 else [])]
     used = [c for c in columns if c.key not in hidden and any(row[c.key] is not None for row in rows)]
     origin = f"; from {origins.pop()}" if len(origins) == 1 else ""
-    return Sheet(f"{title}{origin} (gain: in samples per second)", used, rows)
+    return Table(f"{title}{origin} (gain: in samples per second)", used, rows)
 
 
 def _model(prediction: Prediction) -> str:

@@ -1,4 +1,4 @@
-"""From a `Report` to the text of one HTML file: everything inside, nothing fetched, every name escaped."""
+"""From a `Document` to the text of one HTML file: everything inside, nothing fetched, every name escaped."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from typing import Any
 import msgspec
 
 from ...extras import need
-from ..sheet import Column, Sheet
-from .document import ROWS_AT_MOST, Figure, Report, Table
+from ..document import Chart, Column, Document, Table
 from .pictures import picture
 from .text import printable, short
+
+ROWS_AT_MOST = 2000
+"""Rows of a table beyond this are gathered into one line of its foot."""
+
+_BAR = "share"  # the column that is drawn as bars too
 
 WORD, NAME = 16, 36
 """Letters that stay on one line everywhere, and on wide screens."""
@@ -30,7 +34,7 @@ class Cell(msgspec.Struct, frozen=True):
     style: str = ""
 
 
-def to_html(report: Report) -> str:
+def to_html(document: Document) -> str:
     """The page.
 
     The page's policy lets nothing run but its own script, known by its hash, and nothing be fetched.
@@ -51,11 +55,11 @@ def to_html(report: Report) -> str:
     numbers = iter(range(1, 10_000))
     digest = base64.b64encode(hashlib.sha256(parts["report.js"].encode()).digest()).decode()
     page = environment.from_string(parts["report.html"]).render(
-        report=report,
+        report=document,
         style=markupsafe.Markup(parts["report.css"]),
         script=markupsafe.Markup(parts["report.js"]),
         script_hash=digest,
-        draw=lambda figure: _drawn(figure, next(numbers), markupsafe.Markup),
+        draw=lambda chart: _drawn(chart, next(numbers), markupsafe.Markup),
         name_of=lambda thing: type(thing).__name__,
         heads=heads,
         cells=cells,
@@ -65,7 +69,7 @@ def to_html(report: Report) -> str:
     return str(page) + "\n"
 
 
-def _drawn(figure: Figure, number: int, safe: Any) -> dict[str, Any]:
+def _drawn(figure: Chart, number: int, safe: Any) -> dict[str, Any]:
     """The picture, and its caption with what the chart says of itself."""
     svg, said = picture(figure.chart, number, figure.tips)
     further = "; ".join(line for line in said if not line.startswith(tuple(figure.known)))
@@ -74,7 +78,7 @@ def _drawn(figure: Figure, number: int, safe: Any) -> dict[str, Any]:
 
 def heads(table: Table) -> list[tuple[str, bool]]:
     """Titles of the columns, and whether each is set to the left."""
-    return [(_title(column), column.left) for column in table.sheet.columns]
+    return [(_title(column), column.left) for column in table.columns]
 
 
 def _title(column: Column) -> str:
@@ -83,40 +87,37 @@ def _title(column: Column) -> str:
 
 def cells(table: Table) -> Iterator[list[Cell]]:
     """The rows that are shown: at most `ROWS_AT_MOST`."""
-    for row in table.sheet.rows[:ROWS_AT_MOST]:
-        yield [_cell(table, column, row) for column in table.sheet.columns]
+    for row in table.rows[:ROWS_AT_MOST]:
+        yield [_cell(column, row) for column in table.columns]
 
 
 def foot(table: Table) -> Iterator[list[Cell]]:
     """The rows of the foot, before them one for all rows that are not shown."""
-    gathered = gather(table.sheet, table.sheet.rows[ROWS_AT_MOST:])
-    for row in [gathered, *table.sheet.foot] if gathered else table.sheet.foot:
-        yield [
-            _cell(table, column, row) if column.key in row else Cell("", style=_style(column))
-            for column in table.sheet.columns
-        ]
+    gathered = gather(table, table.rows[ROWS_AT_MOST:])
+    for row in [gathered, *table.foot] if gathered else table.foot:
+        yield [_cell(column, row) if column.key in row else Cell("", style=_style(column)) for column in table.columns]
 
 
 _ADDED = ("time_s", "share", "calls", "layers", "flops", "bytes")
 
 
-def gather(sheet: Sheet, rows: Any) -> dict[str, Any]:
+def gather(table: Table, rows: Any) -> dict[str, Any]:
     """One row for many: how many they are, and what they add up to."""
     if not rows:
         return {}
-    summed: dict[str, Any] = {sheet.columns[0].key: f"{len(rows):,} further rows"}
-    for column in sheet.columns[1:]:
+    summed: dict[str, Any] = {table.columns[0].key: f"{len(rows):,} further rows"}
+    for column in table.columns[1:]:
         known = [row[column.key] for row in rows if row.get(column.key) is not None]
         if column.key in _ADDED and known:
             summed[column.key] = sum(known)
     return summed
 
 
-def _cell(table: Table, column: Column, row: dict[str, Any]) -> Cell:
+def _cell(column: Column, row: dict[str, Any]) -> Cell:
     value, text = row.get(column.key), short(column.text(row))
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
         return Cell(text, style=_style(column, text))
-    share = f"{min(max(value, 0.0), 1.0):.2%}" if column.key in table.bars else None
+    share = f"{min(max(value, 0.0), 1.0):.2%}" if column.key == _BAR else None
     return Cell(text, f"{value:.12g}", share, _style(column, text))
 
 

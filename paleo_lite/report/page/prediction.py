@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...calibration.alternatives import Alternatives
 from ...timing import Prediction
 from ...timing.bounds import BOUNDS, bound_seconds
 from ...units import format_si, say_interval
 from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, title_of
 from ..charts.roofline import prediction_roofline
 from ..charts.scaling import scaling_chart
-from ..memory import memory_fact, memory_sheets
+from ..document import Answer, Chart, Column, Document, Made, Table, drawn
+from ..memory import memory_fact, memory_tables
 from ..predictions import prediction_page
 from ..scale import scale_page
-from ..sheet import Column, Sheet
-from .alternatives import Alternatives, help_content
-from .document import Answer, Figure, Made, Report, Section, Table, drawn
+from .alternatives import help_content
 from .sections import all_of, device_section, model_section, sources_section
 
 if TYPE_CHECKING:
     from ...calibration.store import Calibration
-    from ...scaling.table import ScaleTable
-    from ...timing.options import TrainingOptions
+    from ...distributed.table import ScaleTable
 
 _PHASES = {
     "inference": "inference", "forward": "the forward pass of training", "backward": "the backward pass",
@@ -34,11 +33,10 @@ def prediction_report(
     prediction: Prediction,
     made: Made,
     *,
-    options: TrainingOptions | None = None,
     alternatives: Alternatives | None = None,
     scaling: ScaleTable | None = None,
     calibration: Calibration | None = None,
-) -> Report:
+) -> Document:
     """The report of a prediction.
 
     Parameters
@@ -47,8 +45,6 @@ def prediction_report(
         Of a network, with its memory.
     made : Made
         How to get it again.
-    options : TrainingOptions, optional
-        That it was made with.
     alternatives : Alternatives, optional
         What else was tried.
     scaling : ScaleTable, optional
@@ -59,7 +55,7 @@ def prediction_report(
     sections = [
         _time(prediction),
         _roofline(prediction),
-        _bounds(prediction, options, alternatives or Alternatives()),
+        _bounds(prediction, alternatives or Alternatives()),
         *_memory(prediction),
         *([_scaling(scaling, prediction)] if scaling is not None else []),
         _layers(prediction),
@@ -67,11 +63,11 @@ def prediction_report(
         model_section(prediction.model, calibration),
     ]
     if prediction.notes:
-        sections.append(Section("notes", "Notes", notes=prediction.notes))
-    return Report(
+        sections.append(Document("Notes", notes=prediction.notes, name="notes"))
+    return Document(
         title=f"{prediction.network} on {prediction.device.name}",
         question=_question(prediction, scaling),
-        summary=" ".join([_summary(prediction, calibration), *_too_large(prediction)]),
+        lead=[" ".join([_summary(prediction, calibration), *_too_large(prediction)])],
         answers=_answers(prediction, scaling),
         sections=[*sections, sources_section(made)],
         made=made,
@@ -151,21 +147,21 @@ def _too_large(prediction: Prediction) -> list[str]:
     return ["It does not fit into the device's memory: the time is what it would take if it did."]
 
 
-def _time(prediction: Prediction) -> Section:
+def _time(prediction: Prediction) -> Document:
     page, known = prediction_page(prediction, top=0), title_of(prediction)
-    content: list[Figure | Table | str] = [
+    content: list[Chart | Table | str] = [
         drawn("Shares of time, FLOPs and bytes by kind of layer.", lambda: kind_chart(prediction), known=known)
     ]
     if len(prediction.terms.passes) > 1:
         content.append(drawn("Time of each pass, by kind of layer.", lambda: pass_chart(prediction), known=known))
-    content += [Table(sheet, sortable=True) for sheet in page.sheets if sheet.title.startswith("Time by")]
+    content += [table.but(sortable=True) for table in page.tables if table.title.startswith("Time by")]
     if len(prediction.terms.passes) > 1:
-        content.append(Table(_passes(prediction)))
+        content.append(_passes(prediction))
     facts = [fact for fact in page.facts if fact[0] not in ("time model", "peak memory", "at 80 %")]
-    return Section("time", "Where the time goes", facts=facts, content=content)
+    return Document("Where the time goes", facts, content, name="time")
 
 
-def _passes(prediction: Prediction) -> Sheet:
+def _passes(prediction: Prediction) -> Table:
     seconds = dict(zip(prediction.terms.passes, prediction.terms.layers_s.sum(axis=1).tolist()))
     if prediction.terms.overhead_s:
         seconds["overhead"] = prediction.terms.overhead_s
@@ -174,7 +170,7 @@ def _passes(prediction: Prediction) -> Sheet:
         for part, time in seconds.items()
         if prediction.time_s
     ]
-    return Sheet("Time by pass", [Column("pass", "pass", left=True), *_seconds_and_share()], rows)
+    return Table("Time by pass", [Column("pass", "pass", left=True), *_seconds_and_share()], rows)
 
 
 def _seconds_and_share() -> list[Column]:
@@ -184,17 +180,16 @@ def _seconds_and_share() -> list[Column]:
     ]
 
 
-def _roofline(prediction: Prediction) -> Section:
+def _roofline(prediction: Prediction) -> Document:
     caption = (
         "Each dot is a layer: to the right it computes more for every byte, further up it computes faster; the lines "
         "are the fastest that memory and arithmetic units allow. Larger dots take more of the time."
     )
-    return Section(
-        "roofline", "Roofline", content=[drawn(caption, lambda: prediction_roofline(prediction), known=["batch "])]
-    )
+    picture = drawn(caption, lambda: prediction_roofline(prediction), known=["batch "])
+    return Document("Roofline", content=[picture], name="roofline")
 
 
-def _bounds(prediction: Prediction, options: TrainingOptions | None, alternatives: Alternatives) -> Section:
+def _bounds(prediction: Prediction, alternatives: Alternatives) -> Document:
     seconds = bound_seconds(prediction)
     rows = [
         {"bound": bound, "time_s": time, "share": time / prediction.time_s, "meaning": BOUNDS[bound]}
@@ -210,44 +205,49 @@ def _bounds(prediction: Prediction, options: TrainingOptions | None, alternative
         [f"Most of the time, {rows[0]['share']:.0%}, goes to {rows[0]['bound']}: {rows[0]['meaning']}."] if rows else []
     )
     said, content = help_content(prediction, alternatives)
-    left_out = [f"not compared: {text}" for text in alternatives.left_out]
-    return Section(
-        "bounds",
+    return Document(
         "What bounds it, and what would help",
+        content=[Table("What bounds it", columns, rows), *content],
+        notes=[f"not compared: {text}" for text in alternatives.left_out],
         lead=[*lead, *said],
-        content=[Table(Sheet("What bounds it", columns, rows)), *content],
-        notes=left_out,
+        name="bounds",
     )
 
 
-def _memory(prediction: Prediction) -> list[Section]:
+def _memory(prediction: Prediction) -> list[Document]:
     if prediction.memory is None:
         return []
-    tables = [Table(sheet) for sheet in memory_sheets(prediction.memory, by_part=True)]
-    return [Section("memory", "Memory", facts=[memory_fact(prediction.memory)], content=tables)]
+    tables = memory_tables(prediction.memory, by_part=True)
+    return [Document("Memory", [memory_fact(prediction.memory)], tables, name="memory")]
 
 
-def _scaling(scaling: ScaleTable, prediction: Prediction) -> Section:
+def _scaling(scaling: ScaleTable, prediction: Prediction) -> Document:
     page = scale_page(scaling)
-    content: list[Figure | Table | str] = []
+    content: list[Chart | Table | str] = []
     if len(scaling.rows) > 1 and not scaling.why:
         title = f"{scaling.network} on {scaling.gpu_name}, {scaling.precision} training"
         caption = "Speed-up, the parts of a step, and what it costs or does per second, over the number of workers."
         content.append(drawn(caption, lambda: scaling_chart(scaling.rows, title)))
-    content += [Table(sheet, sortable=len(sheet.rows) > 1) for sheet in page.sheets]
-    notes = [note for note in page.notes if note not in prediction.notes]
-    return Section("scaling", "Training on several devices", [page.headline], page.facts, content, notes)
+    content += [table.but(sortable=len(table.rows) > 1) for table in page.tables]
+    return Document(
+        "Training on several devices",
+        page.facts,
+        content,
+        [note for note in page.notes if note not in prediction.notes],
+        lead=[page.title],
+        name="scaling",
+    )
 
 
-def _layers(prediction: Prediction) -> Section:
-    sheet = prediction_page(prediction, top=None).data
-    content: list[Figure | Table | str] = [
+def _layers(prediction: Prediction) -> Document:
+    table = prediction_page(prediction, top=None).data
+    content: list[Chart | Table | str] = [
         drawn(
             "Time, FLOPs and bytes of each layer, in the order of execution.",
             lambda: layer_chart(prediction),
             known=title_of(prediction),
         )
     ]
-    if sheet is not None:
-        content.append(Table(sheet, sortable=True, filterable=True))
-    return Section("layers", all_of(len(prediction.names), "layer"), content=content)
+    if table is not None:
+        content.append(table.but(sortable=True, filterable=True))
+    return Document(all_of(len(prediction.names), "layer"), content=content, name="layers")

@@ -11,10 +11,9 @@ from ...efficiency.next_command import kernels_that_matter
 from ...efficiency.timeline import Timeline
 from ...units import format_si
 from ..charts.profiles import class_chart, kernel_roofline, timeline_chart
+from ..document import Answer, Chart, Column, Document, Made, Table, drawn
 from ..efficiency import efficiency_page
 from ..kernels import kernels_page
-from ..sheet import Column, Page, Sheet
-from .document import Answer, Figure, Made, Report, Section, Table, drawn
 from .sections import all_of, device_section, sources_section
 from .text import short
 
@@ -28,7 +27,7 @@ def profile_report(
     efficiency: Efficiency | str,
     timeline: Timeline | str,
     next_commands: Sequence[tuple[str, str]] = (),
-) -> Report:
+) -> Document:
     """The report of a profile.
 
     Parameters
@@ -57,12 +56,12 @@ def profile_report(
     ]
     if next_commands:
         lead = ["Counters slow a program down many times over, so only the kernels that matter are profiled again."]
-        sections.append(Section("next", "What to measure next", lead, commands=next_commands))
+        sections.append(Document("What to measure next", lead=lead, commands=next_commands, name="next"))
     sections.append(sources_section(made))
-    return Report(
+    return Document(
         title=f"{name} on {kernels.device.name}",
         question=f"How well did this run use the {kernels.device.name}, and what should be made faster first?",
-        summary=_summary(kernels),
+        lead=[_summary(kernels)],
         answers=_answers(kernels, efficiency),
         sections=[section for section in sections if section is not None],
         made=made,
@@ -106,32 +105,32 @@ def _summary(kernels: KernelReport) -> str:
     return f"{told}.{listed}"
 
 
-def _efficiency(efficiency: Efficiency | str) -> Section:
+def _efficiency(efficiency: Efficiency | str) -> Document:
     title = "How well the device was used"
     if isinstance(efficiency, str):
-        return Section("efficiency", title, content=[f"Not from this profile: {efficiency}"])
+        return Document(title, content=[f"Not from this profile: {efficiency}"], name="efficiency")
     page = efficiency_page(efficiency)
     facts = [fact for fact in page.facts if fact[0] != "all of them"]
-    tables = [Table(_upright(sheet) if sheet.title == "Profiles" else sheet) for sheet in page.sheets]
-    return Section("efficiency", title, (), facts, tables, list(page.notes))
+    tables = [_upright(table) if table.title == "Profiles" else table for table in page.tables]
+    return page.but(name="efficiency", title=title, facts=facts, content=tables)
 
 
-def _upright(sheet: Sheet) -> Sheet:
-    """The one row of a sheet as a line for each figure."""
-    row = sheet.rows[0]
+def _upright(table: Table) -> Table:
+    """The one row of a table as a line for each figure."""
+    row = table.rows[0]
     told = [
         {"figure": column.title.replace("\n", " "), "value": column.text(row)}
-        for column in sheet.columns
+        for column in table.columns
         if column.key != "file" and row.get(column.key) is not None
     ]
-    return Sheet("In figures", [Column("figure", "figure", left=True), Column("value", "value")], told)
+    return Table("In figures", [Column("figure", "figure", left=True), Column("value", "value")], told)
 
 
-def _time(kernels: KernelReport, page: Page, timeline: Timeline | str) -> Section:
-    content: list[Figure | Table | str] = []
+def _time(kernels: KernelReport, page: Document, timeline: Timeline | str) -> Document:
+    content: list[Chart | Table | str] = []
     if kernels.time_s is not None:
         content.append(drawn("Shares of the classes of kernels.", lambda: class_chart(kernels, "Classes of kernels")))
-        content += [Table(sheet, sortable=True) for sheet in page.sheets if sheet.title == "By class"]
+        content += [table for table in page.tables if table.title == "By class"]
     if isinstance(timeline, str):
         content.append(f"No timeline: {timeline}")
     else:
@@ -140,28 +139,29 @@ def _time(kernels: KernelReport, page: Page, timeline: Timeline | str) -> Sectio
             "overlap, below it the device waits."
         )
         content.append(drawn(caption, lambda: timeline_chart(timeline, "Timeline"), tips=False))
-    return Section("time", "Where the time went", content=content)
+    return Document("Where the time went", content=content, name="time")
 
 
-def _roofline(kernels: KernelReport) -> Section:
+def _roofline(kernels: KernelReport) -> Document:
     caption = (
         "Each dot is a kernel, all its calls together, as far as the profiler counted its FLOPs and bytes; the lines "
         "are the fastest that memory and arithmetic units allow."
     )
     otherwise = "The profiler counted no FLOPs and bytes of any kernel, so there is no roofline to draw."
     picture = drawn(caption, lambda: kernel_roofline(kernels, "Kernels under the roofline"), otherwise=otherwise)
-    return Section("roofline", "Roofline", content=[picture])
+    return Document("Roofline", content=[picture], name="roofline")
 
 
 def _ranked(kernels: KernelReport) -> list[KernelRow]:
     return [] if kernels.time_s is None else kernels_that_matter(kernels.kernels)
 
 
-def _first(kernels: KernelReport) -> Section:
+def _first(kernels: KernelReport) -> Document:
     rows = [row.to_dict() for row in _ranked(kernels)]
     title = "What to make faster first"
     if not rows:
-        return Section("first", title, content=["The profile has no times, so its kernels cannot be ranked."])
+        unranked = "The profile has no times, so its kernels cannot be ranked."
+        return Document(title, content=[unranked], name="first")
     lead = [
         "By what could be gained: the time of a kernel times its headroom, the share of that time which it would not "
         "need at the roofline; where FLOPs or bytes are unknown, 1 less its occupancy; where that is unknown, "
@@ -178,7 +178,7 @@ def _first(kernels: KernelReport) -> Section:
         Column("bound", "nearest limit", left=True),
         Column("flops_efficiency", "of peak FLOP/s", lambda value: f"{value:.1%}"),
     ]
-    return Section("first", title, lead, content=[Table(Sheet("To look at first", _told(columns, rows), rows))])
+    return Document(title, content=[Table("To look at first", _told(columns, rows), rows)], lead=lead, name="first")
 
 
 def _told(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> list[Column]:
@@ -186,21 +186,21 @@ def _told(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> list[Col
     return [column for column in columns if any(row[column.key] is not None for row in rows)]
 
 
-def _kernels(kernels: KernelReport, page: Page) -> Section:
-    tables = [Table(s, sortable=True, filterable=True) for s in page.sheets if s.title.startswith("Kernels")]
-    return Section("kernels", all_of(len(kernels.kernels), "kernel"), content=tables, notes=list(page.notes))
+def _kernels(kernels: KernelReport, page: Document) -> Document:
+    tables = [table for table in page.tables if table.title.startswith("Kernels")]
+    return Document(all_of(len(kernels.kernels), "kernel"), content=tables, notes=page.notes, name="kernels")
 
 
-def _counters(page: Page) -> Section | None:
-    tables = [Table(s) for s in page.sheets if s.title.startswith("Counters of")]
-    return Section("counters", "What the counters say", content=tables) if tables else None
+def _counters(page: Document) -> Document | None:
+    tables = [table for table in page.tables if table.title.startswith("Counters of")]
+    return Document("What the counters say", content=tables, name="counters") if tables else None
 
 
-def _configuration(kernels: KernelReport, page: Page) -> Section:
+def _configuration(kernels: KernelReport, page: Document) -> Document:
     facts = [fact for fact in page.facts if fact[0] != "run"]
-    content: list[Figure | Table | str] = []
+    content: list[Chart | Table | str] = []
     if kernels.configuration:
         rows = [{"name": name.replace("_", " "), "value": value} for name, value in kernels.configuration.items()]
         columns = [Column("name", "setting", left=True), Column("value", "value", left=True)]
-        content.append(Table(Sheet("What the file's name says", columns, rows)))
-    return Section("run", "The run", facts=[("file", short(kernels.path)), *facts], content=content)
+        content.append(Table("What the file's name says", columns, rows))
+    return Document("The run", [("file", short(kernels.path)), *facts], content, name="run")

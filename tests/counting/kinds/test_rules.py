@@ -6,6 +6,8 @@ counting/kinds/normalisations.py, counting/kinds/pooling.py, counting/kinds/prod
 
 from __future__ import annotations
 
+import re
+from math import prod
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -15,7 +17,7 @@ from hypothesis import given
 from paleo_lite.counting import INPUT, KINDS, MATRIX_KINDS, PASSES, Layer, count
 from paleo_lite.counting.work import COLUMNS
 from paleo_lite.errors import CountFailed
-from strategies import any_layer
+from strategies import any_layer, layer_of_kind
 from strategies import behind_a_layer as layer
 
 
@@ -79,6 +81,37 @@ BY_HAND = {
         layer("add", [(1, 4), (3, 4)], (3, 4)),
         {"forward": (12, 4 * 16, 4 * 12), "backward_data": (12, 4 * 12, 4 * 4)},
     ),
+    # the gradient of a sum is passed on; of a product it needs the other factor, of a function its operand
+    "sum": (layer("add", [(1, 6), (1, 6)], (1, 6)), {"forward": (6, 48, 24), "backward_data": (0, 0, 0)}),
+    "product": (layer("mul", [(1, 6), (1, 6)], (1, 6)), {"forward": (6, 48, 24), "backward_data": (6, 48, 24)}),
+    "product with a number": (layer("mul", [(1, 6)], (1, 6)), {"forward": (6, 24, 24), "backward_data": (6, 24, 24)}),
+    "exponential": (layer("exp", [(1, 6)], (1, 6)), {"forward": (6, 24, 24), "backward_data": (6, 48, 24)}),
+    # a bias that is a parameter beside two factors that are not (torch.baddbmm)
+    "product with a bias": (
+        layer("matmul", [(1, 5, 16), (1, 16, 8)], (1, 5, 8), [(8,)], inner=16, bias=True),
+        {
+            "forward": (2 * 640 + 40, 4 * (80 + 128 + 8), 4 * 40),
+            "backward_data": (2 * 640, 4 * (40 + 128), 4 * 80),
+            "backward_weight": (40, 4 * 40, 4 * 8),
+        },
+    ),
+    "layer norm": (
+        layer("layer_norm", [(1, 2, 8)], (1, 2, 8), [(8,), (8,)]),
+        {
+            "forward": (7 * 16, 4 * (16 + 16), 4 * 16),
+            "backward_data": (10 * 16, 4 * (16 + 16 + 16), 4 * 16),
+            "backward_weight": (5 * 16, 4 * (16 + 16), 4 * 16),
+        },
+    ),
+    # w = g v / |v|: its gradient dw and v are read for both, dv = g / |v| (dw - v (v dw) / |v|^2), dg = (v dw) / |v|
+    "weight norm": (
+        layer("weight_norm", [], (4, 3), [(4, 1), (4, 3)]),
+        {"forward": (3 * 12, 4 * (4 + 12), 4 * 12), "backward_weight": (6 * 12, 4 * (12 + 12), 4 * (4 + 12))},
+    ),
+    "local response norm": (
+        layer("local_response_norm", [(1, 8, 2, 2)], (1, 8, 2, 2), size=5),
+        {"forward": (10 * 32, 4 * 32, 4 * 32), "backward_data": (20 * 32, 4 * 3 * 32, 4 * 32)},
+    ),
     "max pool": (
         layer("max_pool", [(1, 2, 4, 4)], (1, 2, 2, 2), kernel=[2, 2]),
         {"inference": (3 * 8, 4 * 32, 4 * 8), "forward": (3 * 8, 4 * 32 + 8 * 8, 4 * 8)},
@@ -99,6 +132,30 @@ BY_HAND = {
     "view": (layer("view", [(1, 6)], (6, 1)), {"forward": (0, 0, 0), "backward_data": (0, 0, 0)}),
     "expanded view": (layer("view", [(1, 6)], (5, 6)), {"forward": (0, 0, 0), "backward_data": (30, 120, 24)}),
     "slice": (layer("slice", [(1, 6)], (1, 2)), {"forward": (0, 0, 0), "backward_data": (0, 8, 24)}),
+    # parameters go the way of tensors: of 5 x 6 a part, 2 x 6
+    "slice of a parameter": (
+        layer("slice", [], (2, 6), [(5, 6)]),
+        {"forward": (0, 0, 0), "backward_weight": (0, 4 * 12, 4 * 30)},
+    ),
+    "expanded parameter": (
+        layer("view", [], (5, 6), [(1, 6)]),
+        {"forward": (0, 0, 0), "backward_weight": (30, 4 * 30, 4 * 6)},
+    ),
+    "sum of a parameter": (
+        layer("reduce", [], (5,), [(5, 6)]),
+        {"forward": (30, 4 * 30, 4 * 5), "backward_weight": (30, 4 * 5, 4 * 30)},
+    ),
+    "copy of a parameter": (
+        layer("copy", [], (5, 6), [(5, 6)]),
+        {"forward": (0, 4 * 30, 4 * 30), "backward_weight": (0, 4 * 30, 4 * 30)},
+    ),
+    "chosen rows of a parameter": (  # read and added up at places of 8 bytes, in a gradient that is zero elsewhere
+        layer("gather", [], (2, 6), [(5, 6)]),
+        {
+            "forward": (0, 4 * 12 + 8 * 12, 4 * 12),
+            "backward_weight": (12, 4 * 24 + 8 * 12, 4 * (30 + 12)),
+        },
+    ),
     "assignment": (
         layer("assign", [(1, 6), (1, 2)], (1, 2)),
         {"forward": (0, 8, 8), "backward_data": (0, 0, 8)},
@@ -124,6 +181,16 @@ def test_counts_by_hand(name):
     for phase, (flops, read, written) in expected.items():
         found = figures(layers, phase)
         assert (found["flops"], found["bytes_read"], found["bytes_written"]) == (flops, read, written), phase
+
+
+DOCS = (Path(__file__).parents[3] / "docs" / "counting.md").read_text(encoding="utf-8")
+
+# kind: FLOPs per element, forward and backward, of the rows such as "| 1 | 3 | `pow`, `reciprocal` |"
+PER_ELEMENT = {
+    kind: [int(forward), int(backward)]
+    for forward, backward, kinds in re.findall(r"^\| (\d+) \| (\d+) \| (.*) \|$", DOCS, re.MULTILINE)
+    for kind in re.findall(r"`(\w+)`", kinds)
+}
 
 
 def test_indices_and_masks_keep_their_size_in_any_precision():
@@ -226,8 +293,21 @@ def _widened(layers, channels):
 
 
 def test_every_kind_is_in_the_docs():
-    text = (Path(__file__).parents[3] / "docs" / "counting.md").read_text(encoding="utf-8")
-    assert [kind for kind in KINDS if f"`{kind}`" not in text] == []
+    assert [kind for kind in KINDS if f"`{kind}`" not in DOCS] == []
+
+
+@pytest.mark.parametrize("kind", PER_ELEMENT)
+def test_kinds_per_element_cost_what_the_docs_say(kind):
+    layers = layer_of_kind(kind)
+    found = [figures(layers, phase)["flops"] / prod(layers[-1].outputs[0]) for phase in ("forward", "backward_data")]
+    assert found == PER_ELEMENT[kind]
+
+
+def test_the_docs_say_it_of_every_kind_per_element():
+    from paleo_lite.counting.kinds.elementwise import KINDS as ELEMENTWISE
+
+    of_their_own = {"softmax", "log_softmax", "dropout", "reduce"}
+    assert PER_ELEMENT.keys() == {kind.name for kind in ELEMENTWISE} - of_their_own
 
 
 def test_the_kinds_of_matrix_work():

@@ -17,6 +17,7 @@ import paleo_lite as pl
 from paleo_lite.calibration.calibrate import calibrate
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.validate import Point
+from paleo_lite.distributed.step import ScaleRow
 from paleo_lite.errors import BadValue
 from paleo_lite.hardware import find_device
 from paleo_lite.report.charts.accuracy import BARS_AT_MOST, Pair, accuracy_chart
@@ -24,8 +25,7 @@ from paleo_lite.report.charts.pairs import fitted_pairs, network_pairs
 from paleo_lite.report.charts.pareto import pareto_chart
 from paleo_lite.report.charts.render import POINTS_AT_MOST, decades, render
 from paleo_lite.report.charts.scaling import scale_chart, scaling_chart
-from paleo_lite.scaling.rows import ScaleRow
-from paleo_lite.scaling.sweeps.best import Best
+from paleo_lite.sweeps.best import Best
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,7 @@ def test_scaling_curves_are_the_rows():
 
 def test_several_collectives_are_several_curves():
     rows = [
-        ScaleRow(n, 32 * n, 0.4, 0.1, 0.1, 0.0, 0.5, 64.0 * n, float(n), 1.0, strategy="data", collective=each)
+        ScaleRow(0.4, 0.1, 0.1, workers=n, batch_size=32 * n, alone_per_s=64.0, collective=each)
         for n in (2, 4) for each in ("ring", "tree")
     ]  # fmt: skip
     drawn = data(scaling_chart(rows, "title"), "series")

@@ -1,6 +1,6 @@
 """Reports as files: complete, escaped, bounded, and with the numbers of the prediction or profile.
 
-Tests: report/page/alternatives.py, report/page/document.py, report/page/html.py, report/page/pictures.py,
+Tests: report/page/alternatives.py, report/page/html.py, report/page/pictures.py,
 report/page/prediction.py, report/page/profile.py, report/page/sections.py, report/page/text.py.
 """
 
@@ -15,16 +15,17 @@ import pytest
 
 pytest.importorskip("altair")
 
+
 import paleo_lite as pl
 from measured import DATA
+from paleo_lite.calibration.alternatives import Alternative, Alternatives
 from paleo_lite.counting import PHASES
 from paleo_lite.files import shipped
-from paleo_lite.report.page.alternatives import Alternative, Alternatives, help_content
-from paleo_lite.report.page.document import ROWS_AT_MOST, Made, Table
-from paleo_lite.report.page.html import cells, foot
+from paleo_lite.report.document import Column, Document, Made, Table
+from paleo_lite.report.page.alternatives import help_content
+from paleo_lite.report.page.html import ROWS_AT_MOST, cells, foot, to_html
 from paleo_lite.report.page.prediction import prediction_report
 from paleo_lite.report.page.text import LETTERS_AT_MOST, printable, short
-from paleo_lite.report.sheet import Column, Sheet
 from paleo_lite.units import format_si
 
 pytestmark = pytest.mark.slow
@@ -127,7 +128,7 @@ def test_numbers_are_those_of_the_prediction(page, prediction):
     for row in prediction.rows():
         assert format_si(row["time_s"], "s") in html.unescape(named[row["name"]])
     table = pl.scale("resnet18", gpu="v100-sxm2", precision="fp16", batch_size=32, workers="1,2,4", link="nvlink2-x6",
-                     options=pl_options())  # fmt: skip
+                     training=pl_options())  # fmt: skip
     assert f"{table[-1].speedup:.4g} ×" in text
 
 
@@ -196,7 +197,7 @@ def test_rows_that_are_not_shown_are_added_up():
     rows = [{"name": f"l{index}", "time_s": 0.5, "share": 1 / 3000, "bound": "memory"} for index in range(3000)]
     columns = [Column("name", "layer", left=True), Column("time_s", "time"), Column("share", "share"),
                Column("bound", "bound by", left=True)]  # fmt: skip
-    table = Table(Sheet("t", columns, rows, [{"name": "total", "time_s": 1500.0}]))
+    table = Table("t", columns, rows, [{"name": "total", "time_s": 1500.0}])
     assert len(list(cells(table))) == ROWS_AT_MOST
     first, total = [[cell.text for cell in row] for row in foot(table)]
     assert first == ["1,000 further rows", "500.0", str(sum([1 / 3000] * 1000)), ""]
@@ -214,7 +215,7 @@ def test_every_phase_has_a_report(phase):
 
 def bounds_of(report):
     (section,) = [section for section in report.sections if section.name == "bounds"]
-    return section.content[0].sheet.rows
+    return section.content[0].rows
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,7 @@ def test_what_helps_is_ordered_by_gain():
     k80 = pl.predict("alexnet", gpu="h100-sxm", time_model="roofline")
     tried = [Alternative("batch", f"batch {size}", each) for size, each in other.items()]
     lead, content = help_content(base, Alternatives([*tried, Alternative("device", "H100", k80)]))
-    here, there = (table.sheet for table in content)
+    here, there = content
     assert [row["name"] for row in here.rows] == ["batch 64", "batch 2"]
     gain = other[64].throughput_per_s / base.throughput_per_s
     assert here.rows[0]["gain"] == pytest.approx(gain)
@@ -264,3 +265,11 @@ def test_real_profiles(write, tmp_path):
     # By SURFBoard's own batch durations: 777.2 GFLOP in 0.7568 s (8 nodes) of 4.29 TFLOP/s.
     assert share is not None and float(share.group(1)) == pytest.approx(100 * 777.2 / 0.7568 / 4290, abs=0.5)
     assert "No timeline: a pyprof profile without start times has no timeline" in text
+
+
+def test_any_document_is_a_page():
+    page = to_html(
+        Document("A <b>", [("peak", "4 TFLOP/s")], [Table("t", [Column("a", "a")], [{"a": 1}])], ["rounded"])
+    )
+    assert page.startswith("<!doctype html>") and "A &lt;b&gt;" in page
+    assert "4 TFLOP/s" in page and "rounded" in page and 'data-v="1"' in page and "Contents" not in page

@@ -1,0 +1,1 @@
+"""Floor 5: training on many devices: links, topologies, collectives, strategies."""

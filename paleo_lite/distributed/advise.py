@@ -1,0 +1,137 @@
+"""Advice: every strategy and collective tried for a number of devices, the best named, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..errors import BadValue
+from .collectives import COLLECTIVES
+from .cost import Budget
+from .job import Job, Settings
+from .scale import scale
+from .step import ScaleRow
+from .strategies import STRATEGIES
+from .topology import Topology
+
+NEAR = 0.02
+
+
+class Advice(msgspec.Struct, frozen=True):
+    """What was tried and what came of it.
+
+    Attributes
+    ----------
+    rows : list of ScaleRow
+        Per strategy the fastest collective; what fits first, fastest first.
+    why : str
+        A sentence on the first.
+    refused : dict of str to str
+        Strategies that are impossible here, and why.
+    """
+
+    rows: list[ScaleRow]
+    why: str
+    refused: dict[str, str]
+
+    @property
+    def best(self) -> ScaleRow | None:
+        """The fastest that fits; None where nothing does."""
+        return self.rows[0] if self.rows and self.rows[0].fits else None
+
+    @property
+    def runner_up(self) -> ScaleRow | None:
+        """The next that fits."""
+        return self.rows[1] if len(self.rows) > 1 and self.rows[1].fits else None
+
+
+def advise(
+    job: Job,
+    topology: Topology,
+    workers: int,
+    batch_size: int,
+    *,
+    scaling: str = "weak",
+    settings: Settings | None = None,
+    budget: Budget | None = None,
+    collectives: Sequence[str] = (),
+) -> Advice:
+    """Try all strategies and collectives on a number of devices.
+
+    Bounds are not plans, and butterfly mixing does not exchange everything: both are left out. Where two strategies are
+    within 2 % of each other the one listed earlier, which is the simpler one, comes first.
+
+    Parameters
+    ----------
+    job, topology, batch_size, scaling, budget
+        As for `scale`.
+    workers : int
+    settings : Settings, optional
+        Its collective, where it has one, is the only one tried.
+    collectives : sequence of str
+        The ones to try; without any all that apply.
+
+    Raises
+    ------
+    BadValue
+        If no strategy is possible.
+    """
+    settings = settings or Settings()
+    asked = [settings.collective] if settings.collective else list(collectives)
+    found: list[ScaleRow] = []
+    refused: dict[str, str] = {}
+    for name, strategy in STRATEGIES.items():
+        if strategy.is_bound:
+            continue
+        known = strategy.collectives
+        tried = [each for each in (asked or known) if each in known or each not in COLLECTIVES] if known else [None]
+        if not tried:
+            refused[name] = f"does not exchange by {', '.join(asked)}"
+        rows: list[ScaleRow] = []
+        for collective in tried if workers > 1 else [None]:
+            one = msgspec.structs.replace(settings, collective=collective)
+            try:
+                rows += scale(
+                    job, topology, [workers], batch_size, scaling=scaling, strategy=name, settings=one, budget=budget
+                )
+            except BadValue as error:
+                refused[name] = str(error)
+                break
+        if rows:
+            found.append(min(rows, key=lambda row: row.time_s))
+    if not found:
+        raise BadValue("no strategy is possible: " + "; ".join(dict.fromkeys(refused.values())))
+    found = _ranked(found)
+    return Advice(found, _why(found, job), refused)
+
+
+def _ranked(rows: list[ScaleRow]) -> list[ScaleRow]:
+    """What fits first, then by throughput; of those within 2 % of the fastest the simplest first."""
+    ordered = sorted(rows, key=lambda row: (not row.fits, -row.throughput_per_s))
+    first = ordered[0]
+    places = {name: place for place, name in enumerate(STRATEGIES)}
+    near = [row for row in ordered if row.fits == first.fits and row.time_s <= first.time_s * (1 + NEAR)]
+    near.sort(key=lambda row: places[row.strategy])
+    return near + [row for row in ordered if row not in near]
+
+
+def _why(rows: list[ScaleRow], job: Job) -> str:
+    best = rows[0]
+    if not best.fits:
+        return (
+            f"no strategy fits into the memory of {job.machine.device.name}: "
+            "use smaller batches, checkpointing or more devices"
+        )
+    named = best.strategy + (f" with {best.collective}" if best.collective else "")
+    because = f"{best.exposed_s / best.time_s:.0%} of the step waits for exchanges"
+    losers = [row.strategy for row in rows if row.fits is False]
+    if losers:
+        because += f"; {', '.join(losers)} would not fit"
+    if len(rows) == 1 or not rows[1].fits:
+        return f"{named}: {because}"
+    second = rows[1]
+    gap = second.time_s / best.time_s - 1
+    if gap <= 0:
+        return f"{named}: {because}; {second.strategy} is at most {-gap:.1%} faster, and less simple"
+    return f"{named}: {because}; {second.strategy} takes {gap:.1%} longer, limited by {second.limited_by}"

@@ -1,0 +1,161 @@
+"""`Job`: what is to be trained, on what, how; and the step of one device that every strategy starts from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from ..errors import BadValue
+from ..hardware import Machine
+from ..timing import TimeModel, Workload, predict
+from ..timing.memory import Memory, memory_of
+from ..timing.predict import RECOMPUTE
+from ..units import element_bytes
+from .overlap import BUCKET_BYTES, Buckets, make_buckets
+from .step import DeviceStep
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+
+Made = TypeVar("Made")
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """How several devices train together.
+
+    Attributes
+    ----------
+    collective : str or None
+        One of `collectives.COLLECTIVES`; None takes the fastest.
+    gradient_precision : str or None
+        In which gradients are exchanged; None: as they are computed.
+    overlap : bool
+        Whether gradients are exchanged while the backward pass goes on.
+    bucket_bytes : float
+        At which a bucket of gradients is full.
+    micro_batches : int or None
+        For pipelines; None takes at least four per stage, where the batch has as many.
+    slowdown : float
+        By what share computing takes longer as soon as several devices work: a board's power limit, a host they share.
+    interference : float
+        By what share of the time of a hidden exchange the computation that hides it takes longer.
+    """
+
+    collective: str | None = None
+    gradient_precision: str | None = None
+    overlap: bool = True
+    bucket_bytes: float = BUCKET_BYTES
+    micro_batches: int | None = None
+    slowdown: float = 0.0
+    interference: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.gradient_precision is not None:
+            element_bytes(self.gradient_precision)
+        if not self.bucket_bytes > 0:
+            raise BadValue(f"a bucket must hold more than 0 bytes, not {self.bucket_bytes:g}")
+        if self.micro_batches is not None and self.micro_batches < 1:
+            raise BadValue(f"micro-batches must be 1 or more, not {self.micro_batches}")
+        if not (0 <= self.slowdown < math.inf and 0 <= self.interference < math.inf):
+            raise BadValue("slowdown and interference must be shares of 0 or more")
+
+
+class Job:
+    """A workload to be trained on machines of one kind.
+
+    Parameters
+    ----------
+    workload : Workload
+        In the phase ``training``; every strategy sets the batch of one device.
+    machine : Machine
+    model : TimeModel
+    computing : float
+        What one device really takes, over what the model says: known of platforms that were measured.
+    """
+
+    def __init__(self, workload: Workload, machine: Machine, model: TimeModel, computing: float = 1.0) -> None:
+        self.workload, self.machine, self.model, self.computing = workload, machine, model, computing
+        self._steps: dict[Any, DeviceStep] = {}
+        self._made: dict[tuple[Any, ...], Any] = {}
+
+    @property
+    def element_bytes(self) -> int:
+        """Of an activation."""
+        return element_bytes(self.workload.precision)
+
+    def once(self, make: Callable[..., Made], *key: Any) -> Made:
+        """What a function makes of this job and further arguments; asked again, it is not made again."""
+        asked = (make, *key)
+        if asked not in self._made:
+            self._made[asked] = make(self, *key)
+        made: Made = self._made[asked]
+        return made
+
+    def buckets(self, gradients: Floats, settings: Settings) -> Buckets:
+        """The messages that gradients are exchanged in beside the backward pass."""
+        return make_buckets(gradients, settings.bucket_bytes, None if settings.overlap else settings.bucket_bytes)
+
+    def at(self, batch_size: Any) -> DeviceStep:
+        """The step of one device at a batch size; computed once."""
+        if batch_size not in self._steps:
+            self._steps[batch_size] = self._step(self.workload.but(batch_size=batch_size))
+        return self._steps[batch_size]
+
+    def _step(self, workload: Workload) -> DeviceStep:
+        prediction = predict(workload, self.machine, self.model)
+        terms = prediction.terms
+        forward = terms.of("forward")
+        step = DeviceStep.of(
+            forward + terms.overhead_s * (forward / forward.sum() if forward.sum() else 1 / len(forward)),
+            terms.of("backward_data", "backward_weight", RECOMPUTE),
+            float(terms.of("update").sum()),
+            memory_bytes=self.memory_bytes(workload.batch_size, 0, 1),
+            interval=prediction.interval,
+            model_notes=prediction.notes,
+            micro_batches=workload.options.accumulation,
+        )
+        return step.stretched(self.computing)
+
+    def memory(self, batch_size: int, zero_stage: int = 0, shards: int = 1) -> Memory:
+        """Memory of one device, with what ZeRO shares out."""
+        return self.once(_memory, batch_size, zero_stage, shards)
+
+    def memory_bytes(self, batch_size: Any, zero_stage: int, shards: int) -> float | None:
+        """All of it."""
+        return float(self.memory(batch_size, zero_stage, shards).total_bytes)
+
+    def part_memory(self, batch_size: int, first: int, last: int) -> float:
+        """Bytes on a device that holds layers `first` to `last` - 1 alone, one batch of them in flight.
+
+        Its share of parameters and of the activations of all layers decides.
+        """
+        work = self.workload.work
+        parameters, activations = (
+            float(shares(amounts)[first:last].sum()) for amounts in (work.parameters, work.activations_per_sample)
+        )
+        return self.memory(batch_size).of_share(parameters, activations)
+
+
+def _memory(job: Job, batch_size: int, zero_stage: int, shards: int) -> Memory:
+    return memory_of(job.workload.but(batch_size=batch_size), zero_stage=zero_stage, shards=shards)
+
+
+def gradient_bytes(workload: Workload, precision: str | None = None) -> Floats:
+    """Bytes of each layer's gradients as they are exchanged, shape (layers,); frozen layers have none."""
+    trained = [
+        0 if layer.attributes.get("frozen", False) else int(parameters)
+        for layer, parameters in zip(workload.layers, workload.work.parameters)
+    ]
+    return np.array(trained, dtype=np.float64) * element_bytes(precision or workload.precision)
+
+
+def shares(amounts: NDArray[np.int64]) -> Floats:
+    """Each layer's share of what all layers have together; none where that is nothing."""
+    return amounts / max(float(amounts.sum()), 1.0)

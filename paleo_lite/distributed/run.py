@@ -1,0 +1,202 @@
+"""From what a user asks to a `ScaleTable`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from ..errors import BadValue
+from ..hardware import Machine
+from ..ranges import parse_range
+from ..timing import TimeModel, Workload, describe
+from ..timing.memory import largest_batch, usable_bytes
+from .advise import advise as give_advice
+from .cost import Budget, make_budget
+from .job import Job, Settings
+from .links import link_rate
+from .platforms import find_platform
+from .scale import scale
+from .step import ScaleRow
+from .table import ScaleTable
+from .topology import Topology, flat, parse_topology
+
+BATCH = 32
+"""Samples per worker where none are given."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What was asked: see `paleo_lite.scale`."""
+
+    workers: int | str | Sequence[int] | None = None
+    link: str | None = None
+    topology: str | None = None
+    batch_size: int | None = None
+    scaling: str = "weak"
+    strategy: str = "data"
+    ppp_comm: float | None = None
+    images: float | str | None = None
+    epochs: float | None = None
+    price: float | str | None = None
+    cost_asked: bool = False
+    platform: str | None = None
+
+    def counts(self) -> list[int]:
+        """Numbers of workers; empty where none are given, which means all of the topology.
+
+        Raises
+        ------
+        BadValue
+            If they are below 1.
+        """
+        if self.workers is None:
+            return []
+        if isinstance(self.workers, str):
+            return parse_range(self.workers, "workers")
+        found = [self.workers] if isinstance(self.workers, int) else list(self.workers)
+        if not found or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in found):
+            raise BadValue(f"workers must be whole numbers of 1 or more, not {self.workers!r}")
+        return found
+
+    def samples(self, most: int) -> int:
+        """The batch size, or what stands for it; `most` workers."""
+        if self.batch_size is None:
+            return BATCH if self.scaling == "weak" else BATCH * most
+        if self.batch_size < 1:
+            raise BadValue(f"the batch size must be a whole number of 1 or more, not {self.batch_size!r}")
+        return self.batch_size
+
+    def machine(self, hardware_files: Sequence[Path] = ()) -> Topology:
+        """The machine that link or topology describe.
+
+        Raises
+        ------
+        BadValue
+            If both or, for several workers, neither is given, or there are more workers than the topology has.
+        """
+        counts = self.counts()
+        if sum(each is not None for each in (self.link, self.topology, self.platform)) > 1:
+            raise BadValue("give a link for all workers, a topology or a platform: one of them")
+        if self.platform is not None and self.ppp_comm is not None:
+            raise BadValue("a platform has measured links: leave --ppp-comm or --platform out")
+        if self.topology is not None or self.platform is not None:
+            machine = (
+                find_platform(self.platform).topology()
+                if self.platform is not None
+                else parse_topology(self.topology or "", ppp=self.ppp_comm, hardware_files=hardware_files)
+            )
+            if counts and max(counts) > machine.workers:
+                raise BadValue(f"{max(counts)} workers are more than the topology has, {machine.describe()}")
+            return machine
+        if not counts:
+            raise BadValue("how many workers? --workers 8, --workers 1,2,4,...,128, or all of a --topology")
+        if self.link is not None:
+            return flat(link_rate(self.link, self.ppp_comm), max(counts))
+        if max(counts) > 1:
+            raise BadValue(
+                "how are the workers linked? --link ethernet20, or --topology '2x k40m @ pcie3, 16 nodes @ infiniband'"
+            )
+        return Topology(None, 1, None, 1, None)
+
+
+def run(
+    request: Request,
+    topology: Topology,
+    workload: Workload,
+    machine: Machine,
+    model: TimeModel,
+    settings: Settings | None = None,
+    *,
+    advise: bool = False,
+) -> ScaleTable:
+    """Answer a request.
+
+    Raises
+    ------
+    BadValue
+        If the topology is of another device, or advice is asked for several numbers of workers.
+    """
+    if topology.device is not None and topology.device != machine.device.id:
+        raise BadValue(f"the topology is of {topology.device}, not of {machine.device.id}: name one of them")
+    budget = make_budget(machine.device, request.images, request.epochs, request.price, cost_asked=request.cost_asked)
+    platform = find_platform(request.platform) if request.platform is not None else None
+    if platform is not None:
+        settings = platform.settings(settings or Settings())
+    computing = 1.0 if platform is None else platform.computing
+    job = Job(workload, machine, model, computing)
+    counts = request.counts() or [topology.workers]
+    samples = request.samples(max(counts))
+    rows, why, refused = [], "", {}
+    if advise:
+        if len(counts) != 1:
+            raise BadValue(
+                f"advice is for one number of workers, not for {len(counts)}: use --workers {counts[-1]}, for example"
+            )
+        advice = give_advice(
+            job, topology, counts[0], samples, scaling=request.scaling, settings=settings, budget=budget
+        )
+        rows, why, refused = advice.rows, advice.why, advice.refused
+    else:
+        rows = scale(
+            job, topology, counts, samples, scaling=request.scaling, strategy=request.strategy, settings=settings,
+            budget=budget,
+        )  # fmt: skip
+    used = topology.with_workers(max(counts))
+    return _table(request, used, job, rows, budget, samples, why, refused)
+
+
+def _table(
+    request: Request,
+    machine: Topology,
+    job: Job,
+    rows: list[ScaleRow],
+    budget: Budget,
+    samples: int,
+    why: str,
+    refused: dict[str, str],
+) -> ScaleTable:
+    links = [
+        link
+        for link, used in ((machine.inside, machine.devices_per_node > 1), (machine.between, machine.nodes > 1))
+        if link is not None and used
+    ]
+    device, notes = job.machine.device, list(job.workload.network.notes)
+    if budget.images is not None and budget.price_usd_per_h is None:
+        notes.append(
+            f"no price of {device.name} is on record, so the cost is unknown: give --price, such as '0.90 USD/h'"
+        )
+    if request.platform is not None:
+        notes.append(f"fitted: {find_platform(request.platform).describe()}")
+    notes += _too_large(job, rows)
+    alone = job.at(samples)
+    return ScaleTable(
+        network=job.workload.network.name,
+        gpu=device.id,
+        gpu_name=device.name,
+        precision=job.workload.precision,
+        scaling=request.scaling,
+        batch_size=samples,
+        topology=machine.describe(),
+        links=tuple(link.describe() for link in links),
+        model=describe(job.model),
+        memory_bytes=device.memory_bytes,
+        rows=rows,
+        images=budget.images,
+        epochs=None if budget.images is None else budget.epochs,
+        price_usd_per_h=budget.price_usd_per_h if budget.images is not None else None,
+        why=why,
+        refused=refused,
+        notes=tuple(dict.fromkeys([*notes, *alone.model_notes])),
+    )
+
+
+def _too_large(job: Job, rows: list[ScaleRow]) -> list[str]:
+    """What would fit, where data parallelism does not."""
+    refused = [row for row in rows if row.fits is False and row.strategy == "data"]
+    if not refused:
+        return []
+    largest = largest_batch(job.workload, memory_bytes=usable_bytes(job.machine.device))
+    each = max(row.batch_size // row.workers for row in refused)
+    would = "not even one sample would" if largest is None else f"the largest batch that does is {largest}"
+    return [f"a batch of {each} per worker does not fit into {job.machine.device.name}: {would}"]

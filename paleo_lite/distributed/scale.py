@@ -1,0 +1,148 @@
+"""From a job and numbers of workers to rows: what a step takes, how it compares with one worker, what limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ..errors import BadValue
+from ..timing.memory import usable_bytes
+from .cost import Budget, priced
+from .job import Job, Settings
+from .step import ScaleRow, Step
+from .strategies import find_strategy
+from .topology import Topology
+
+SCALINGS = {
+    "weak": "the batch per worker stays",
+    "strong": "the batch of all workers together stays",
+}
+NEARLY = 0.02
+"""Losses below this share of a step are not worth a name."""
+
+
+def scale(
+    job: Job,
+    topology: Topology,
+    workers: Sequence[int],
+    batch_size: int,
+    *,
+    scaling: str = "weak",
+    strategy: str = "data",
+    settings: Settings | None = None,
+    budget: Budget | None = None,
+) -> list[ScaleRow]:
+    """Predict training on several numbers of workers.
+
+    Parameters
+    ----------
+    job : Job
+    topology : Topology
+        The machine; of it as many devices as there are workers are used, nodes filled first.
+    workers : sequence of int
+    batch_size : int
+        Samples per worker for weak scaling, of all workers together for strong scaling.
+    scaling : {"weak", "strong"}
+    strategy : str
+        One of `strategies.STRATEGIES`.
+    settings : Settings, optional
+    budget : Budget, optional
+        Images, epochs and price for hours and cost.
+
+    Returns
+    -------
+    list of ScaleRow
+        One for each number of workers, in their order.
+
+    Raises
+    ------
+    UnknownName
+        If scaling, strategy or collective are unknown.
+    BadValue
+        If workers are below 1, do not divide the batch or the nodes, or are more than the batch has samples.
+    """
+    settings, budget = settings or Settings(), budget or Budget()
+    if scaling not in SCALINGS:
+        raise BadValue(f"scaling must be weak or strong, not {scaling!r}")
+    if not workers:
+        raise BadValue("at least one number of workers is needed")
+    for number in workers:
+        if number < 1:
+            raise BadValue(f"workers must be whole numbers of 1 or more, not {number}")
+    alone = step_of(job, topology.with_workers(1), batch_size, strategy, settings)
+    rows = []
+    for number in workers:
+        machine = topology.with_workers(number)
+        total = batch_size * number if scaling == "weak" else batch_size
+        step = step_of(job, machine, total, strategy, settings) if number > 1 else alone
+        rows.append(_row(job, machine, total, step, batch_size / alone.time_s, strategy))
+    return priced(rows, budget)
+
+
+def step_of(job: Job, machine: Topology, batch_size: Any, strategy: str, settings: Settings) -> Step:
+    """A step by a strategy on all devices of a machine.
+
+    Parameters
+    ----------
+    job : Job
+    machine : Topology
+    batch_size : int, or ndarray where the strategy takes one
+        Of all devices together.
+    strategy : str
+    settings : Settings
+
+    Raises
+    ------
+    UnknownName
+        If strategy or collective are unknown.
+    BadValue
+        If the strategy cannot share this batch out on this machine.
+    """
+    run, workers = find_strategy(strategy).run, machine.workers
+    if np.any(batch_size < workers):
+        raise BadValue(f"a batch of {batch_size} is smaller than {workers} workers: each needs a sample")
+    step = run(job, machine, batch_size, settings)
+    alone = job.at(batch_size // workers)
+    if alone.interval is None:
+        return step
+    # What is computed lies as far off as one device's step of its samples does; exchanges are taken as they are.
+    own_s = step.time_s - step.exposed_s
+    low, high = (step.exposed_s + own_s * end / alone.time_s for end in alone.interval)
+    return msgspec.structs.replace(step, interval=(low, high))
+
+
+def _row(job: Job, machine: Topology, total: int, step: Step, alone_per_s: float, strategy: str) -> ScaleRow:
+    fits = None if step.memory_bytes is None else step.memory_bytes <= usable_bytes(job.machine.device)
+    return ScaleRow(
+        **{name: getattr(step, name) for name in Step.__struct_fields__},
+        workers=machine.workers,
+        batch_size=total,
+        alone_per_s=alone_per_s,
+        limited_by=_limit(machine, step, total / alone_per_s / machine.workers, fits),
+        strategy=strategy,
+        fits=fits,
+    )
+
+
+def _limit(machine: Topology, step: Step, ideal_s: float, fits: bool | None) -> str:
+    """In words what most stands between a step and its ideal, the n-th part of one worker's time for the samples."""
+    if fits is False:
+        return "memory: it does not fit"
+    losses = dict(step.losses)
+    if step.exposed_s:
+        losses[f"communication over {_paced_by(machine)}"] = step.exposed_s
+    losses["small batches per worker"] = step.time_s - ideal_s - sum(losses.values())
+    worst = max(losses, key=lambda name: float(losses[name]))
+    return worst if losses[worst] > NEARLY * step.time_s else "compute"
+
+
+def _paced_by(machine: Topology) -> str:
+    links = [
+        link
+        for link, used in ((machine.between, machine.nodes > 1), (machine.inside, machine.devices_per_node > 1))
+        if link is not None and used
+    ]
+    return min(links, key=lambda link: link.bandwidth_bytes_per_s * link.ppp).name if links else "no link"

@@ -1,0 +1,165 @@
+"""`Step`: what a step of training on one or many devices consists of, by pass and by cause."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from .collectives import Seconds
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+COLUMNS = (
+    "workers", "batch_size", "compute_s", "communication_s", "exposed_s", "update_s", "time_s", "throughput_per_s",
+    "speedup", "efficiency", "memory_bytes", "cost",
+)  # fmt: skip
+"""The documented columns of a row, in their order; further ones stand behind them."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A step of training. Seconds are numbers, or arrays over batch sizes where a sweep asks for many at once.
+
+    Attributes
+    ----------
+    compute_s : float
+        Seconds of forward and backward pass (with what is recomputed and what workers of a pipeline wait for).
+    communication_s : float
+        Seconds of all exchanges, hidden or not.
+    exposed_s : float
+        The part of them that no computation hides.
+    update_s : float
+        Seconds that the optimizer takes.
+    memory_bytes : float or None
+        What the fullest device holds; None where it is not known.
+    collective : str
+        How gradients are exchanged.
+    losses : dict of str to float
+        What else than exchanges and the division of work makes the step longer, in words and seconds.
+    notes : tuple of str
+        What somebody who uses it should know.
+    interval : tuple of float or None
+        Seconds between which ``time_s`` lies with 90 %; None where the time model does not say.
+    """
+
+    compute_s: Any
+    communication_s: Any = 0.0
+    exposed_s: Any = 0.0
+    update_s: Any = 0.0
+    memory_bytes: float | None = None
+    collective: str = ""
+    losses: dict[str, Any] = {}
+    notes: tuple[str, ...] = ()
+    interval: tuple[Any, Any] | None = None
+
+    @property
+    def time_s(self) -> Any:
+        """Seconds of the step: ``compute_s + exposed_s + update_s``."""
+        return self.compute_s + self.exposed_s + self.update_s
+
+    @property
+    def hidden_s(self) -> Any:
+        """Seconds of communication behind computation."""
+        return self.communication_s - self.exposed_s
+
+
+class DeviceStep(Step, frozen=True, kw_only=True, eq=False):
+    """A step of one device, layer by layer: what every strategy starts from.
+
+    Attributes
+    ----------
+    forward_s, backward_s : ndarray, shape (layers,) or (layers, batch sizes)
+        What is computed again counts as backward; the overhead of a step lies with the forward pass. In a sweep a
+        layer stands for all whose gradients are exchanged together.
+    model_notes : tuple of str
+        What the prediction of the step says of itself.
+    micro_batches : int
+        Passes before the one update; only during the last one's backward pass are gradients exchanged.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    model_notes: tuple[str, ...] = ()
+    micro_batches: int = 1
+
+    @classmethod
+    def of(cls, forward_s: Floats, backward_s: Floats, update_s: Seconds, **known: Any) -> DeviceStep:
+        """A step from the seconds of its passes."""
+        compute_s = plain(forward_s.sum(axis=0) + backward_s.sum(axis=0))
+        return cls(compute_s=compute_s, update_s=update_s, forward_s=forward_s, backward_s=backward_s, **known)
+
+    def stretched(self, factor: float) -> DeviceStep:
+        """The same step, every pass of it taking so many times as long."""
+        ends = None if self.interval is None else (self.interval[0] * factor, self.interval[1] * factor)
+        passes = [seconds * factor for seconds in (self.forward_s, self.backward_s, self.update_s)]
+        return DeviceStep.of(*passes, **(self._known() | {"interval": ends}))
+
+    def until(self, layer: int) -> DeviceStep:
+        """The same step without the layers from this one on."""
+        return DeviceStep.of(self.forward_s[:layer], self.backward_s[:layer], self.update_s, **self._known())
+
+    def _known(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("memory_bytes", "interval", "model_notes", "micro_batches")}
+
+
+class ScaleRow(Step, frozen=True, kw_only=True):
+    """A step on some number of workers, beside that of one.
+
+    Attributes
+    ----------
+    workers : int
+        Devices that train together.
+    batch_size : int
+        Samples per step over all workers.
+    alone_per_s : float
+        Samples per second of one worker of the same kind (strong scaling: with the whole batch).
+    limited_by : str
+        What most stands between this row and a perfect speed-up.
+    strategy : str
+        How the work is shared out.
+    hours, cost : float or None
+        Hours and USD for the images and epochs that were asked for; None where none were, or no price is known.
+    fits : bool or None
+        Whether a device holds it; None where that is not known.
+    """
+
+    workers: int
+    batch_size: int
+    alone_per_s: float
+    limited_by: str = ""
+    strategy: str = "data"
+    hours: float | None = None
+    cost: float | None = None
+    fits: bool | None = None
+
+    @property
+    def throughput_per_s(self) -> float:
+        """Samples per second."""
+        return float(self.batch_size / self.time_s)
+
+    @property
+    def speedup(self) -> float:
+        """Throughput relative to one worker."""
+        return self.throughput_per_s / self.alone_per_s
+
+    @property
+    def efficiency(self) -> float:
+        """Speed-up over workers."""
+        return self.speedup / self.workers
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented JSON: `COLUMNS` first."""
+        row = {name: getattr(self, name) for name in COLUMNS}
+        row |= {name: getattr(self, name) for name in ("strategy", "collective", "limited_by", "hours", "fits")}
+        row["interval"] = None if self.interval is None else list(self.interval)
+        row["notes"] = list(self.notes)
+        return row
+
+
+def plain(seconds: Any) -> Any:
+    """A number where an array holds one, the array where it holds many."""
+    return seconds if np.ndim(seconds) else float(seconds)

@@ -1,0 +1,74 @@
+"""The strategies by name: how work is shared out among devices."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..errors import UnknownName
+from .data_parallel import Run, data, zero
+from .exchange import EXACT, HALVES
+from .model_parallel import hybrid, model_bound, pipelined, tensor
+
+
+class Strategy(NamedTuple):
+    """A way to share out work.
+
+    Attributes
+    ----------
+    run : callable
+        From a job, a topology, the batch size of all devices together and settings to a `Step`.
+    what : str
+        In a line.
+    collectives : tuple of str
+        What it may exchange by, where it leaves a choice.
+    divides_batch : bool
+        Whether every device has samples of its own.
+    over_batches : bool
+        Whether `run` takes an array of batch sizes.
+    zero_stage : int
+        What of the model's state is divided among the devices: `paleo_lite.timing.memory.shared_out`.
+    is_bound : bool
+        Whether it is a bound, not a plan.
+    """
+
+    run: Run
+    what: str
+    collectives: tuple[str, ...] = ()
+    divides_batch: bool = False
+    over_batches: bool = False
+    zero_stage: int = 0
+    is_bound: bool = False
+
+
+STRATEGIES = {
+    "data": Strategy(data, "the whole network on every device, gradients exchanged", EXACT, True, True),
+    "zero-1": Strategy(zero(1), "data, the optimizer's state divided", HALVES, True, True, 1),
+    "zero-2": Strategy(zero(2), "data, optimizer state and gradients divided", HALVES, True, True, 2),
+    "zero-3": Strategy(zero(3), "data, optimizer state, gradients and parameters divided", HALVES, True, False, 3),
+    "hybrid": Strategy(hybrid, "convolutions data parallel, fully connected layers divided", EXACT, True),
+    "tensor": Strategy(tensor, "pairs of matrix products divided by columns and rows", EXACT),
+    "pipeline-gpipe": Strategy(
+        pipelined("gpipe"), "a stage of layers per device, all micro-batches forward, then backward"
+    ),
+    "pipeline-1f1b": Strategy(pipelined("1f1b"), "a stage of layers per device, one forward, one backward"),
+    "model-lower": Strategy(
+        model_bound("lower"), "bound of model parallelism: branches side by side, nothing sent", is_bound=True
+    ),
+    "model-upper": Strategy(
+        model_bound("upper"), "bound of model parallelism: layer after layer, nothing sent", is_bound=True
+    ),
+}
+"""Strategies by name, the simpler first."""
+
+
+def find_strategy(name: str) -> Strategy:
+    """The strategy of a name.
+
+    Raises
+    ------
+    UnknownName
+        If there is none.
+    """
+    if name not in STRATEGIES:
+        raise UnknownName("strategy", name, STRATEGIES)
+    return STRATEGIES[name]

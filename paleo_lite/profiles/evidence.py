@@ -1,0 +1,129 @@
+"""What a profile itself tells of device, network and precision, to be held against what it is said to be.
+
+GPUs are named by Chrome traces (``deviceProperties``), Nsight Systems (``TARGET_INFO_GPU``) and the tables of nvprof
+and Nsight Compute; precision and generation stand in the names of kernels that libraries compile for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute
+
+from .detect import read_head
+from .sqlite_file import MAGIC, opened, tables_of
+from .table import Profile
+
+_PROPERTIES = re.compile(rb'"deviceProperties"\s*:\s*\[(.*?)\]', re.DOTALL)
+_NAMED = re.compile(rb'"name"\s*:\s*"([^"\\]{1,80})"')
+_IN_TABLE = re.compile(
+    rb'(?<![\w.])((?:NVIDIA |AMD )?(?:Tesla|GeForce|Quadro|TITAN|NVIDIA|Instinct|Radeon) [A-Z0-9][\w\- ]{1,40}?)'
+    rb'(?= \(\d+\)|[",\r\n])'
+)  # fmt: skip
+
+_PRECISIONS = (
+    ("fp64", re.compile(r"(?<![a-z])dgemm|_d\d{3,}gemm|<double|_f64f64_|d884", re.I)),
+    ("half", re.compile(r"(?<![a-z])hgemm|hmma|fp16|_h\d{3,}|[hs]884|s16816|::half|__half|bf16|bfloat", re.I)),
+    ("tf32", re.compile(r"tf32|s1688", re.I)),  # after those of half precision, which name it beside s1688
+    ("fp32", re.compile(r"sgemm|scudnn|ffma|_f32f32_f32f32_|<float", re.I)),
+)  # fmt: skip
+"""By the names of cuBLAS, cuDNN and CUTLASS kernels (dgemm, hgemm, sgemm; s884 and d884 are instruction shapes)."""
+
+FAMILY = {"fp64": "fp64", "fp32": "fp32", "tf32": "tf32", "fp16": "half", "bf16": "half"}
+"""Precisions by what kernels' names tell apart."""
+
+_GENERATIONS = (
+    (3.0, re.compile(r"(?<![a-z0-9])sm3[0-7](?!\d)")),
+    (5.0, re.compile(r"(?<![a-z])maxwell_")),
+    (7.0, re.compile(r"(?<![a-z])volta_|(?<![a-z0-9])sm70_")),
+    (7.5, re.compile(r"(?<![a-z])turing_|(?<![a-z0-9])sm75_")),
+    (8.0, re.compile(r"(?<![a-z])ampere_|(?<![a-z0-9])sm8\d_")),
+    (9.0, re.compile(r"(?<![a-z])hopper_|(?<![a-z0-9])sm90_")),
+)
+"""The least compute capability of a kernel, by the generation in its name."""
+
+KEPLER_ENDS = 5.0
+"""Libraries have kernels of Kepler (sm_3x) for Kepler alone; those of later generations run on successors, too."""
+
+_MATRIX = re.compile(r"gemm|cudnn|convolve|grad|mma", re.I)
+_MOSTLY = 0.9
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """What a profile tells.
+
+    Attributes
+    ----------
+    gpus : tuple of str
+        Names that the profiler wrote down, as it wrote them.
+    configuration : dict
+        What the file's name tells.
+    precision : str or None
+        The family (`FAMILY`) that nine tenths of the time of products whose names tell it ran in.
+    capability : tuple of (float, str) or None
+        The highest least capability, and the kernel that tells it.
+    kepler : str
+        A kernel of Kepler; empty if there is none.
+    """
+
+    gpus: tuple[str, ...]
+    configuration: Mapping[str, object]
+    precision: str | None
+    capability: tuple[float, str] | None
+    kepler: str = ""
+
+
+def evidence_of(profile: Profile) -> Evidence:
+    """Read what a profile tells.
+
+    Raises
+    ------
+    BadProfile
+        If it cannot be read.
+    """
+    seconds: dict[str, float] = {}
+    for batch in profile.batches(("category", "kernel", "duration_ns")):
+        kernels = pa.Table.from_batches([batch]).filter(pa.compute.field("category").cast(pa.string()) == "kernel")
+        sums = kernels.group_by("kernel").aggregate([("duration_ns", "sum")])
+        for name, duration_ns in zip(sums.column("kernel").to_pylist(), sums.column("duration_ns_sum").to_pylist()):
+            if name:
+                seconds[name] = seconds.get(name, 0.0) + (duration_ns or 0.0)
+    told = [(least, name) for name in seconds for least, pattern in _GENERATIONS if pattern.search(name)]
+    kepler = next((name for least, name in told if least < KEPLER_ENDS), "")
+    return Evidence(named_gpus(profile), profile.configuration, precision_of(seconds), max(told, default=None), kepler)
+
+
+def named_gpus(profile: Profile) -> tuple[str, ...]:
+    """The GPUs that the profiler wrote down, each once."""
+    head = read_head(profile.path)
+    if head.startswith(MAGIC):
+        with opened(profile.path) as connection:
+            if "name" not in tables_of(connection).get("TARGET_INFO_GPU", ()):
+                return ()
+            rows = connection.execute("SELECT DISTINCT name FROM TARGET_INFO_GPU LIMIT 64").fetchall()
+        return _once(str(name) for (name,) in rows if name)
+    if properties := _PROPERTIES.search(head):
+        return _once(name.decode(errors="replace") for name in _NAMED.findall(properties[1]))
+    return _once(name.decode(errors="replace") for name in _IN_TABLE.findall(head))
+
+
+def precision_of(seconds: Mapping[str, float]) -> str | None:
+    """What most products ran in, by the names of their kernels; None where the names do not tell or differ."""
+    by_precision: dict[str, float] = {}
+    for name, taken in seconds.items():
+        if _MATRIX.search(name):
+            told = next((precision for precision, pattern in _PRECISIONS if pattern.search(name)), None)
+            if told is not None:
+                by_precision[told] = by_precision.get(told, 0.0) + taken
+    if not by_precision:
+        return None
+    precision = max(by_precision, key=lambda name: by_precision[name])
+    return precision if by_precision[precision] >= _MOSTLY * sum(by_precision.values()) > 0 else None
+
+
+def _once(names: Iterable[str]) -> tuple[str, ...]:
+    shown = ("".join(letter if letter.isprintable() else "?" for letter in name) for name in names)
+    return tuple(dict.fromkeys(shown))

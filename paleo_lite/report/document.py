@@ -1,0 +1,253 @@
+"""`Document`: a result before it is anything to look at, and as Markdown and CSV.
+
+`paleo_lite.report.terminal` writes it for a terminal, `paleo_lite.report.page.html` as a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, Any
+
+import msgspec
+
+from ..errors import BadValue
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column.
+
+    Attributes
+    ----------
+    key : str
+        Where the value stands in a row; also its name in CSV.
+    title : str
+        Above the column.
+    show : callable
+        From value to text; None is always shown as ``-``.
+    left : bool
+        Text is set to the left, numbers to the right.
+    fold : bool
+        Long text goes on in the next line rather than making the column wider.
+    spare : int
+        Where the terminal is too narrow the columns with the highest go first; 0 stays.
+    bar : bool
+        A share of 1 that a terminal shows as a bar too, where there is room.
+    """
+
+    key: str
+    title: str
+    show: Callable[[Any], str] = str
+    left: bool = False
+    fold: bool = False
+    spare: int = 0
+    bar: bool = False
+
+    @property
+    def heading(self) -> str:
+        """The title on one line."""
+        return self.title.replace("\n", " ")
+
+    def text(self, row: dict[str, Any]) -> str:
+        """The cell of a row."""
+        value = row.get(self.key)
+        return "-" if value is None else self.show(value)
+
+
+class Table(msgspec.Struct, frozen=True):
+    """A table: title, columns, rows, rows of the foot.
+
+    Rows hold raw values; columns know how to show them. CSV takes the raw values. On a page with JavaScript a reader
+    can sort one that is `sortable` and search one that is `filterable`.
+    """
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[dict[str, Any]]
+    foot: Sequence[dict[str, Any]] = ()
+    sortable: bool = False
+    filterable: bool = False
+
+    def but(self, **changes: Any) -> Table:
+        """The same table with these fields."""
+        return msgspec.structs.replace(self, **changes)
+
+    def markdown(self) -> str:
+        """A Markdown table, with the title as a bold line."""
+        lines = [f"**{self.title}**", ""] if self.title else []
+        lines.append("| " + " | ".join(column.heading for column in self.columns) + " |")
+        lines.append("|" + "|".join(" :-- " if column.left else " --: " for column in self.columns) + "|")
+        for row in self.rows:
+            lines.append("| " + " | ".join(_escaped(column.text(row)) for column in self.columns) + " |")
+        for row in self.foot:
+            cells = (column.text(row) if column.key in row else "" for column in self.columns)
+            lines.append("| " + " | ".join(f"**{_escaped(cell)}**" if cell else "" for cell in cells) + " |")
+        return "\n".join(lines)
+
+    def _repr_markdown_(self) -> str:
+        """What a notebook shows."""
+        return self.markdown()
+
+    def write_csv(self, out: IO[str]) -> None:
+        """Raw values, one line per row; absent is empty."""
+        import csv
+
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow([column.key for column in self.columns])
+        for row in self.rows:
+            writer.writerow([_raw(row.get(column.key)) for column in self.columns])
+
+
+class Chart(msgspec.Struct, frozen=True):
+    """A chart, which pages show and text leaves out.
+
+    Attributes
+    ----------
+    chart : altair chart
+    caption : str
+        What it shows, which also stands for it where it cannot be seen.
+    tips : bool
+        Whether its marks say what they are.
+    known : sequence of str
+        How lines of the chart's subtitle begin that the page says elsewhere.
+    """
+
+    chart: Any
+    caption: str
+    tips: bool = True
+    known: Sequence[str] = ()
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """One of the figures that were asked for."""
+
+    name: str
+    value: str
+    detail: str = ""
+
+    @property
+    def text(self) -> str:
+        """Value and detail."""
+        return f"{self.value} ({self.detail})" if self.detail else self.value
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A file that went into a document: what it is, its name, and the SHA-256 of its content."""
+
+    what: str
+    name: str
+    sha256: str
+
+
+class Made(msgspec.Struct, frozen=True):
+    """How a document came about.
+
+    Attributes
+    ----------
+    command : str
+        The command line, quoted for a POSIX shell.
+    version, date : str
+    sources : sequence of Source
+    further : sequence of (what for, command)
+        Commands that tell more.
+    """
+
+    command: str
+    version: str
+    date: str
+    sources: Sequence[Source] = ()
+    further: Sequence[tuple[str, str]] = ()
+
+
+class Document(msgspec.Struct, frozen=True):
+    """What a result has to say.
+
+    Attributes
+    ----------
+    title : str
+    facts : sequence of (name, text)
+    content : sequence of Table, Chart or str
+        In order; a text is a remark in the place of something that there is not.
+    notes : iterable of str
+    data : Table, optional
+        What CSV gives; without it the first table.
+    lead : sequence of str
+        Paragraphs before all else.
+    commands : sequence of (what for, command)
+    question : str
+    answers : sequence of Answer
+        The figures that the question asks for.
+    sections : sequence of Document
+        Parts with a heading of their own, and a `name` that links point to.
+    name : str
+    made : Made, optional
+        How to get it again.
+    """
+
+    title: str
+    facts: Sequence[tuple[str, str]] = ()
+    content: Sequence[Table | Chart | str] = ()
+    notes: Iterable[str] = ()
+    data: Table | None = None
+    lead: Sequence[str] = ()
+    commands: Sequence[tuple[str, str]] = ()
+    question: str = ""
+    answers: Sequence[Answer] = ()
+    sections: Sequence[Document] = ()
+    name: str = ""
+    made: Made | None = None
+
+    @property
+    def tables(self) -> list[Table]:
+        """The tables of its content."""
+        return [part for part in self.content if isinstance(part, Table)]
+
+    def but(self, **changes: Any) -> Document:
+        """The same document with these fields."""
+        return msgspec.structs.replace(self, **changes)
+
+    def markdown(self, level: int = 1) -> str:
+        """The whole of it, sections under their headings; charts are left out."""
+        parts = [f"**{self.title}**" if level == 1 else f"{'#' * level} {self.title}"] if self.title else []
+        parts += [self.question] if self.question else []
+        parts += self.lead
+        facts = [f"- {answer.name}: {answer.text}" for answer in self.answers]
+        facts += [f"- {name}: {value}" for name, value in self.facts]
+        parts += ["\n".join(facts)] if facts else []
+        parts += [part.markdown() if isinstance(part, Table) else part
+                  for part in self.content if not isinstance(part, Chart)]  # fmt: skip
+        parts += [f"{purpose}:\n\n    {command}" for purpose, command in self.commands]
+        notes = [f"> {note}" for note in self.notes]
+        parts += ["\n".join(notes)] if notes else []
+        parts += [section.markdown(level + 1).rstrip("\n") for section in self.sections]
+        return "\n\n".join(parts) + "\n"
+
+    def _repr_markdown_(self) -> str:
+        """What a notebook shows."""
+        return self.markdown()
+
+    def write_csv(self, out: IO[str]) -> None:
+        """Its data; of a document without a table its facts."""
+        facts = [{"name": name, "value": value} for name, value in self.facts]
+        plain = Table("", [Column("name", "name"), Column("value", "value")], facts)
+        (self.data or next(iter(self.tables), plain)).write_csv(out)
+
+
+def drawn(
+    caption: str, draw: Callable[[], Any], tips: bool = True, known: Sequence[str] = (), otherwise: str = ""
+) -> Chart | str:
+    """A chart; or, where a result has nothing to draw, `otherwise` or the chart's own sentence why."""
+    try:
+        return Chart(draw(), caption, tips, known)
+    except BadValue as error:
+        return otherwise or f"No picture: {error}."
+
+
+def _raw(value: Any) -> Any:
+    """A value for CSV; before Python 3.11 the csv module refuses NUL, which a foreign name may hold."""
+    if isinstance(value, (list, tuple)):
+        return "x".join(map(str, value))
+    return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")

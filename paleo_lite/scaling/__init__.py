@@ -1,1 +1,0 @@
-"""Floor 5: many devices, what feeds them, and whole design spaces."""

@@ -1,0 +1,292 @@
+"""The best rows of a sweep: by one column, or those that no other row beats in all of several (the Pareto front).
+
+The file is read batch by batch, and no more is kept than the rows that may still be among the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from ..errors import BadFile, BadValue
+from ..extras import need
+from .chunk import NUMBERS as _NUMBERS
+from .where import Mask, column_of, parse_where
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+LARGER_IS_BETTER = ("throughput_per_s", "efficiency", "scaling_efficiency", "speedup")
+"""Columns of which more is better in a Pareto front; of all others less is."""
+
+_BATCH_ROWS = 2**17
+FRONT_AT_MOST = 200_000
+
+
+class Best(msgspec.Struct, frozen=True):
+    """What was found.
+
+    Attributes
+    ----------
+    rows : list of dict
+        The best first; of a front in the order of its first column.
+    objective : str
+        What they are the best of, in words.
+    seen, fitting : int
+        Rows of the file, and how many of them are feasible and meet the condition.
+    columns : tuple of str
+        Which it is about: of a front its two or more.
+    sample : list of tuple of float
+        Their values in rows that fit, spread over the file: at most as many as were asked for.
+    """
+
+    rows: list[dict[str, Any]]
+    objective: str
+    seen: int
+    fitting: int
+    columns: tuple[str, ...] = ()
+    sample: list[tuple[float, ...]] = []
+
+
+def find_best(
+    path: Path,
+    *,
+    minimise: str | None = None,
+    maximise: str | None = None,
+    where: str | None = None,
+    pareto: Sequence[str] = (),
+    top: int = 10,
+    sample: int = 0,
+) -> Best:
+    """The best rows of a sweep's file.
+
+    Parameters
+    ----------
+    path : Path
+        ``.parquet`` or ``.csv``.
+    minimise, maximise : str, optional
+        A column of numbers.
+    where : str, optional
+        A condition, see `where.parse_where`. Rows with a reason (infeasible ones) are never among the best.
+    pareto : sequence of str
+        Columns whose front is wanted; of equal rows the first.
+    top : int
+        How many rows at most.
+    sample : int
+        How many of all rows that fit to keep the values of, for a chart.
+
+    Raises
+    ------
+    BadValue
+        If not exactly one of minimise, maximise and pareto is given, a column holds no numbers, is absent in every
+        fitting row, or no row fits.
+    UnknownName
+        If a column is not in the file.
+    BadFile
+        If the file cannot be read or is not a sweep.
+    """
+    need("pyarrow", "the rows of a sweep", "profiles")
+    if sum(map(bool, (minimise, maximise, pareto))) != 1:
+        raise BadValue("the best by what? Give one of --minimise, --maximise and --pareto, such as --minimise cost")
+    columns = _columns(path)
+    wanted = [column_of(name, list(columns)) for name in (pareto or [minimise or maximise or ""])]
+    for name in wanted:
+        if not columns[name]:
+            raise BadValue(f"{name} holds words: choose a column of numbers, such as time_s or cost")
+    mask = parse_where(where, columns)[0] if where is not None else None
+    larger = LARGER_IS_BETTER if pareto else tuple(wanted if maximise else ())
+    signs = [-1.0 if name in larger else 1.0 for name in wanted]
+    keeper = _Keeper(wanted, signs, top, bool(pareto))
+    sampler = _Sampler(wanted, sample)
+    seen = fitting = feasible = 0
+    for batch in _batches(path):
+        seen += batch.num_rows
+        chosen = batch.filter(batch.column("reason").is_null())
+        feasible += chosen.num_rows
+        if mask is not None:
+            chosen = chosen.filter(_true(mask, chosen))
+        fitting += chosen.num_rows
+        keeper.add(chosen)
+        sampler.add(chosen)
+    if not fitting:
+        what = "meets the condition" if feasible else "is feasible: their reasons say why"
+        raise BadValue(f"{path}: none of its {feasible if feasible else seen:,} rows {what}")
+    for name in wanted:
+        if name not in keeper.present:
+            raise BadValue(f"{path}: {name} is absent in every row that fits{_hint(name)}")
+    rows = keeper.table().slice(0, top).to_pylist()
+    if not rows:
+        raise BadValue(f"{path}: no row that fits has all of {', '.join(wanted)}")
+    word = "Pareto front of " + ", ".join(
+        f"{name} ({'high' if sign < 0 else 'low'})" for name, sign in zip(wanted, signs)
+    )
+    objective = word if pareto else f"{'highest' if maximise else 'lowest'} {wanted[0]}"
+    return Best(rows, objective, seen, fitting, tuple(wanted), sampler.values)
+
+
+def _hint(name: str) -> str:
+    """What would make a column present."""
+    hints = {
+        "cost": ": no price of these devices is on record; sweep with --price, such as '0.90 USD/h'",
+        "energy_j": ": no power of these devices is on record; sweep with --power, such as '300 W'",
+    }
+    return hints.get(name, "")
+
+
+def _true(mask: Mask, batch: Any) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.fill_null(mask(batch), False)
+
+
+class _Keeper:
+    """The rows that may still be among the best."""
+
+    def __init__(self, names: Sequence[str], signs: Sequence[float], top: int, front: bool) -> None:
+        self.names, self.signs, self.top, self.front = list(names), np.array(signs), top, front
+        self.kept: Any = None
+        self.present: set[str] = set()
+
+    def add(self, batch: Any) -> None:
+        """Take what is good enough of a batch; of equal rows the earlier stays."""
+        import pyarrow as pa
+
+        self.present |= {name for name in self.names if batch.column(name).null_count < batch.num_rows}
+        batch = batch.take(pa.array(self._choose(batch)))
+        table = pa.Table.from_batches([_plain(batch)])
+        self.kept = table if self.kept is None else pa.concat_tables([self.kept, table]).combine_chunks()
+        self.kept = self.kept.take(pa.array(self._choose(self.kept)))
+        if len(self.kept) > FRONT_AT_MOST:
+            raise BadValue(f"more than {FRONT_AT_MOST:,} rows are in the front: name fewer columns, or use --where")
+
+    def table(self) -> Any:
+        """All that is kept, the best first."""
+        return self.kept
+
+    def _choose(self, rows: Any) -> NDArray[np.int64]:
+        values = np.column_stack([_floats(rows.column(name)) for name in self.names])
+        whole = np.flatnonzero(~np.isnan(values).any(axis=1))
+        values = values[whole] * self.signs
+        chosen = pareto_front(values) if self.front else np.argsort(values[:, 0], kind="stable")[: self.top]
+        return np.asarray(whole[chosen], dtype=np.int64)
+
+
+class _Sampler:
+    """Every so many rows: every one until there are too many, then every second, fourth, ... of all."""
+
+    def __init__(self, names: Sequence[str], most: int) -> None:
+        self.names, self.most, self.step, self.seen = list(names), most, 1, 0
+        self.values: list[tuple[float, ...]] = []
+
+    def add(self, batch: Any) -> None:
+        """Take what is due of a batch; rows without a value of some column are not."""
+        if not self.most:
+            return
+        values = np.column_stack([_floats(batch.column(name)) for name in self.names])
+        values = values[~np.isnan(values).any(axis=1)]
+        self.values += map(tuple, values[-self.seen % self.step :: self.step].tolist())
+        self.seen += len(values)
+        while len(self.values) > self.most:
+            self.values = self.values[::2]
+            self.step *= 2
+
+
+def _floats(column: Any) -> Floats:
+    """Numbers of a column, NaN where absent."""
+    import pyarrow as pa
+
+    column = column.cast(pa.float64())
+    array = column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
+    return np.asarray(array, dtype=np.float64)
+
+
+def pareto_front(values: Floats) -> NDArray[np.int64]:
+    """Rows that no other row equals or beats in every column, in the order of the first column; little is better.
+
+    Parameters
+    ----------
+    values : ndarray, shape (rows, columns)
+
+    Returns
+    -------
+    ndarray of int
+        Of equal rows the first alone.
+    """
+    order = np.lexsort((np.arange(len(values)), *values.T[::-1]))  # by the columns in turn, then by place
+    if values.shape[1] == 1:
+        return np.asarray(order[:1], dtype=np.int64)
+    if values.shape[1] == 2:
+        second = values[order, 1]
+        before = np.concatenate([[np.inf], np.minimum.accumulate(second)[:-1]])
+        return np.asarray(order[second < before], dtype=np.int64)
+    kept: list[int] = []
+    front = np.empty((0, values.shape[1]))
+    for row in order.tolist():  # whatever beats a row comes before it
+        if not (front <= values[row]).all(axis=1).any():
+            kept.append(row)
+            front = values[kept]
+    return np.array(kept, dtype=np.int64)
+
+
+def _columns(path: Path) -> dict[str, bool]:
+    """The columns of a sweep's file, and whether each holds numbers."""
+    import pyarrow as pa
+
+    try:
+        for batch in _batches(path):
+            schema = batch.schema
+            break
+        else:
+            raise BadFile(f"{path}: it has no rows")
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read ({error.strerror or error})") from None
+    names = {field.name: not (pa.types.is_dictionary(field.type) or pa.types.is_string(field.type)) for field in schema}
+    missing = [name for name in ("network", "gpu", "time_s", "reason") if name not in names]
+    if missing:
+        raise BadFile(f"{path}: not the rows of a sweep: column {missing[0]!r} is missing")
+    return names
+
+
+def _batches(path: Path) -> Iterator[Any]:
+    import pyarrow as pa
+
+    try:
+        if path.suffix == ".csv":
+            from pyarrow import csv
+
+            words = ("network", "gpu", "precision", "phase", "scaling", "strategy", "link", "collective", "time_model",
+                     "calibration", "reason")  # fmt: skip
+            convert = csv.ConvertOptions(
+                column_types=dict.fromkeys(words, pa.string())
+                | dict.fromkeys(_NUMBERS, pa.float64())
+                | dict.fromkeys(("batch_size", "workers", "batch_size_per_worker"), pa.int64()),
+                strings_can_be_null=True, quoted_strings_can_be_null=False,
+            )  # fmt: skip
+            with csv.open_csv(path, convert_options=convert) as reader:
+                yield from reader
+            return
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(path, pre_buffer=False) as file:  # a buffer would grow with the file
+            yield from file.iter_batches(_BATCH_ROWS)
+    except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
+        raise BadFile(f"{path}: is not a table of a sweep ({str(error).splitlines()[0]})") from None
+
+
+def _plain(batch: Any) -> Any:
+    """Words in place of dictionaries, which differ from row group to row group."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays(
+        [
+            column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+            for column in batch.columns
+        ],
+        names=batch.schema.names,
+    )

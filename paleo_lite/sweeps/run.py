@@ -1,0 +1,271 @@
+"""Running a sweep: chunks beside each other in a folder, then one file.
+
+While it runs, ``NAME.partial`` holds a manifest and a Parquet file for every finished chunk, each written aside and
+renamed; what is interrupted goes on from there. At the end the chunks are written one after another into one file,
+which takes its name when it is whole. Memory is that of one chunk in each process, however many there are.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ..errors import BadFile, BadValue, PaleoError, SweepStopped
+from ..executor import run_tasks
+from ..extras import need
+from ..files import write_aside
+from .chunk import compute_chunk
+from .grid import Words
+from .inputs import ModelOf
+from .space import Chunk, Space
+
+FORMATS = (".parquet", ".csv")
+_MANIFEST = "manifest.json"
+_BYTES_AT_MOST = 2**26
+
+Progress = Callable[[int, int], None]
+"""Called with the chunks that are done and all of them."""
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a folder of chunks is part of."""
+
+    format: int
+    digest: str
+    rows: int
+    chunks: int
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """A finished sweep.
+
+    Attributes
+    ----------
+    path : Path
+    rows, feasible : int
+    chunks, resumed : int
+        Chunks, and how many of them an earlier run had left.
+    """
+
+    path: Path
+    rows: int
+    feasible: int
+    chunks: int
+    resumed: int
+
+
+def run_sweep(
+    space: Space,
+    output: Path,
+    model_of: ModelOf,
+    *,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Sweep:
+    """Predict every combination of a space into a file.
+
+    Parameters
+    ----------
+    space : Space
+    output : Path
+        ``.parquet`` or ``.csv``.
+    model_of : callable
+        A function of a module, as it travels between processes; see `inputs.ModelOf`.
+    jobs : int, optional
+        Processes, one per core without it.
+    scheduler : str, optional
+        Address of a Dask scheduler, whose workers have paleo-lite; they send chunks back and need no common files.
+    force : bool
+        Whether an output that exists is replaced.
+    progress : callable, optional
+
+    Raises
+    ------
+    BadValue
+        If the output exists or has another ending, or its folder of chunks belongs to another sweep.
+    SweepStopped
+        If it is interrupted or a file cannot be written: the chunks that are done are kept.
+    PaleoError
+        If the space is impossible.
+    MissingExtra
+        If pyarrow, or for a scheduler Dask, is not installed.
+    """
+    need("pyarrow", "a sweep's output", "profiles")
+    space.check()
+    if output.suffix not in FORMATS:
+        raise BadValue(f"{output}: a sweep is written as {' or '.join(FORMATS)}")
+    if output.exists() and not force:
+        raise BadValue(f"{output} already exists: choose another name, or --force to replace it")
+    folder = output.with_name(f"{output.name}.partial")
+    try:
+        _open(folder, space)
+        done = {index for index in range(space.chunk_count) if _file(folder, index).is_file()}
+        kept = len(done)
+        if progress:
+            progress(kept, space.chunk_count)
+        left = [chunk for chunk in space.chunks() if chunk.number not in done]
+        for chunk in _finished(space, left, folder, model_of, jobs, scheduler):
+            done.add(chunk.number)
+            if progress:
+                progress(len(done), space.chunk_count)
+        rows, feasible = _merge(folder, space, output)
+    except (OSError, KeyboardInterrupt) as error:
+        raise SweepStopped(_what_is_kept(error, folder, space)) from None
+    shutil.rmtree(folder)
+    return Sweep(output, rows, feasible, space.chunk_count, kept)
+
+
+def _what_is_kept(error: BaseException, folder: Path, space: Space) -> str:
+    done = len(list(folder.glob("chunk-*.parquet"))) if folder.is_dir() else 0
+    state = f"{done} of {space.chunk_count} chunks are kept in {folder}: the same command goes on from there"
+    if isinstance(error, KeyboardInterrupt):
+        return f"the sweep was interrupted; {state}"
+    assert isinstance(error, OSError)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"no room left to write {error.filename or folder} ({error.strerror}); {state} once there is room"
+    return f"the sweep cannot be written ({error}); {state}" if done else f"the sweep cannot be written: {error}"
+
+
+def _open(folder: Path, space: Space) -> None:
+    """Make the folder, or take up the one that is there if it is of the same sweep."""
+    manifest = Manifest(1, space.digest(), space.size, space.chunk_count)
+    path = folder / _MANIFEST
+    if not folder.exists():
+        folder.mkdir(parents=True)
+    if not path.exists():
+        if any(folder.iterdir()):
+            raise BadValue(f"{folder} is not the folder of a sweep: delete it or choose another name for the output")
+        write_aside(path, msgspec.json.format(msgspec.json.encode(manifest)))
+        return
+    if path.stat().st_size > _BYTES_AT_MOST:
+        raise BadFile(f"{path}: larger than any manifest of a sweep")
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadFile(f"{path}: {error}; delete {folder} to start again") from None
+    if found != manifest:
+        raise BadValue(
+            f"{folder} is left over from another sweep ({found.rows:,} combinations): delete it or choose another name"
+        )
+    for stray in folder.glob(".*"):  # what was being written when an earlier run was killed
+        stray.unlink()
+
+
+def _file(folder: Path, index: int) -> Path:
+    return folder / f"chunk-{index:06d}.parquet"
+
+
+def _finished(
+    space: Space, left: list[Chunk], folder: Path, model_of: ModelOf, jobs: int | None, scheduler: str | None
+) -> Iterator[Chunk]:
+    """Chunks as they are done; one that comes twice takes the place of itself."""
+
+    def died(chunk: Chunk) -> PaleoError:
+        return SweepStopped(f"the process that computed chunk {chunk.number} died (out of memory?): take fewer --jobs")
+
+    if scheduler is not None:
+        for chunk, data in run_tasks(left, partial(encode_chunk, space, model_of), died, scheduler=scheduler):
+            write_aside(_file(folder, chunk.number), data)
+            yield chunk
+        return
+    for chunk, _ in run_tasks(left, partial(_write_chunk, space, model_of, folder), died, jobs):
+        yield chunk
+
+
+def _write_chunk(space: Space, model_of: ModelOf, folder: Path, chunk: Chunk) -> None:
+    write_aside(_file(folder, chunk.number), encode_chunk(space, model_of, chunk))
+
+
+def encode_chunk(space: Space, model_of: ModelOf, chunk: Chunk) -> bytes:
+    """A chunk as the bytes of a Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    arrays: dict[str, Any] = {}
+    for name, column in compute_chunk(space, chunk, model_of).items():
+        if isinstance(column, Words):
+            codes = pa.array(column.codes, mask=column.codes < 0)
+            arrays[name] = pa.DictionaryArray.from_arrays(codes, pa.array(list(column.values), pa.string()))
+        elif column.dtype.kind == "i":
+            arrays[name] = pa.array(column, mask=column < 0)
+        else:
+            arrays[name] = pa.array(column, mask=np.isnan(column))  # from_pandas would import pandas
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(arrays), sink, compression="zstd", compression_level=1)
+    return bytes(sink.getvalue())
+
+
+def _merge(folder: Path, space: Space, output: Path) -> tuple[int, int]:
+    """All chunks in one file, one row group each; how many rows there are, and how many are feasible."""
+    import pyarrow.parquet as pq
+
+    aside = folder / f".whole{output.suffix}"
+    rows = feasible = 0
+    writer = None
+    try:
+        for index in range(space.chunk_count):
+            try:
+                table = pq.read_table(_file(folder, index), partitioning=None)
+            except (ValueError, KeyError) as error:
+                raise BadFile(f"{_file(folder, index)}: {error}; delete it and give the same command") from None
+            if writer is None:
+                writer = _writer(aside, table.schema, space)
+            writer.write(table if output.suffix == ".parquet" else _plain(table))
+            rows += table.num_rows
+            feasible += table.column("reason").null_count
+        assert writer is not None
+        writer.close()
+        writer = None
+    finally:
+        if writer is not None:
+            _abandon(writer)
+    if rows != space.size:
+        raise BadFile(
+            f"{folder}: its chunks have {rows:,} rows, the sweep has {space.size:,}: delete it to start again"
+        )
+    aside.replace(output)
+    return rows, feasible
+
+
+def _writer(path: Path, schema: Any, space: Space) -> Any:
+    import pyarrow as pa
+
+    about = msgspec.json.encode({"samples": space.samples, "optimizer": space.optimizer, "ppp": space.ppp})
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        schema = schema.with_metadata({b"paleo_lite.sweep": about})
+        return pq.ParquetWriter(path, schema, compression="zstd", compression_level=1)
+    from pyarrow import csv
+
+    return csv.CSVWriter(path, pa.schema([(field.name, _plain_type(field.type)) for field in schema]))
+
+
+def _plain_type(kind: Any) -> Any:
+    import pyarrow as pa
+
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _plain(table: Any) -> Any:
+    """Words in place of dictionaries, which CSV has not."""
+    import pyarrow as pa
+
+    return table.cast(pa.schema([(field.name, _plain_type(field.type)) for field in table.schema]))
+
+
+def _abandon(writer: Any) -> None:
+    """Close a file that will not be used, on a disk that may be full."""
+    try:
+        writer.close()
+    except OSError:
+        return

@@ -1,0 +1,131 @@
+"""Several workers in a sweep: every row that trains is a step of `scale`, at all batch sizes at once where it can be.
+
+A strategy that takes arrays is given a `SweptJob`, whose steps come from the sweep's broadcast; every other one a
+`Job`, batch size by batch size.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..distributed.job import Job, Settings
+from ..distributed.links import link_rate
+from ..distributed.overlap import Buckets
+from ..distributed.scale import step_of
+from ..distributed.step import DeviceStep
+from ..distributed.strategies import STRATEGIES
+from ..distributed.topology import Topology, flat
+from ..errors import PaleoError
+from ..hardware import Machine
+from ..timing.options import TrainingOptions
+from ..timing.workload import Workload
+from ..units import PRECISION_BYTES
+from .grid import AXES, Grid
+from .inputs import counted, exchanges_of, network_of
+from .steps import Single
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+
+class SweptJob(Job):
+    """A job whose steps the sweep has predicted, layers of a bucket of gradients as one.
+
+    Parameters
+    ----------
+    grid : Grid
+    single : Single
+    place : tuple of int
+        Of case, device and model.
+    """
+
+    def __init__(self, grid: Grid, single: Single, place: tuple[int, int, int]) -> None:
+        case, device, _ = place
+        network, number_bytes = grid.chunk.cases[case][0], PRECISION_BYTES[grid.chunk.precision]
+        options = TrainingOptions(grid.space.optimizer)
+        asked = Workload(network_of(network), grid.chunk.precision, phase="training", training=options)
+        workload = asked.doing(counted(network, number_bytes))
+        super().__init__(workload, Machine(grid.devices[device]), grid.models[place[1:]])
+        self.single, self.place = single, place
+        self._made = exchanges_of(network, number_bytes)  # the same on every device
+
+    def buckets(self, gradients: Floats, settings: Settings) -> Buckets:
+        """The messages of gradients, their layers merged."""
+        return super().buckets(gradients, settings).merged
+
+    def at(self, batch_size: Any) -> DeviceStep:
+        """The step of one device at some batch sizes; put together once, as all strategies and links start from it."""
+        key = batch_size.tobytes()
+        if key not in self._steps:
+            self._steps[key] = self._swept(np.searchsorted(self.single.sizes, batch_size))
+        return self._steps[key]
+
+    def _swept(self, sizes: Ints) -> DeviceStep:
+        single = self.single
+        time_s, low_s, high_s = (times[self.place][sizes] for times in (single.time_s, single.low_s, single.high_s))
+        passes = single.passes[self.place]
+        backward_s, update_s = passes.backward_s[:, sizes], passes.update_s[sizes]
+        # All else is the forward pass, and the overhead that lies with it.
+        forward_s = (time_s - update_s - backward_s.sum(axis=0))[None]
+        return DeviceStep.of(forward_s, backward_s, update_s, interval=(low_s, high_s))
+
+    def memory_bytes(self, batch_size: Any, zero_stage: int, shards: int) -> float | None:
+        """Left to the chunk, which knows it of rows without a time, too."""
+        return None
+
+
+@lru_cache(1024)
+def _joined(link: str, workers: int) -> Topology:
+    return flat(link_rate(link), workers)
+
+
+def add_workers(grid: Grid, single: Single) -> None:
+    """What exchanges change about the rows of several workers that train."""
+    space, chunk = grid.space, grid.chunk
+    for (case, (_, phase)), (device, model) in product(enumerate(chunk.cases), grid.models):
+        if phase != "training" or max(space.workers) == 1:
+            continue
+        swept = SweptJob(grid, single, (case, device, model))
+        one_by_one = Job(swept.workload, swept.machine, swept.model)
+        for place in np.ndindex(*space.spread[1:]):
+            scaling, strategy, _, _, count = place
+            if space.workers[count] == 1:
+                continue
+            row = (case, device, model, *place)
+            feasible = np.flatnonzero(grid.reason.codes[row] < 0)
+            if not len(feasible):
+                continue
+            totals = grid.batches * (space.workers[count] if space.scalings[scaling] == "weak" else 1)
+            if STRATEGIES[space.strategies[strategy]].over_batches:
+                _put_step(grid, row, swept, feasible, totals[feasible])
+                continue
+            for batch in feasible.tolist():
+                _put_step(grid, row, one_by_one, batch, int(totals[batch]))
+
+
+def _put_step(grid: Grid, row: tuple[int, ...], job: Job, batch: Any, batch_size: Any) -> None:
+    """Fill a row, at one batch or several, with the step that its strategy makes of it, or with why it makes none."""
+    _, _, _, _, strategy, link, collective, count = row
+    space, columns, here = grid.space, grid.columns, (*row, batch)
+    settings = Settings(collective=space.collectives[collective] or None)
+    topology = _joined(space.links[link], space.workers[count])
+    try:
+        step = step_of(job, topology, batch_size, space.strategies[strategy], settings)
+    except PaleoError as error:
+        chosen = dict(zip(AXES, row))
+        grid.refuse(str(error), **(chosen if np.ndim(batch) else chosen | {"batch": batch}))
+        return
+    columns["time_s"][here], columns["exposed_s"][here] = step.time_s, step.exposed_s
+    columns["low_s"][here], columns["high_s"][here] = step.interval or (np.nan, np.nan)
+    if not isinstance(job, SweptJob):
+        memory = columns.setdefault("own_memory_bytes", np.full(grid.shape, np.nan))
+        memory[here] = np.inf if step.memory_bytes is None else step.memory_bytes
+    if step.collective:
+        grid.collective.codes[here] = grid.collective.code(step.collective)

@@ -1,0 +1,96 @@
+"""Options that commands share: one definition each, names from their lists, one sentence on what is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from paleo_lite.cli import main
+from paleo_lite.cli.options import SHARE, WHOLE, Names, Number, Whole
+from paleo_lite.errors import BadValue, UnknownName
+
+
+def commands(group=main, words=()):
+    """Every command with its words, those of groups too."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, (*words, name))
+        else:
+            yield " ".join((*words, name)), command
+
+
+ALL = dict(commands())
+OPTIONS = [(words, option) for words, command in ALL.items() for option in command.params]
+NAMED = [(words, option) for words, option in OPTIONS if isinstance(option.type, Names)]
+
+
+@pytest.mark.parametrize(("words", "option"), NAMED, ids=lambda value: value if isinstance(value, str) else value.name)
+def test_names_come_from_a_list_that_has_the_default(words, option):
+    pytest.importorskip("pyarrow")
+    names = option.type.choices
+    assert len(names) > 1 and all(isinstance(name, str) for name in names), words
+    assert option.default in names or not isinstance(option.default, str), words
+
+
+def test_an_option_takes_the_same_in_every_command():
+    """``--unit`` of one command may not be ``--unit`` of another with other values."""
+    meant = {}
+    for words, option in OPTIONS:
+        if isinstance(option, click.Option) and not option.multiple:
+            kind = option.type.places if isinstance(option.type, Names) else type(option.type).__name__
+            meant.setdefault(option.opts[-1], {}).setdefault(kind, []).append(words)
+    differing = {name: kinds for name, kinds in meant.items() if len(kinds) > 1}
+    # `layers` counts single passes too; of `measure` the device is that of torch, and its phases are those it can time;
+    # a front has rows, not tables that end; workers that decode are counted one by one; two models can be learnt.
+    assert differing.keys() <= {"--phase", "--top", "--workers", "--precision", "--output", "--time-model"}, differing
+
+
+def test_every_option_says_what_it_is():
+    silent = [
+        (words, option.opts[-1]) for words, option in OPTIONS if isinstance(option, click.Option) and not option.help
+    ]
+    assert not silent
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        (WHOLE, "0", "must be a whole number of 1 or more, not 0"),
+        (WHOLE, "-3", "must be a whole number of 1 or more, not -3"),
+        (WHOLE, "1.5", "must be a whole number of 1 or more, not 1.5"),
+        (WHOLE, "many", "must be a whole number of 1 or more, not 'many'"),
+        (WHOLE, "9" * 5000, "must be a whole number of 1 or more"),
+        (Whole(8), "9", "must be a whole number from 1 to 8, not 9"),
+        (SHARE, "nan", "must be a number above 0, such as 0.62, not 'nan'"),
+        (SHARE, "inf", "must be a number above 0, such as 0.62, not 'inf'"),
+        (Number(0.5, 2), "3", "must be a number from 0.5 to 2, not 3"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(kind, text, said):
+    option = click.Option(["--batch-size"], type=kind)
+    with pytest.raises(BadValue) as wrong:
+        kind(text, option)
+    assert str(wrong.value).startswith("--batch-size must be") and said in str(wrong.value)
+    with pytest.raises(BadValue, match=r"^it must be"):
+        kind(text)
+
+
+def test_an_unknown_name_is_refused_with_what_was_meant():
+    with pytest.raises(UnknownName, match=r"no optimizer is called 'adma': did you mean adam"):
+        Names("optimizer", ".timing.options:OPTIMIZERS")("adma")
+
+
+def test_help_and_a_prediction_read_no_list_they_do_not_need():
+    code = (
+        "import sys; from paleo_lite.cli import main; main({words}, standalone_mode=0); "
+        "print([m for m in sys.modules if m.startswith(('paleo_lite.scaling', "
+        "'paleo_lite.counting.fusion', 'rich', 'torch', 'pandas'))])"
+    )
+    words = ["predict", "alexnet", "--gpu", "k80", "--time-model", "roofline"]
+    done = subprocess.run([sys.executable, "-c", code.format(words=words)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,157 @@
+"""Links by name, by rate and by calibration.
+
+Tests: distributed/link_calibration.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from paleo_lite.cli import main
+from paleo_lite.distributed.collectives import LinkRate, all_gather_time_s, all_reduce_time_s
+from paleo_lite.distributed.link_calibration import read_link_calibration, shipped_link_calibrations
+from paleo_lite.distributed.links import find_link, link_rate
+from paleo_lite.errors import AmbiguousName, BadFile, BadQuantity, BadValue, UnknownName
+from paleo_lite.hardware import read_links
+
+
+# PALEO's table in Gbit/s (references/paleo.md), under its own names and under the plain ones, which mean the standard's
+# rates: InfiniBand FDR 4 x 14.0625 Gbit/s x 64/66, PCIe 3.0 8 GT/s x 16 x 128/130.
+@pytest.mark.parametrize(
+    ("name", "identity", "gbit_per_s"),
+    [
+        ("paleo-aws", "paleo-aws", 2),
+        ("paleo-ethernet", "paleo-ethernet", 10),
+        ("paleo-ethernet20", "paleo-ethernet20", 20),
+        ("paleo-infiniband", "paleo-infiniband", 70),
+        ("paleo-pcie2", "paleo-pcie2", 64),
+        ("paleo-pcie3", "paleo-pcie3", 128),
+        ("aws", "paleo-aws", 2),
+        ("ethernet", "ethernet-10", 10),
+        ("ethernet20", "ethernet-20", 20),
+        ("Ethernet 20", "ethernet-20", 20),
+        ("infiniband", "infiniband-fdr", 4 * 14.0625 * 64 / 66),
+        ("pcie2", "pcie2-x16", 64),
+        ("pcie3", "pcie3-x16", 8 * 16 * 128 / 130),
+        ("opa100", "omnipath-100", 100),
+        ("25 GB/s", "25 GB/s", 200),
+        ("20 Gbit/s", "20 Gbit/s", 20),
+        ("20Gbps", "20Gbps", 20),
+        (" 1e9 B/s ", "1e9 B/s", 8),
+        ("8x infiniband-ndr", "8x infiniband-ndr", 8 * 400),
+        ("2x 10 GB/s", "2x 10 GB/s", 160),
+    ],
+)
+def test_names_and_rates(name: str, identity: str, gbit_per_s: float) -> None:
+    found = link_rate(name)
+    assert found.name == identity
+    assert found.bandwidth_bytes_per_s * 8e-9 == pytest.approx(gbit_per_s, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "says"),
+    [
+        ("0 GB/s", BadValue, "a link needs a rate above 0, not '0 GB/s'"),
+        ("-5 GB/s", BadValue, "above 0"),
+        ("25", BadQuantity, "'25' is not the rate of a link: expected one with its unit, such as '25 GB/s'"),
+        ("25 GB", BadQuantity, "not the rate of a link"),
+        ("25 GFLOP/s", BadQuantity, "not the rate of a link"),
+        ("fast/s", BadQuantity, "not the rate of a link"),
+        ("0x pcie3", BadValue, "links side by side must be 1 or more"),
+        ("pcie33", UnknownName, "no link is called 'pcie33': did you mean pcie3-x8"),
+        ("", UnknownName, "'paleo-lite hardware links' shows all"),
+        ("nvlink", AmbiguousName, "could be more than one link: say nvlink1, "),
+    ],
+)
+def test_what_is_no_link(name: str, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        link_rate(name)
+
+
+def test_a_given_ppp_is_the_whole_story() -> None:
+    """2 (n - 1) / n D over 15.75 GB/s at half: no latency of a calibration on top."""
+    found = link_rate("pcie3", ppp=0.5)
+    assert all_reduce_time_s("ring", 15.75e9, 4, found) == pytest.approx(2 * 3 / 4 / 0.5)
+    assert found.label == "data sheet, PPP as given"
+    with pytest.raises(BadValue, match="PPP must be a share above 0"):
+        link_rate("pcie3", ppp=0)
+    assert link_rate(LinkRate("own", 1e9), ppp=0.5) == LinkRate("own", 1e9, 0.0, 0.5, "data sheet, PPP as given")
+    assert link_rate(find_link("ethernet20")[1]).bandwidth_bytes_per_s == 2.5e9
+
+
+def test_a_calibration_stands_for_its_link_and_names_itself() -> None:
+    found = link_rate("nvlink3-x12")
+    assert found == link_rate("a100-sxm")
+    assert found.measured and found.label.startswith("calibration a100-sxm: NCCL 2.27, 63 measurements, held-out error")
+    assert not link_rate("pcie4").measured  # the L40S server speaks for itself only
+    assert link_rate("l40s-server").ppp_of(2) > 10 * link_rate("l40s-server").ppp_of(8)
+    gathered = link_rate("a100-sxm", operation="all-gather")
+    assert all_gather_time_s(1e9, 8, gathered) != all_gather_time_s(1e9, 8, found)
+    assert not link_rate("pcie3", operation="all-gather").measured  # DeepBench measured all-reduce only
+    assert "nvlink3-x12: 300 GB/s per direction at PPP 0.7" in found.describe()
+
+
+def test_links_of_calibrations_are_in_the_registry_and_have_one_spokesman() -> None:
+    links = read_links().link
+    spoken = [each.link for each in shipped_link_calibrations().values() if each.stands_for_link]
+    assert len(spoken) == len(set(spoken))
+    for each in shipped_link_calibrations().values():
+        assert links[each.link].per_direction.value == each.per_direction
+    assert not set(links) & set(shipped_link_calibrations())
+
+
+def test_measured_links_are_listed_beside_the_data_sheets() -> None:
+    def run(*arguments: str) -> str:
+        shown = CliRunner(env={"COLUMNS": "80"}).invoke(main, ["hardware", "links", *arguments], prog_name="paleo-lite")
+        assert shown.exit_code == 0, shown.output
+        return shown.output
+
+    page = run()
+    assert max(map(len, page.splitlines())) <= 80
+    rows = json.loads(run("--format", "json"))["measured"]
+    assert len(rows) == sum(len(each.operations) for each in shipped_link_calibrations().values())
+    assert all(row["name"] in page for row in rows)
+    assert "measured" not in json.loads(run("--format", "json", "--move", "1PB"))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"format": 2}, "format is 2, this version of paleo-lite reads 1"),
+        ({"speed": 1}, "unknown field `speed`"),
+        ({"link": 3}, r"Expected `str`, got `int` - at `\$.link`"),
+        ({"operations": {"all-reduces": {}}}, r"missing required field .* at `\$.operations"),
+        ({"workers": [2, 2, 8]}, "operations.all-reduce: workers must rise, each with a PPP"),
+        ({"workers": [2, 4]}, "workers must rise, each with a PPP"),
+        ({"workers": [1, 4, 8]}, "workers must be 2 or more, shares above 0"),
+        ({"small_share": 0.0}, "workers must be 2 or more, shares above 0"),
+        ({"ppp": [0.5, 0.0, 0.5]}, "workers must be 2 or more, shares above 0"),
+        ({"latency_s": -1.0}, "start_s, latency_s, ramp_s and switch_s must be 0 or more seconds"),
+    ],
+)
+def test_a_malformed_calibration(tmp_path: Path, change: dict[str, object], says: str) -> None:
+    pytest.importorskip("tomli_w")
+    whole = msgspec.to_builtins(shipped_link_calibrations()["a100-sxm"])
+    fit = whole["operations"]["all-reduce"]
+    for name, value in change.items():
+        (fit if name in fit else whole)[name] = value
+    path = tmp_path / "bad.toml"
+    path.write_bytes(msgspec.toml.encode(whole))
+    with pytest.raises(BadFile, match=says) as raised:
+        read_link_calibration(path)
+    assert str(path) in str(raised.value)
+
+
+def test_a_calibration_that_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    for content, says in ((b"\xff", "bad.toml"), (b"x = " + b"[" * 5000, "bad.toml"), (b" " * 2**17, "larger than")):
+        path.write_bytes(content)
+        with pytest.raises(BadFile, match=says):
+            read_link_calibration(path)
+    with pytest.raises(BadFile, match="cannot be read"):
+        read_link_calibration(tmp_path / "absent.toml")

@@ -1,0 +1,81 @@
+"""Pipelines: partitions against all there are, schedules against playing them through and against GPipe's formula."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paleo_lite.distributed.pipeline import bubble_share, crossing_bytes, partition, schedule
+from paleo_lite.errors import BadValue
+from paleo_lite.networks import find_network
+from strategies import SECONDS
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.integers(1, 9))
+def test_no_other_cut_has_a_shorter_longest_stage(times, stages):
+    if stages > len(times):
+        with pytest.raises(BadValue, match="cannot be cut"):
+            partition(times, stages)
+        return
+    starts = partition(times, stages)
+    assert starts[0] == 0 and len(starts) == stages and sorted(set(starts)) == starts and starts[-1] < len(times)
+    best = min(
+        max(sum(times[a:b]) for a, b in zip((0, *cut), (*cut, len(times))))
+        for cut in combinations(range(1, len(times)), stages - 1)
+    )
+    assert max(np.add.reduceat(times, starts)) == pytest.approx(best)
+
+
+def played(stations, jobs):
+    """When the last of equal jobs leaves a row of stations."""
+    done = [0.0] * len(stations)
+    for _ in range(jobs):
+        before = 0.0
+        for place, time in enumerate(stations):
+            before = done[place] = max(before, done[place]) + time
+    return done[-1]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=5), st.integers(1, 8), st.data()
+)
+def test_gpipe_takes_what_playing_it_through_takes(stages, micro_batches, data):
+    forward, backward = (list(map(float, column)) for column in zip(*stages))
+    links = data.draw(st.lists(SECONDS, min_size=len(stages) - 1, max_size=len(stages) - 1))
+    row = [time for pair in zip(forward, [*links, 0.0]) for time in pair]
+    back = [time for pair in zip(backward[::-1], [*links[::-1], 0.0]) for time in pair]
+    plan = schedule(forward, backward, links, links, micro_batches, "gpipe")
+    assert plan.time_s == pytest.approx(played(row, micro_batches) + played(back, micro_batches))
+
+
+@pytest.mark.parametrize("kind", ["gpipe", "1f1b"])
+def test_equal_stages_idle_for_gpipe_s_share(kind):
+    plan = schedule([1.0] * 4, [2.0] * 4, [0.0] * 3, [0.0] * 3, 8, kind)
+    assert plan.time_s == pytest.approx((8 + 4 - 1) * 3)
+    assert 1 - plan.busy_s / plan.time_s == pytest.approx(bubble_share(4, 8)) == 3 / 11
+    assert plan.transfer_s == 0
+
+
+def test_what_is_in_flight():
+    times, links = [1.0] * 4, [0.0] * 3
+    assert schedule(times, times, links, links, 8, "gpipe").in_flight == (8, 8, 8, 8)
+    assert schedule(times, times, links, links, 8, "1f1b").in_flight == (4, 3, 2, 1)
+    assert schedule(times, times, links, links, 2, "1f1b").in_flight == (2, 2, 2, 1)
+
+
+def test_an_unknown_schedule():
+    with pytest.raises(BadValue, match="gpipe or 1f1b"):
+        schedule([1.0], [1.0], [], [], 1, "chimera")
+
+
+def test_what_crosses_a_cut():
+    """VGG16 is a chain: its first cut hands on 64 maps of 224x224. ResNet50's shortcut crosses as well."""
+    assert crossing_bytes(find_network("vgg16").layers, [0, 2], 4).tolist() == [64 * 224 * 224 * 4]
+    layers = find_network("resnet50").layers
+    names = [layer.name for layer in layers]
+    inside = names.index("layer3.1.bn1") + 1  # the block's input waits for the sum, beside the 256 maps inside
+    assert crossing_bytes(layers, [0, inside], 2).tolist() == [(1024 + 256) * 14 * 14 * 2]

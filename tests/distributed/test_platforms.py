@@ -1,0 +1,82 @@
+"""Platforms: what their files say comes into predictions, and files that are none are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+import paleo_lite
+from paleo_lite.distributed.job import Settings
+from paleo_lite.distributed.platforms import find_platform
+from paleo_lite.errors import BadFile, BadValue, UnknownName
+
+TEXT = """
+format = 1
+description = "a rack"
+software = "some"
+device = "k80-die"
+devices_per_node = 2
+nodes = 4
+inside = "10 GB/s"
+between = "1 GB/s"
+sources = ["nobody"]
+measurements = 3
+held_out = "nothing"
+slowdown = 0.1
+overlap = false
+bucket = "64 MiB"
+computing = 0.5
+"""
+
+
+@pytest.fixture
+def rack(tmp_path):
+    path = tmp_path / "rack.toml"
+    path.write_text(TEXT)
+    return path
+
+
+def test_a_platform_s_figures_come_into_the_prediction(rack):
+    """By hand: half the computing, a tenth more with several, a ring of 8 over 1 GB/s that nothing hides."""
+    options = {"gpu": "k80-die", "time_model": "roofline", "batch_size": 32, "workers": [1, 8]}
+    plain = paleo_lite.scale("vgg16", link="1 GB/s", settings=Settings("ring"), **options)
+    alone, eight = paleo_lite.scale("vgg16", platform=str(rack), **options)
+    assert alone.time_s == pytest.approx(plain[0].time_s / 2)
+    assert eight.compute_s == pytest.approx(1.1 * alone.compute_s)
+    assert eight.exposed_s == pytest.approx(2 * 7 / 8 * 138_357_544 * 4 / 1e9)
+    assert eight.limited_by == "communication over a rack network"
+
+
+def test_what_is_asked_goes_before_what_was_fitted(rack):
+    asked = find_platform(str(rack)).settings(Settings("tree", slowdown=0.2, bucket_bytes=1e6))
+    assert (asked.collective, asked.slowdown, asked.bucket_bytes, asked.overlap) == ("tree", 0.2, 1e6, False)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("format = 1", "format = 2", "format"),
+        ("nodes = 4", "", "nodes"),
+        ("nodes = 4", "nodes = 0", "nodes"),
+        ("slowdown", "slowness", "slowness"),
+        ("10 GB/s", "0 GB/s", "above 0"),
+        ("10 GB/s", "fast", "fast"),
+        ("0.1", "-0.1", "slowdown"),
+        ("0.5", "0.0", "computing"),
+        ("=", "", "rack.toml"),
+    ],
+)
+def test_files_that_are_none(rack, old, new, says):
+    rack.write_text(TEXT.replace(old, new, 1))
+    with pytest.raises(BadFile, match=says) as error:
+        find_platform(str(rack))
+    assert str(rack) in str(error.value)
+
+
+def test_platforms_that_are_none(rack, tmp_path):
+    with pytest.raises(UnknownName, match="dgx1-p100"):
+        find_platform("dgx1")
+    with pytest.raises(BadFile, match="cannot be read"):
+        find_platform(str(tmp_path / "none.toml"))
+    for more in ({"link": "1 GB/s"}, {"topology": "2x @ pcie3"}, {"ppp_comm": 0.5}):
+        with pytest.raises(BadValue, match=r"one of them|leave --ppp-comm"):
+            paleo_lite.scale("vgg16", platform=str(rack), gpu="k80-die", **more)

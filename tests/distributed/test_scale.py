@@ -1,0 +1,313 @@
+"""Strategies: held against sums done by hand, and properties that hold for every machine.
+
+Tests: distributed/advise.py, distributed/cost.py, distributed/data_parallel.py, distributed/job.py,
+distributed/model_parallel.py, distributed/split.py, distributed/step.py, distributed/strategies.py.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import prod
+
+import msgspec
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import paleo_lite
+from paleo_lite.counting import count
+from paleo_lite.distributed.advise import advise
+from paleo_lite.distributed.collectives import LinkRate
+from paleo_lite.distributed.cost import Budget, make_budget
+from paleo_lite.distributed.job import Job, Settings, gradient_bytes
+from paleo_lite.distributed.pipeline import partition
+from paleo_lite.distributed.scale import scale
+from paleo_lite.distributed.split import critical_path_s, dense_tail, tensor_pairs
+from paleo_lite.distributed.step import COLUMNS
+from paleo_lite.distributed.strategies import STRATEGIES
+from paleo_lite.distributed.topology import Topology, flat
+from paleo_lite.errors import BadValue, UnknownName
+from paleo_lite.hardware import Machine, find_device
+from paleo_lite.networks import find_network
+from paleo_lite.timing import RooflineModel, Workload
+from paleo_lite.timing.options import TrainingOptions
+from strategies import COLLECTIVE_NAMES, MORE, PLAIN_LINKS
+
+DEVICE = find_device("k80-die")
+ETHERNET20 = LinkRate("ethernet20", 2.5e9)
+VGG16_BYTES = 138_357_544 * 4
+JOBS: dict[str, Job] = {}
+
+BOUNDS = [name for name, strategy in STRATEGIES.items() if strategy.is_bound]
+
+
+def of_one(network, options):
+    workload = Workload(find_network(network), phase="training", training=options)
+    return Job(workload, Machine(DEVICE), RooflineModel())
+
+
+def job(network="alexnet"):
+    if network not in JOBS:
+        JOBS[network] = of_one(network, TrainingOptions("momentum"))
+    return JOBS[network]
+
+
+def rows(network="alexnet", workers=(8,), batch_size=32, link=ETHERNET20, topology=None, **options):
+    return scale(job(network), topology or flat(link, max(1, *workers)), list(workers), batch_size, **options)
+
+
+@pytest.mark.parametrize(
+    ("collective", "times"),
+    # FireCaffe (Iandola et al. 2016, sections 4.1 and 4.2) and PALEO: |W| p and |W| log2 p, there and back.
+    [("one-to-all", 2 * 7), ("tree", 2 * 3), ("butterfly", 3), ("ring", 2 * 7 / 8)],
+)
+def test_gradients_of_vgg16_by_hand(collective, times):
+    (row,) = rows("vgg16", settings=Settings(collective=collective, overlap=False))
+    assert row.exposed_s == row.communication_s == pytest.approx(times * VGG16_BYTES / 2.5e9)
+    assert row.time_s == pytest.approx(row.compute_s + row.exposed_s + row.update_s)
+    assert row.batch_size == 256 and row.speedup == pytest.approx(
+        row.throughput_per_s / (32 / job("vgg16").at(32).time_s)
+    )
+
+
+def test_half_the_precision_is_half_the_exchange():
+    whole, half = (
+        rows("vgg16", settings=Settings("ring", gradient_precision=name, overlap=False))[0] for name in ("fp32", "fp16")
+    )
+    assert half.communication_s == pytest.approx(whole.communication_s / 2)
+
+
+def test_zero_s_volumes():
+    """Rajbhandari et al. 2020, section 7: stages 1 and 2 move as much as data parallelism, stage 3 half more."""
+    plain = rows("vgg16", settings=Settings("ring"))[0].communication_s
+    for stage, share in ((1, 1), (2, 1), (3, 1.5)):
+        (row,) = rows("vgg16", strategy=f"zero-{stage}", settings=Settings("ring"))
+        assert row.communication_s == pytest.approx(share * plain)
+        assert row.update_s == pytest.approx(job("vgg16").at(32).update_s / 8)
+    memory = [rows("vgg16", strategy=name)[0].memory_bytes for name in ("data", "zero-1", "zero-2", "zero-3")]
+    # Momentum, gradients and parameters: the eighth part each, one after another.
+    assert [a - b for a, b in pairwise(memory)] == pytest.approx([VGG16_BYTES * 7 / 8] * 3)
+
+
+def test_hybrid_by_hand():
+    """VGG16's convolutions have 14,714,688 parameters; its linear layers read 25088, 4096, 4096 and give 1000."""
+    (row,) = rows("vgg16", strategy="hybrid", settings=Settings("ring", overlap=False))
+    ring = 2 * 7 / 8 / 2.5e9
+    moved = 14_714_688 * 4 + (25_088 + 4096 + 4096 + 1000) * 256 * 4
+    assert row.communication_s == pytest.approx(ring * moved)
+    (data,) = rows("vgg16", settings=Settings("ring", overlap=False))
+    assert row.time_s < data.time_s  # the trick is worth it on slow links
+
+
+def test_tensor_splits_of_a_transformer():
+    """Megatron-LM, figure 3: attention and MLP of each of ViT-B/16's 12 blocks are a pair, two all-reduces each."""
+    layers = find_network("vit_b_16").layers
+    pairs = tensor_pairs(layers)
+    names = [(layers[pair.first].name.split(".")[-1], layers[pair.last].name.split(".")[-1]) for pair in pairs]
+    assert names == [("in_proj", "out_proj"), ("0", "3")] * 12
+    (row,) = rows("vit_b_16", [4], 8, strategy="tensor", scaling="strong", settings=Settings("ring"))
+    message = 8 * 197 * 768 * 4
+    assert row.exposed_s == pytest.approx(24 * 2 * 2 * 3 / 4 * message / 2.5e9)
+
+
+def test_layers_that_nothing_divides():
+    """ResNet50's third convolution of a block is added to a whole tensor: only the first two make a pair."""
+    layers = find_network("resnet50").layers
+    pairs = tensor_pairs(layers)
+    assert [(layers[p.first].name, layers[p.last].name) for p in pairs[:2]] == [
+        ("layer1.0.conv1", "layer1.0.conv2"), ("layer1.1.conv1", "layer1.1.conv2"),
+    ]  # fmt: skip
+    assert layers[dense_tail(layers)].name == "fc"
+
+
+def test_bounds_of_model_parallelism():
+    """A chain has no branches: both bounds are the whole. Inception's branches run side by side."""
+    for network, branches in (("vgg16", False), ("inception_v3", True)):
+        lower, upper = (rows(network, [4], 4, strategy=name, scaling="strong")[0] for name in BOUNDS)
+        assert upper.time_s == pytest.approx(job(network).at(4).time_s)
+        assert (lower.time_s < 0.9 * upper.time_s) is branches
+        assert lower.memory_bytes is None and lower.exposed_s == 0
+    assert critical_path_s(find_network("vgg16").layers, [1.0] * 40) == 40
+
+
+@pytest.mark.parametrize("strategy", list(STRATEGIES))
+@pytest.mark.parametrize("scaling", ["weak", "strong"])
+def test_one_worker_exchanges_nothing(strategy, scaling):
+    (row,) = rows("alexnet", [1], 32, strategy=strategy, scaling=scaling)
+    assert row.communication_s == row.exposed_s == 0
+    assert row.speedup == row.efficiency == pytest.approx(1)
+    assert row.time_s == pytest.approx(job().at(32).time_s)
+
+
+def test_one_worker_takes_what_a_prediction_of_training_says():
+    for network, device in (("resnet50", "k80-die"), ("vit_b_16", "v100-sxm2")):
+        alone = paleo_lite.scale(network, gpu=device, workers=1, batch_size=16)[0]
+        plain = paleo_lite.predict(network, gpu=device, phase="training", batch_size=16)
+        assert alone.time_s == pytest.approx(plain.time_s) and alone.interval == pytest.approx(plain.interval)
+
+
+NUMBERS = st.sampled_from([2, 3, 4, 8, 64])
+
+
+@given(NUMBERS, PLAIN_LINKS, COLLECTIVE_NAMES, st.booleans(), st.floats(1e3, 1e9))
+def test_weak_scaling_never_beats_the_number_of_workers(workers, link, collective, overlap, bucket):
+    chosen = Settings(collective, overlap=overlap, bucket_bytes=bucket)
+    (row,) = rows(workers=[workers], link=link, settings=chosen)
+    assert row.speedup <= workers * (1 + 1e-9) and row.efficiency <= 1 + 1e-9
+    assert 0 <= row.exposed_s <= row.communication_s * (1 + 1e-9)
+
+
+@given(NUMBERS, PLAIN_LINKS, COLLECTIVE_NAMES, st.floats(1e3, 1e9))
+def test_overlap_is_never_slower_but_for_the_latency_of_its_buckets(workers, link, collective, bucket):
+    link = msgspec.structs.replace(link, latency_s=0.0)
+    within, after = (
+        rows(workers=[workers], link=link, settings=Settings(collective, overlap=overlap, bucket_bytes=bucket))[0]
+        for overlap in (True, False)
+    )
+    assert within.time_s <= after.time_s * (1 + 1e-9)
+
+
+@given(NUMBERS, PLAIN_LINKS, MORE, st.sampled_from([name for name in STRATEGIES if name not in BOUNDS]))
+def test_more_bandwidth_is_never_slower(workers, link, more, strategy):
+    assume(workers <= 8 or "pipeline" not in strategy)  # AlexNet has no layers for more stages
+    faster = msgspec.structs.replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * more)
+    slow, fast = (rows(workers=[workers], batch_size=64, link=one, strategy=strategy)[0] for one in (link, faster))
+    assert fast.time_s <= slow.time_s * (1 + 1e-9)
+
+
+def test_strong_scaling_divides_the_batch():
+    four = rows(workers=[4], batch_size=64, scaling="strong", settings=Settings("ring"))[0]
+    assert four.batch_size == 64 and four.compute_s == pytest.approx(job().at(16).compute_s)
+
+
+def test_accumulation_hides_exchanges_behind_the_last_pass_only():
+    options = TrainingOptions("momentum", accumulation=4)
+    many = of_one("alexnet", options)
+    (row,) = scale(many, flat(ETHERNET20, 8), [8], 128, settings=Settings("ring"))
+    (one,) = rows(batch_size=32, settings=Settings("ring"))
+    assert row.exposed_s == pytest.approx(one.exposed_s) and row.communication_s == one.communication_s
+    assert row.compute_s == pytest.approx(4 * one.compute_s)
+
+
+def test_divided_gradients_are_exchanged_for_every_micro_batch():
+    """ZeRO-2 and 3 have no room to add all gradients up; data parallelism and ZeRO-1 exchange their sum once."""
+    many = of_one("alexnet", TrainingOptions(accumulation=4))
+    once, every = (
+        scale(many, flat(ETHERNET20, 8), [8], 128, strategy=name, settings=Settings("ring"))[0]
+        for name in ("zero-1", "zero-2")
+    )
+    assert every.communication_s == pytest.approx(4 * once.communication_s)
+    with pytest.raises(BadValue, match="micro-batches are its accumulation"):
+        scale(many, flat(ETHERNET20, 8), [8], 128, strategy="pipeline-1f1b")
+
+
+def test_stages_send_over_the_link_that_joins_them():
+    """Four stages on two nodes of two: only the middle cut leaves a node."""
+    layers = find_network("vgg16").layers
+    machine = Topology(None, 2, LinkRate("inside", 1e10), 2, LinkRate("between", 1e9))
+    chosen = Settings(micro_batches=4)
+    (row,) = rows("vgg16", [4], 64, topology=machine, strategy="pipeline-1f1b", scaling="strong", settings=chosen)
+    step = job("vgg16").at(16)
+    starts = partition(step.forward_s + step.backward_s, 4)
+    sizes = [16 * 4 * prod(layers[start].inputs[0]) for start in starts[1:]]  # a chain: what each stage reads
+    assert row.communication_s == pytest.approx(
+        4 * 2 * sum(size / rate for size, rate in zip(sizes, (1e10, 1e9, 1e10)))
+    )
+
+
+def test_a_node_s_devices_share_its_link():
+    """Two levels by hand: ring in the node over 2 devices (D), ring between 4 nodes (2 * 3/4 D)."""
+    machine = Topology(None, 2, LinkRate("inside", 1e10), 4, LinkRate("between", 1e9))
+    (row,) = rows("vgg16", topology=machine, settings=Settings("hierarchical", overlap=False))
+    assert row.exposed_s == pytest.approx(VGG16_BYTES * (1 / 1e10 + 1.5 / 1e9))
+    assert row.limited_by == "communication over between"
+
+
+def test_slowdown_and_interference():
+    (plain,) = rows(settings=Settings("ring"))
+    (slow,) = rows(settings=Settings("ring", slowdown=0.1))
+    assert slow.compute_s == pytest.approx(1.1 * plain.compute_s)
+    (disturbed,) = rows(settings=Settings("ring", interference=0.5))
+    assert disturbed.compute_s == pytest.approx(plain.compute_s + 0.5 * plain.hidden_s)
+
+
+def test_what_does_not_fit_says_so():
+    (row,) = rows("vgg16", batch_size=4096)
+    assert row.fits is False and "memory" in row.limited_by and row.memory_bytes > DEVICE.memory_bytes
+
+
+def test_hours_and_cost_by_hand():
+    budget = Budget(images=1.28e6, epochs=90, price_usd_per_h=0.9)
+    (row,) = rows(budget=budget)
+    assert row.hours == pytest.approx(1.28e6 * 90 / row.throughput_per_s / 3600)
+    assert row.cost == pytest.approx(row.hours * 8 * 0.9)
+    (free,) = rows(budget=Budget(images=1.28e6))
+    assert free.hours is not None and free.cost is None  # absent, not 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"images": None, "epochs": 3.0}, "give --images"),
+        ({"images": "1M", "epochs": 0.0}, "epochs must be above 0"),
+        ({"images": 0, "epochs": None}, "images must be above 0"),
+        ({"images": "1M", "epochs": None, "price": -1}, "price must be above 0"),
+        ({"images": "1M", "epochs": None, "cost_asked": True}, "the price of an hour of Tesla K40m is unknown"),
+    ],
+)
+def test_budgets_that_are_none(asked, says):
+    with pytest.raises(BadValue, match=says):
+        make_budget(find_device("k40m"), **asked)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"workers": [0]}, "1 or more"),
+        ({"workers": [3], "batch_size": 100, "scaling": "strong"}, "a batch of 99 or 102"),
+        ({"workers": [8], "batch_size": 4, "scaling": "strong"}, "smaller than 8 workers"),
+        ({"workers": [3], "topology": Topology(None, 2, ETHERNET20, 4, ETHERNET20)}, "do not fill nodes of 2"),
+        ({"scaling": "sideways"}, "weak or strong"),
+        ({"strategy": "zero-1", "settings": Settings("tree")}, "by ring or hierarchical"),
+        ({"network": "squeezenet1_1", "strategy": "hybrid"}, "fully connected layers behind them"),
+        ({"strategy": "pipeline-1f1b", "settings": Settings(micro_batches=7)}, "7 micro-batches"),
+    ],
+)
+def test_impossible_requests(options, says):
+    with pytest.raises(BadValue, match=says):
+        rows(**options)
+
+
+def test_unknown_names():
+    for options in ({"strategy": "magic"}, {"settings": Settings("telepathy")}):
+        with pytest.raises(UnknownName):
+            rows(**options)
+
+
+def test_advice_takes_the_fastest_that_fits():
+    found = advise(job("vgg16"), flat(ETHERNET20, 8), 8, 32)
+    fitting = [row for row in found.rows if row.fits]
+    assert found.best == fitting[0] and found.runner_up == fitting[1]
+    assert found.best.time_s <= 1.02 * min(row.time_s for row in fitting)
+    assert found.best.strategy in found.why and found.runner_up.strategy in found.why
+    assert {row.strategy for row in found.rows} | set(found.refused) == set(STRATEGIES) - set(BOUNDS)
+    for collective in ("ring", "double-tree"):  # of the collectives the best was taken, too
+        (row,) = rows("vgg16", settings=Settings(collective), strategy="data")
+        data = next(each for each in found.rows if each.strategy == "data")
+        assert data.time_s <= row.time_s * (1 + 1e-9)
+
+
+def test_advice_names_what_would_not_fit():
+    found = advise(job("vgg16"), flat(ETHERNET20, 2), 2, 4096)
+    assert found.best is None and found.why.startswith("no strategy fits into the memory")
+
+
+def test_documented_columns():
+    row = rows()[0].to_dict()
+    assert list(row)[:12] == list(COLUMNS)
+    assert {"strategy", "collective", "limited_by", "interval", "notes"} <= set(row)
+
+
+def test_gradients_of_every_layer_are_counted_once():
+    network = find_network("resnet50")
+    assert gradient_bytes(job("resnet50").workload).sum() == 4 * count(network.layers, "fp32").parameters.sum()

@@ -1,0 +1,210 @@
+"""Topologies: what is read, what cannot be, and exchanges over two kinds of link by hand.
+
+Tests: distributed/exchange.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paleo_lite.distributed.collectives import COLLECTIVES, LinkRate, all_reduce_time_s, least_bytes
+from paleo_lite.distributed.exchange import EXACT, choose_collective, exchange_time_s
+from paleo_lite.distributed.topology import Topology, flat, parse_topology
+from paleo_lite.errors import AmbiguousName, BadFile, BadValue, PaleoError, UnknownName
+from strategies import MESSAGE_BYTES
+
+ISSUE = "2x k40m @ pcie3, 16 nodes @ infiniband"
+INSIDE, BETWEEN = LinkRate("inside", 10e9), LinkRate("between", 1e9)
+TWO_BY_FOUR = Topology(None, 2, INSIDE, 4, BETWEEN)
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "per_node", "inside", "nodes", "between"),
+    [
+        (ISSUE, "k40m", 2, "pcie3-x16", 16, "infiniband-fdr"),
+        ("2 X Tesla K40m@pcie3 ,16 Nodes@infiniband", "k40m", 2, "pcie3-x16", 16, "infiniband-fdr"),
+        ("8× v100-sxm2 @ nvlink2-x6", "v100-sxm2", 8, "nvlink2-x6", 1, None),
+        ("8x @ nvlink3-x12, 4 nodes @ 8x infiniband-hdr", None, 8, "nvlink3-x12", 4, "8x infiniband-hdr"),
+        ("k20x, 32 nodes @ 20 Gbit/s", "k20x", 1, None, 32, "20 Gbit/s"),
+        ("128 nodes @ ethernet20", None, 1, None, 128, "ethernet-20"),
+        ("h100-sxm", "h100-sxm", 1, None, 1, None),
+        ("1 node", None, 1, None, 1, None),
+    ],
+)
+def test_what_is_read(text, device, per_node, inside, nodes, between) -> None:  # type: ignore[no-untyped-def]
+    found = parse_topology(text)
+    names = [None if link is None else link.name for link in (found.inside, found.between)]
+    assert (found.device, found.devices_per_node, names[0], found.nodes, names[1]) == (
+        device, per_node, inside, nodes, between,
+    )  # fmt: skip
+    assert found.workers == per_node * nodes
+
+
+BAD = [
+    ("", BadValue, "cannot be read: expected a form such as '2x k40m @ pcie3, 16 nodes @ infiniband'"),
+    ("2x k40m @ pcie3,", BadValue, "cannot be read"),
+    ("2x k40m @ pcie3, 2x k40m @ pcie3", BadValue, "cannot be read"),
+    ("16 nodes @ infiniband, 2x k40m @ pcie3", BadValue, "cannot be read"),
+    ("2x k40m @ pcie3 16 nodes @ infiniband", BadValue, "cannot be read"),
+    ("2x k40m @", BadValue, "after @ a link or its rate is missing, such as @ pcie3 or @ 25 GB/s"),
+    ("k40m, 16 nodes @ ", BadValue, "after @ a link or its rate is missing"),
+    ("2x k40m", BadValue, "what links the 2 devices of a node"),
+    ("2x k40m, 16 nodes @ infiniband", BadValue, "what links the 2 devices of a node"),
+    ("2x k40m @ pcie3, 16 nodes", BadValue, "what links the 16 nodes"),
+    ("0x k40m @ pcie3", BadValue, "devices per node: a topology has 1 to 1000000, not 0"),
+    ("2x k40m @ pcie3, 0 nodes @ infiniband", BadValue, "nodes: a topology has 1 to 1000000, not 0"),
+    ("2x k40m @ pcie3, 99999999 nodes @ infiniband", BadValue, "1 to 1000000, not 99999999"),
+    ("2x k40m @ 0 GB/s", BadValue, "a link needs a rate above 0"),
+    ("2x k40m @ 15", PaleoError, "'15' is not the rate of a link"),
+    ("2x k41m @ pcie3", UnknownName, "no GPU is called 'k41m': did you mean k40m"),
+    ("-2x k40m @ pcie3", UnknownName, "no GPU is called '-2x k40m'"),
+    ("9" * 5000 + "x k40m @ pcie3", UnknownName, "no GPU is called"),
+    ("2x k40m @ pcie9", UnknownName, "no link is called 'pcie9'"),
+    ("8x v100-sxm2 @ nvlink2-x6, 4 nodes @ infinib", AmbiguousName, "say infiniband-sdr, "),
+    ("absent.toml", BadFile, "absent.toml: cannot be read"),
+    ("nul\0.toml", BadFile, "null byte"),
+]
+
+
+@pytest.mark.parametrize(("text", "error", "says"), BAD)
+def test_what_cannot_be_read(text: str, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        parse_topology(text)
+
+
+@pytest.mark.slow
+@given(st.one_of(st.text(max_size=40), st.text("0123456789x @,nodespcie3 GB/k40m.", max_size=40)))
+def test_any_text_gives_a_topology_or_one_sentence(text: str) -> None:
+    try:
+        assert parse_topology(text).workers >= 1
+    except PaleoError as error:
+        assert "\n" not in str(error) or "\n" in text
+
+
+TOML = """
+device = "k40m"
+devices_per_node = 2
+inside = "pcie3"
+nodes = 16
+between = { link = "infiniband", ppp = 0.5, latency = "5 us" }
+"""
+
+
+def test_the_same_as_toml(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(TOML)
+    found = parse_topology(str(path))
+    written = parse_topology(ISSUE)
+    assert (found.device, found.devices_per_node, found.nodes, found.inside) == ("k40m", 2, 16, written.inside)
+    assert found.between == LinkRate("infiniband-fdr", 6.82e9, 5e-6, 0.5, "data sheet, PPP as given, latency as given")
+    assert parse_topology(str(path), ppp=0.7).inside == parse_topology(ISSUE, ppp=0.7).inside
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("nodes = 16", "nodes = 0", "nodes: a topology has 1 to 1000000, not 0"),
+        ("nodes = 16", "nodes = 1.5", r"Expected `int`, got `float` - at `\$.nodes`"),
+        ("nodes = 16", "node = 16", "unknown field `node`"),
+        ('inside = "pcie3"', "", "what links the 2 devices of a node"),
+        ('"pcie3"', '"pcie9"', "no link is called 'pcie9'"),
+        ('"k40m"', '"k41m"', "no GPU is called 'k41m'"),
+        ("ppp = 0.5", "ppp = 0.0", "PPP must be a share above 0"),
+        ('"5 us"', '"5 GB"', "not in s"),
+        ("device =", "device", "cluster.toml"),
+    ],
+)
+def test_a_toml_that_cannot_be_used_is_named(tmp_path: Path, old: str, new: str, says: str) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(TOML.replace(old, new))
+    with pytest.raises(BadFile, match=says) as raised:
+        parse_topology(str(path))
+    assert str(raised.value).startswith(str(path))
+
+
+def test_nodes_are_filled_first() -> None:
+    machine = parse_topology(ISSUE)
+    shapes = {n: machine.with_workers(n) for n in (1, 2, 4, 32, 64)}
+    assert {n: (t.nodes, t.devices_per_node) for n, t in shapes.items()} == {
+        1: (1, 1), 2: (1, 2), 4: (2, 2), 32: (16, 2), 64: (32, 2),
+    }  # fmt: skip
+    assert all(topology.workers == n for n, topology in shapes.items())
+    node = parse_topology("8x @ nvlink3-x12")  # no link leads out of it, and eight need none
+    assert node.with_workers(8) == node and node.with_workers(3).devices_per_node == 3
+    with pytest.raises(BadValue, match="5 workers do not fill nodes of 2: take 4 or 6"):
+        machine.with_workers(5)
+    with pytest.raises(BadValue, match="whole numbers of 1 or more, not 0"):
+        machine.with_workers(0)
+    with pytest.raises(BadValue, match="16 workers are more than the 8 of the one node, and no link leads out of it"):
+        parse_topology("8x @ nvlink3-x12").with_workers(16)
+
+
+# 1 GB: 0.1 s inside, 1 s between; 2 devices in each of 4 nodes.
+@pytest.mark.parametrize(
+    ("collective", "seconds"),
+    [
+        ("hierarchical", 2 / 2 * 0.1 + 2 * 3 / 4 * 1),  # ring in the node, then D through every node's link
+        ("ring", 2 * 7 / 8 * 1),  # around all eight, at the pace of the slower link
+        ("double-tree", 2),
+        ("tree", 2 * 0.1 + 2 * 2 * 1),  # one step in the node, two between nodes, each up and down
+        ("butterfly", 0.1 + 2 * 2 * 1),  # both devices of a node exchange over its one link
+        ("butterfly-mixing", (0.1 + 2 * 2 * 1) / 3),  # the mean of the butterfly's three rounds
+        ("one-to-all", 2 * (1 * 0.1 + 6 * 1)),  # one neighbour, six devices elsewhere
+    ],
+)
+def test_two_kinds_of_link_by_hand(collective: str, seconds: float) -> None:
+    assert exchange_time_s(TWO_BY_FOUR, 1e9, collective) == pytest.approx(seconds)
+
+
+def test_the_fastest_is_chosen_and_named() -> None:
+    assert choose_collective(TWO_BY_FOUR, 1e9) == "hierarchical"
+    assert exchange_time_s(TWO_BY_FOUR, 1e9) == pytest.approx(1.6)
+    # 10 us a step: an empty message takes 3 + 2 exchanges of the butterfly's among 6, 10 of the ring's.
+    late = flat(LinkRate("late", 1e9, 1e-5), 6)
+    assert choose_collective(late, 0) == "butterfly"
+    assert exchange_time_s(late, 0) == pytest.approx(4e-5)
+    assert choose_collective(late, 1e9) == "ring"
+    # Among 4,000 the ring's 7,998 latencies lose against two trees.
+    assert choose_collective(flat(LinkRate("late", 1e9, 1e-5), 4000), 1e7) == "double-tree"
+    sizes = np.array([0, 1e5, 1e9])
+    assert exchange_time_s(late, sizes) == pytest.approx([exchange_time_s(late, size) for size in sizes])
+
+
+def test_a_measured_link_is_taken_as_it_was_measured() -> None:
+    """Its latency was fitted to a ring: another collective's count of steps would mean nothing."""
+    measured = flat(parse_topology("8x @ nvlink3-x12").inside, 8)
+    assert choose_collective(measured, 0) == "ring"
+    assert choose_collective(parse_topology(ISSUE), 1e6) in ("ring", "hierarchical")
+
+
+@given(MESSAGE_BYTES, st.integers(1, 64), st.integers(1, 64), st.sampled_from(EXACT))
+def test_no_exchange_beats_the_link_between_nodes(size: int, here: int, nodes: int, collective: str) -> None:
+    topology = Topology(None, here, INSIDE, nodes, BETWEEN)
+    seconds = exchange_time_s(topology, size, collective)
+    assert seconds >= least_bytes(size, nodes) / BETWEEN.bandwidth_bytes_per_s * (1 - 1e-9)
+    assert exchange_time_s(topology, size) <= seconds * (1 + 1e-9)
+    assert exchange_time_s(topology, 2 * size, collective) >= seconds * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_one_kind_of_link_is_the_plain_collective(collective: str) -> None:
+    for topology in (flat(BETWEEN, 6), Topology(None, 6, BETWEEN, 1, None)):
+        assert exchange_time_s(topology, 1e9, collective) == all_reduce_time_s(collective, 1e9, 6, BETWEEN)
+    assert exchange_time_s(flat(BETWEEN, 1), np.ones(3), collective).tolist() == [0, 0, 0]
+
+
+def test_what_cannot_be_exchanged() -> None:
+    with pytest.raises(UnknownName, match="no collective is called 'star'"):
+        exchange_time_s(TWO_BY_FOUR, 1, "star")
+    with pytest.raises(BadValue, match="0 or more bytes"):
+        exchange_time_s(TWO_BY_FOUR, -1)
+
+
+def test_it_describes_itself() -> None:
+    assert parse_topology(ISSUE).describe() == "16 nodes of 2 k40m: pcie3-x16 inside, infiniband-fdr between"
+    assert flat(BETWEEN, 4).describe() == "4 nodes of 1 device: between between"

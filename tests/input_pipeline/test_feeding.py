@@ -1,0 +1,189 @@
+"""Feeding a device: stages by hand, side by side and in turns, random reads, rules of thumb, remedies in order.
+
+Tests: input_pipeline/remedies.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+
+from clocks import Clock
+from paleo_lite.errors import BadValue
+from paleo_lite.input_pipeline.feeding import Feeding, Store, feed
+from paleo_lite.input_pipeline.remedies import Alternatives, plan, remedies, rules
+from paleo_lite.measure import StepTimer, mock_loader, mock_trainer
+from strategies import FEEDINGS
+
+DISK = Store("hdd", 150e6, 86, 150e6)
+NVME = Store("nvme", 3e9, 330e3, 3e9)
+OTHERS = Alternatives(NVME, (("10 Gbit/s Ethernet", 1e9), ("56 Gbit/s InfiniBand", 6.8e9)), 150_528, (2000.0, 301_056))
+
+
+def pipeline(**changes: object) -> Feeding:
+    """1,000 samples/s of 100 kB; 8 workers decode 100/s each; 600 kB each over a link of 10 GB/s."""
+    given_ = Feeding(1000.0, 50, 100e3, 600e3, NVME, "sequential", 8, 100.0, "a link", 10e9)
+    return msgspec.structs.replace(given_, **changes)
+
+
+def rates(feeding: Feeding) -> dict[str, float]:
+    return {stage.name: stage.per_s for stage in feed(feeding).stages}
+
+
+def test_stages_by_hand():
+    assert rates(pipeline()) == {
+        "storage": pytest.approx(3e9 / 100e3), "decode": 800,
+        "copy": pytest.approx(0.771 * 10e9 / 600e3), "device": 1000,
+    }  # fmt: skip
+    assert rates(pipeline(pinned=False))["copy"] == pytest.approx(5.5e9 / 600e3)
+    assert rates(pipeline(pinned=False, link_bytes_per_s=4e9))["copy"] == pytest.approx(0.771 * 4e9 / 600e3)
+
+
+def test_side_by_side_the_slowest_sets_the_pace():
+    fed = feed(pipeline())
+    assert (fed.throughput_per_s, fed.utilisation, fed.bottleneck.name) == (800, 0.8, "decode")
+    assert fed.compute_s == pytest.approx(50 / 1000)
+    assert fed.waiting_s == pytest.approx(50 / 800 - 50 / 1000)
+    assert fed.needed_bytes_per_s == 1000 * 100e3 and fed.needed_workers == 10
+
+
+def test_in_turns_times_add_up():
+    fed = feed(pipeline(overlap=False))
+    each = [100e3 / 3e9, 1 / 800, 600e3 / 7.71e9, 1 / 1000]
+    assert fed.throughput_per_s == pytest.approx(1 / sum(each)) and fed.bottleneck.name == "decode"
+
+
+def test_a_copy_from_pageable_memory_takes_turns_with_the_device():
+    fed = feed(pipeline(pinned=False, workers=100))
+    assert fed.throughput_per_s == pytest.approx(1 / (600e3 / 5.5e9 + 1 / 1000)) and fed.bottleneck.name == "device"
+    assert fed.utilisation < 0.91
+
+
+def test_devices_of_a_node_share_storage_and_workers():
+    alone, four = feed(pipeline(workers=20)), feed(pipeline(workers=20, devices=4))
+    assert alone.utilisation == 1
+    assert (four.throughput_per_s, four.utilisation, four.bottleneck.name) == (2000, 0.5, "decode")
+    assert four.needed_workers == 40 and four.needed_bytes_per_s == 4000 * 100e3
+    assert rates(four.feeding)["copy"] == pytest.approx(4 * 0.771 * 10e9 / 600e3)  # each has a link of its own
+    assert four.compute_s == alone.compute_s and four.waiting_s == pytest.approx(four.compute_s)
+
+
+def test_stages_say_whether_they_overlap():
+    assert [stage.overlaps for stage in feed(pipeline()).stages] == [True] * 4
+    assert [stage.overlaps for stage in feed(pipeline(pinned=False)).stages] == [True, True, False, False]
+    assert [stage.overlaps for stage in feed(pipeline(overlap=False)).stages] == [False] * 4
+
+
+def test_random_reads_cost_a_seek_each():
+    """A disk of 86 seeks/s: 11.6 ms, and 0.67 ms of transfer at 150 MB/s."""
+    assert rates(pipeline(store=DISK, access="random"))["storage"] == pytest.approx(1 / (1 / 86 + 100e3 / 150e6))
+    assert rates(pipeline(store=DISK))["storage"] == pytest.approx(1500)
+
+
+def test_samples_in_memory_have_no_storage_and_decoded_ones_no_decoding():
+    assert list(rates(pipeline(store=None, decode_per_worker_s=None))) == ["copy", "device"]
+    fed = feed(pipeline(store=None, decode_per_worker_s=None))
+    assert fed.needed_bytes_per_s is None and fed.needed_workers is None and fed.utilisation == 1
+
+
+def test_rules_of_thumb():
+    held = [rule.holds for rule in rules(feed(pipeline(workers=12)))]
+    assert held == [True, True, True, True]
+    starved = rules(feed(pipeline(store=DISK, access="random")))
+    assert [rule.holds for rule in starved] == [False, False, False, False]
+    assert "8.1 MB/s with random reads of 100 kB" in starved[1].found  # 81.3 a second
+    edge = rules(feed(pipeline(workers=9)))  # 90 %: waiting is a ninth of working
+    assert [rule.holds for rule in edge] == [True, True, True, False]
+
+
+def test_remedies_come_in_the_order_of_their_gain():
+    found = remedies(feed(pipeline(store=DISK, access="random", overlap=False, pinned=False)), OTHERS)
+    gains = [remedy.gain for remedy in found]
+    assert gains == sorted(gains, reverse=True)
+    by_name = {remedy.name: remedy for remedy in found}
+    assert set(by_name) == {
+        "more workers, a core each", "pre-augmented data", "pinned memory", "overlap transfers and computation",
+        "dataset in memory", "sequential reads", "NVMe", "loading and augmentation on separate nodes",
+        "the same with RDMA", "FP16",
+    }  # fmt: skip
+    before = 1 / 86 + 100e3 / 150e6 + 1 / 800 + 600e3 / 5.5e9 + 1 / 1000
+    after = before - 1 / 86  # the disk reads the same bytes without seeking
+    assert by_name["sequential reads"].gain == pytest.approx(before / after)
+
+
+def test_what_is_there_already_is_no_remedy():
+    names = {remedy.name for remedy in remedies(feed(pipeline(decode_per_worker_s=None)), OTHERS)}
+    assert names == {"dataset in memory", "loading and augmentation on separate nodes", "the same with RDMA", "FP16"}
+
+
+def test_a_plan_goes_on_until_the_device_is_fed():
+    steps = plan(feed(pipeline(store=DISK, access="random", workers=2)), OTHERS)
+    assert [step.name for step in steps] == ["sequential reads", "more workers, a core each"]
+    assert steps[-1].after.utilisation == 1 and "10 instead of 2" in steps[-1].what
+    assert plan(feed(pipeline(workers=10)), OTHERS) == ()
+
+
+@given(FEEDINGS)
+def test_overlap_never_harms_and_nothing_beats_the_device(feeding):
+    together, in_turns = feed(feeding), feed(msgspec.structs.replace(feeding, overlap=False))
+    assert in_turns.throughput_per_s <= together.throughput_per_s * (1 + 1e-12)
+    assert 0 < together.utilisation <= 1 + 1e-12
+    assert all(together.throughput_per_s <= stage.per_s * (1 + 1e-12) for stage in together.stages)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"workers": 0}, "number of workers must be above 0"),
+        ({"devices": 0}, "number of devices must be above 0"),
+        ({"device_per_s": math.inf}, "device's rate must be above 0"),
+        ({"sample_bytes": -1.0}, "bytes of a sample must be above 0"),
+        ({"decode_per_worker_s": math.nan}, "decode rate must be above 0"),
+        ({"access": "often"}, "sequential or random, not 'often'"),
+        ({"access": "random", "store": Store("tape", 1e8)}, "nothing is known of random reads from tape"),
+    ],
+)
+def test_what_cannot_be_is_said(changes, message):
+    with pytest.raises(BadValue, match=message):
+        Feeding(**{**{name: getattr(pipeline(), name) for name in Feeding.__struct_fields__}, **changes})
+
+
+def in_turns(clock: Clock, batches: int, loading_s: float):
+    """Batches of 10 that are loaded when they are asked for."""
+    for _ in range(batches):
+        clock.spend(loading_s)
+        yield range(10)
+
+
+def ahead(clock: Clock, batches: int, loading_s: float, depth: int = 2):
+    """The same, loaded meanwhile into a buffer of so many, as loaders with workers do: played through by hand."""
+    ready, taken = 0.0, [0.0] * depth
+    for _ in range(batches):
+        ready = max(ready, taken[-depth]) + loading_s  # a place in the buffer is free when that batch was taken
+        clock.now = max(clock.now, ready)
+        taken.append(clock.now)
+        yield range(10)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "loading_s", "training_s"), [(False, 0.01, 0.02), (True, 0.01, 0.02), (True, 0.02, 0.01)]
+)
+def test_a_loop_runs_as_predicted(overlap, loading_s, training_s):
+    """Batches of 10 that take so long to load and to train on, in turns and with a buffer between, by a made clock."""
+    clock = Clock()
+    alone = mock_trainer(in_turns(clock, 10, loading_s), samples_in=len, clock=clock).samples_per_s
+    training = StepTimer(clock=clock)
+    for _ in training.steps(mock_loader(in_turns(clock, 1, loading_s), batches=10)):
+        clock.spend(training_s)
+    clock = Clock()
+    both = StepTimer(warm_up=3, clock=clock)
+    for _ in both.steps((ahead if overlap else in_turns)(clock, 30, loading_s)):
+        clock.spend(training_s)
+    store = Store("measured", alone, None)  # samples of one byte, so that its rate is the loader's
+    fed = feed(pipeline(device_per_s=10 / training.training_s, batch_size=10, sample_bytes=1.0, decoded_bytes=1.0,
+                        store=store, decode_per_worker_s=None, overlap=overlap))  # fmt: skip
+    assert fed.throughput_per_s == pytest.approx(10 / (both.loading_s + both.training_s))
+    assert fed.utilisation == pytest.approx(both.utilisation)

@@ -1,0 +1,159 @@
+"""The best rows of a sweep, against the same asked of all rows at once; and conditions, which are never evaluated.
+
+Tests: sweeps/where.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paleo_lite.api import default_model
+from paleo_lite.errors import BadFile, BadValue, UnknownName
+from paleo_lite.sweeps import best as module
+from paleo_lite.sweeps.best import find_best, pareto_front
+from paleo_lite.sweeps.run import run_sweep
+from paleo_lite.sweeps.space import Space
+from paleo_lite.sweeps.where import parse_where
+
+pd = pytest.importorskip("pandas")
+pa = pytest.importorskip("pyarrow")
+
+
+@pytest.fixture(scope="module", params=["parquet", "csv"])
+def sweep(request, tmp_path_factory):
+    space = Space(
+        networks=("alexnet", "resnet50"),
+        gpus=("k40m", "v100-sxm2", "h100-sxm", "k80-die"),
+        precisions=("fp32", "fp16"),
+        phases=("inference", "training"),
+        batch_sizes=(1, 8, 64, 512, 4096),
+        workers=(1, 2),
+        links=("pcie3-x16",),
+    )
+    path = tmp_path_factory.mktemp("sweep") / f"sweep.{request.param}"
+    run_sweep(space, path, default_model, jobs=1)
+    frame = pd.read_parquet(path) if request.param == "parquet" else pd.read_csv(path)
+    return path, frame[frame.reason.isna()].astype({"gpu": str, "network": str})
+
+
+@pytest.mark.parametrize(
+    ("where", "query"),
+    [
+        (None, "time_s == time_s"),
+        ("hours < 1", "hours < 1"),
+        (
+            "network == resnet50 and (gpu == k80-die or gpu = 'v100-sxm2')",
+            "network == 'resnet50' and gpu in ('k80-die', 'v100-sxm2')",
+        ),
+        ("time_s <= 1e-2 and workers != 1 or batch_size > 500", "time_s <= 1e-2 and workers != 1 or batch_size > 500"),
+        ("memory >= 1e9 AND cost != null", "memory_bytes >= 1e9 and cost == cost"),
+        ("cost == null", "cost != cost"),
+    ],
+)
+def test_best_of_what_fits(sweep, monkeypatch, where, query) -> None:
+    """In batches of a few rows, and with pandas all at once."""
+    monkeypatch.setattr(module, "_BATCH_ROWS", 7)
+    path, frame = sweep
+    chosen = frame.query(query)
+    assert len(chosen) > 5
+    for options, ascending in (({"minimise": "energy"}, True), ({"maximise": "energy_j"}, False)):
+        found = find_best(path, where=where, top=5, **options)
+        expected = chosen.dropna(subset="energy_j").sort_values("energy_j", ascending=ascending).head(5)
+        assert [row["energy_j"] for row in found.rows] == pytest.approx(expected.energy_j.tolist(), rel=1e-12)
+        assert found.fitting == len(chosen)
+        assert all(row["reason"] is None for row in found.rows)
+
+
+def test_no_row_beats_those_of_the_front(sweep, monkeypatch) -> None:
+    monkeypatch.setattr(module, "_BATCH_ROWS", 7)
+    path, frame = sweep
+    found = find_best(path, pareto=("hours", "cost", "throughput_per_s"), top=1000).rows
+    points = frame[["hours", "cost", "throughput_per_s"]].dropna().to_numpy() * [1, 1, -1]
+    for row in found:
+        point = np.array([row["hours"], row["cost"], -row["throughput_per_s"]])
+        assert not ((points <= point).all(axis=1) & (points < point).any(axis=1)).any()
+    front = {tuple(p) for p in points if not ((points <= p).all(axis=1) & (points < p).any(axis=1)).any()}
+    assert len(found) == len(front)
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=40), st.integers(1, 3))
+def test_the_front_by_its_definition(rows, columns) -> None:
+    values = np.array(rows, dtype=float)[:, :columns]
+    expected = {tuple(p) for p in values if not ((values <= p).all(axis=1) & (values < p).any(axis=1)).any()}
+    found = pareto_front(values)
+    assert {tuple(values[index]) for index in found} == expected and len(found) == len(expected)
+    assert all(index == np.flatnonzero((values == values[index]).all(axis=1))[0] for index in found)
+    assert (np.diff(values[found, 0]) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({}, BadValue, "Give one of --minimise, --maximise and --pareto"),
+        ({"minimise": "cost", "pareto": ("cost",)}, BadValue, "Give one of"),
+        ({"minimise": "costs"}, UnknownName, "no column is called 'costs': did you mean cost"),
+        ({"minimise": "gpu"}, BadValue, "gpu holds words"),
+        ({"minimise": "cost", "where": "gpu == h200"}, BadValue, "none of its [0-9]+ rows meets the condition"),
+        ({"minimise": "cost", "where": "gpu == k40m"}, BadValue, "cost is absent in every row that fits: .* --price"),
+        ({"minimise": "cost", "where": "speed < 3"}, UnknownName, "no column is called 'speed': did you mean speedup"),
+        (
+            {"minimise": "cost", "where": "gpu < k80"},
+            BadValue,
+            "gpu holds words, which can only be compared by == or !=",
+        ),
+        ({"minimise": "cost", "where": "cost < cheap"}, BadValue, "cost holds numbers, and 'cheap' is not one"),
+        ({"minimise": "cost", "where": "cost < 3 3"}, BadValue, "'3' is unexpected"),
+        ({"minimise": "cost", "where": "cost <"}, BadValue, "it ends too early"),
+        ({"minimise": "cost", "where": "(cost < 3"}, BadValue, "it ends too early"),
+        ({"minimise": "cost", "where": "cost < 'a"}, BadValue, "cannot be read at"),
+        ({"minimise": "cost", "where": "< 3"}, BadValue, "'<' stands where a column was expected"),
+        ({"minimise": "cost", "where": "cost and 3"}, BadValue, "'and' stands where one of"),
+        ({"minimise": "cost", "where": "(" * 99}, BadValue, "nested too deeply"),
+        ({"minimise": "cost", "where": "__import__('os').system('x')"}, UnknownName, "no column .* '__import__'"),
+    ],
+)
+def test_refusals(sweep, options, error, message) -> None:
+    with pytest.raises(error, match=message):
+        find_best(sweep[0], **options)
+
+
+def test_files_that_are_no_sweeps(tmp_path) -> None:
+    path = tmp_path / "sweep.parquet"
+    with pytest.raises(BadFile, match=r"sweep\.parquet: cannot be read"):
+        find_best(path, minimise="cost")
+    path.write_text("text")
+    with pytest.raises(BadFile, match=r"sweep\.parquet: is not a table of a sweep"):
+        find_best(path, minimise="cost")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(BadFile, match="not the rows of a sweep: column 'network' is missing"):
+        find_best(tmp_path / "other.csv", minimise="cost")
+
+
+def test_absent_is_neither_less_nor_more() -> None:
+    batch = pa.table({"a": [1.0, None, 3.0], "b": ["x", None, "y"]})
+    columns = {"a": True, "b": False}
+    for text, expected in (
+        ("a < 2", [True, None, False]),
+        ("a != 2", [True, None, True]),
+        ("a == null", [False, True, False]),
+        ("b != x", [False, None, True]),
+        ("a < 2 or b == y", [True, None, True]),
+        ("a < 0 and b == x", [False, None, False]),
+    ):
+        assert parse_where(text, columns)[0](batch).to_pylist() == expected, text
+
+
+@pytest.mark.parametrize("most", [7, 100, 10**6])
+def test_a_sample_is_spread_over_all_rows_that_fit(sweep, monkeypatch, most):
+    path, frame = sweep
+    monkeypatch.setattr(module, "_BATCH_ROWS", 13)
+    fitting = frame[(frame.network == "resnet50") & frame.time_s.notna()]
+    times = fitting.time_s.tolist()
+    found = find_best(path, minimise="time_s", where="network == resnet50", sample=most)
+    step = next(2**power for power in range(30) if -(-len(times) // 2**power) <= most)
+    assert found.sample == [(time_s,) for time_s in times[::step]]
+    assert found.columns == ("time_s",) and found.fitting == len(times)
+    assert find_best(path, minimise="time_s").sample == []

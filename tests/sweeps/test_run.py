@@ -1,0 +1,325 @@
+"""Sweeps: every row is what the one-at-a-time path says, nothing is lost when they stop, sizes are known before.
+
+Tests: sweeps/chunk.py, sweeps/inputs.py, sweeps/grid.py, sweeps/space.py,
+sweeps/steps.py, sweeps/workers.py.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from paleo_lite.api import default_model
+from paleo_lite.distributed.job import Job, Settings
+from paleo_lite.distributed.links import link_rate
+from paleo_lite.distributed.scale import scale
+from paleo_lite.distributed.topology import flat
+from paleo_lite.errors import BadFile, BadValue, MissingExtra, SweepStopped, UnknownName
+from paleo_lite.hardware import Machine, find_device
+from paleo_lite.networks import find_network
+from paleo_lite.sweeps import space as space_module
+from paleo_lite.sweeps.best import find_best
+from paleo_lite.sweeps.run import run_sweep
+from paleo_lite.sweeps.space import Space, parse_names, parse_numbers
+from paleo_lite.timing import RooflineModel, Workload, predict
+from paleo_lite.timing.memory import memory_of
+from paleo_lite.timing.options import TrainingOptions
+
+pytestmark = pytest.mark.slow
+
+pq = pytest.importorskip("pyarrow.parquet")
+
+SMALL = Space(
+    networks=("alexnet", "resnet50"),
+    gpus=("k40m", "v100-sxm2", "mi250x"),
+    precisions=("fp32", "fp16"),
+    phases=("inference", "training"),
+    batch_sizes=(1, 32, 4096),
+    time_models=("default", "roofline"),
+)
+
+
+def rows_of(space: Space, path: Path, **options) -> list[dict]:
+    run_sweep(space, path, default_model, jobs=1, **options)
+    return pq.read_table(path).to_pylist()
+
+
+def test_every_row_is_a_prediction(tmp_path) -> None:
+    rows = rows_of(SMALL, tmp_path / "sweep.parquet")
+    assert len(rows) == SMALL.size == 2 * 3 * 2 * 2 * 3 * 2
+    reasons = set()
+    for row in rows:
+        device, network = find_device(row["gpu"]), find_network(row["network"])
+        asked = Workload(network, row["precision"], row["batch_size"], row["phase"])
+        memory = memory_of(asked).total_bytes
+        assert row["memory_bytes"] == pytest.approx(memory, rel=1e-12)
+        if row["reason"] is not None:
+            reasons.add(row["reason"].partition(":")[0])
+            assert [row[name] for name in ("time_s", "low_s", "throughput_per_s", "cost", "energy_j")] == [None] * 5
+            continue
+        assert memory <= device.memory_bytes - 1e9
+        model = default_model(device, row["precision"])
+        if row["time_model"] == "roofline":
+            model = RooflineModel()
+        one = predict(asked, Machine(device), model)
+        assert row["time_s"] == pytest.approx(one.time_s, rel=1e-12)
+        assert row["calibration"] == (model.label or None)
+        if one.interval is None:
+            assert row["low_s"] is None
+        else:
+            assert (row["low_s"], row["high_s"]) == pytest.approx(one.interval, rel=1e-12)
+        assert row["efficiency"] == pytest.approx(one.flops / one.time_s / one.peak.per_s, rel=1e-12)
+        hours = 1e6 / row["batch_size"] * one.time_s / 3600
+        assert row["hours"] == pytest.approx(hours, rel=1e-12)
+        price, power = device.rent_usd_per_h, device.power_w
+        assert row["cost"] == (None if price is None else pytest.approx(hours * price, rel=1e-12))
+        assert row["energy_j"] == (None if power is None else pytest.approx(hours * 3600 * power, rel=1e-12))
+        assert (row["speedup"], row["exposed_s"], row["link"]) == (1.0, 0.0, None)
+    assert reasons == {
+        "Tesla K40m has no fp16 peak",
+        "does not fit into the 12 GB of k40m, 1 GB left free",
+        "does not fit into the 16 GB of v100-sxm2, 1 GB left free",
+        "does not fit into the 128 GB of mi250x, 1 GB left free",
+    }
+
+
+def test_a_file_is_swept_itself_not_what_it_calls_its_network(tmp_path) -> None:
+    """A Caffe file may call its network as one that is shipped: it is still the file that is asked for."""
+    file = tmp_path / "mine.prototxt"
+    file.write_text(
+        'name: "AlexNet" input: "data" input_dim: 1 input_dim: 3 input_dim: 32 input_dim: 32 layer { name: "ip" '
+        'type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 10 } }'
+    )
+    space = Space(networks=(str(file),), gpus=("k40m",), batch_sizes=(1,), time_models=("roofline",))
+    (row,) = rows_of(space.resolved(), tmp_path / "sweep.parquet")
+    one = predict(Workload(find_network(str(file))), Machine(find_device("k40m")), RooflineModel())
+    assert row["time_s"] == pytest.approx(one.time_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("strategy", ["data", "zero-1", "zero-2", "zero-3", "pipeline-1f1b"])
+def test_several_workers_are_those_of_scale(tmp_path, strategy) -> None:
+    """What broadcasts (the first three) is what `scale` says of each; what does not is taken from there."""
+    space = Space(
+        networks=("alexnet", "resnet50"), gpus=("k80-die", "v100-sxm2"), phases=("training",), batch_sizes=(8, 36, 64),
+        workers=(1, 4, 8), strategies=(strategy,), scalings=("weak", "strong"), links=("pcie3-x16", "10 Gbit/s"),
+        time_models=("default", "roofline"),
+    )  # fmt: skip
+    compared = 0
+    for row in rows_of(space, tmp_path / "sweep.parquet"):
+        if row["reason"] is not None:
+            continue
+        device = find_device(row["gpu"])
+        model = default_model(device, "fp32")
+        if row["time_model"] == "roofline":
+            model = RooflineModel()
+        asked = Workload(find_network(row["network"]), phase="training", training=TrainingOptions("sgd"))
+        job = Job(asked, Machine(device), model)
+        (one,) = scale(
+            job, flat(link_rate(row["link"]), row["workers"]), [row["workers"]], row["batch_size"],
+            scaling=row["scaling"], strategy=strategy, settings=Settings(),
+        )  # fmt: skip
+        compared += row["workers"] > 1
+        for name in ("time_s", "exposed_s", "throughput_per_s", "speedup", "memory_bytes"):
+            assert row[name] == pytest.approx(getattr(one, name), rel=1e-9, abs=1e-12), (name, row)
+        assert row["scaling_efficiency"] == pytest.approx(one.efficiency, rel=1e-9)
+        assert (row["collective"] or "") == one.collective
+        ends = None if row["low_s"] is None else (row["low_s"], row["high_s"])
+        assert ends == (None if one.interval is None else pytest.approx(one.interval, rel=1e-9))
+    assert compared > 30
+
+
+def test_what_workers_cannot_share_has_its_reason(tmp_path) -> None:
+    space = Space(
+        networks=("alexnet",), gpus=("v100-sxm2",), phases=("training", "backward", "inference"), batch_sizes=(2, 6, 8),
+        workers=(1, 4), strategies=("data", "tensor"), links=("pcie3-x16",),
+    )  # fmt: skip
+    found = {
+        (row["phase"], row["strategy"], row["workers"], row["batch_size"]): row["reason"]
+        for row in rows_of(space, tmp_path / "sweep.parquet")
+    }
+    assert found["training", "data", 4, 2] == "the batch is smaller than the workers: each needs a sample"
+    assert found["training", "data", 4, 6] == "the workers do not divide the batch"
+    assert found["training", "data", 4, 8] is None and found["inference", "data", 4, 8] is None
+    assert found["training", "tensor", 4, 6] is None
+    assert (
+        found["backward", "data", 4, 8]
+        == "several workers are predicted for training and inference, not for backward alone"
+    )
+    assert found["inference", "tensor", 4, 8] == "inference on several workers is predicted as replicas: strategy data"
+    assert {reason for (*_, workers, _), reason in found.items() if workers == 1} == {None}
+
+
+def test_the_size_is_known_before() -> None:
+    space = msgspec.structs.replace(SMALL, batch_sizes=parse_numbers("1:100000", "batch sizes"), workers=(1, 2))
+    assert space.size == 2 * 3 * 2 * 2 * 100_000 * 2 * 2
+    cases, gpus, batches = space.steps()
+    assert cases * gpus * batches * 2 * 2 <= space_module.CHUNK_ROWS
+    chunks = list(space.chunks())
+    assert len(chunks) == space.chunk_count
+    assert [chunk.number for chunk in chunks] == list(range(len(chunks)))
+    points = sum(len(chunk.cases) * len(chunk.gpus) * len(chunk.batch_sizes) for chunk in chunks)
+    assert points * 2 * 2 == space.size
+    seen = {(c.precision, case, gpu, c.batch_sizes[0]) for c in chunks for case in c.cases for gpu in c.gpus}
+    assert len(seen) == sum(len(chunk.cases) * len(chunk.gpus) for chunk in chunks)
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Chunks of a few rows: sweeps of a dozen."""
+    monkeypatch.setattr(space_module, "CHUNK_ROWS", 12)
+    assert SMALL.chunk_count == 2 * 4 * 2  # precisions, cases of three devices, two of the batch sizes at a time
+
+
+def stop_after(number: int):
+    def progress(done: int, total: int) -> None:
+        if done >= number:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def test_an_interrupted_sweep_goes_on(tmp_path, small_chunks) -> None:
+    whole, path = tmp_path / "whole.parquet", tmp_path / "sweep.parquet"
+    run_sweep(SMALL, whole, default_model, jobs=1)
+    with pytest.raises(SweepStopped, match=r"interrupted; 5 of 16 chunks are kept in .*sweep\.parquet\.partial"):
+        run_sweep(SMALL, path, default_model, jobs=1, progress=stop_after(5))
+    assert not path.exists()
+    other = msgspec.structs.replace(SMALL, batch_sizes=(1, 2, 3))
+    with pytest.raises(BadValue, match="is left over from another sweep"):
+        run_sweep(other, path, default_model, jobs=1)
+    done = run_sweep(SMALL, path, default_model, jobs=1)
+    assert (done.resumed, done.chunks, done.rows) == (5, 16, SMALL.size)
+    assert path.read_bytes() == whole.read_bytes()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["sweep.parquet", "whole.parquet"]
+
+
+def test_an_output_that_exists_stays(tmp_path, small_chunks) -> None:
+    path = tmp_path / "sweep.csv"
+    path.write_text("mine")
+    with pytest.raises(BadValue, match=r"sweep\.csv already exists: choose another name, or --force"):
+        run_sweep(SMALL, path, default_model, jobs=1)
+    assert path.read_text() == "mine" and list(tmp_path.iterdir()) == [path]
+    assert run_sweep(SMALL, path, default_model, jobs=1, force=True).rows == SMALL.size
+    assert path.read_text().startswith('"network","gpu"') and len(path.read_text().splitlines()) == SMALL.size + 1
+
+
+def test_processes_write_what_one_writes(tmp_path, small_chunks) -> None:
+    for jobs in (1, 2):
+        run_sweep(SMALL, tmp_path / f"{jobs}.parquet", default_model, jobs=jobs)
+    assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
+
+
+@pytest.fixture
+def no_file_above():
+    """No file of this process can grow beyond a size, as on a disk that is full: EFBIG in place of ENOSPC."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+@pytest.mark.parametrize("share", [0.5, 1.5])
+def test_a_full_disk_leaves_what_can_go_on(tmp_path, small_chunks, no_file_above, share, suffix) -> None:
+    """Below the size of a chunk none can be written; above it only the whole cannot."""
+    path = tmp_path / f"sweep.{suffix}"
+    with pytest.raises(SweepStopped):
+        run_sweep(SMALL, path, default_model, jobs=1, progress=stop_after(1))
+    (chunk,) = (tmp_path / f"{path.name}.partial").glob("chunk-*.parquet")
+    no_file_above(int(chunk.stat().st_size * share))
+    kept = 1 if share < 1 else 16
+    with pytest.raises(SweepStopped, match=rf"no room left .* {kept} of 16 chunks are kept in .*\.partial"):
+        run_sweep(SMALL, path, default_model, jobs=1)
+    assert not path.exists()
+    no_file_above(2**30)
+    done = run_sweep(SMALL, path, default_model, jobs=1)
+    assert (done.resumed, done.rows) == (kept, SMALL.size)
+
+
+def test_what_lies_in_the_way(tmp_path, small_chunks) -> None:
+    folder = tmp_path / "sweep.parquet.partial"
+    folder.mkdir()
+    (folder / "mine").touch()
+    with pytest.raises(BadValue, match="is not the folder of a sweep"):
+        run_sweep(SMALL, tmp_path / "sweep.parquet", default_model)
+    (folder / "manifest.json").write_text("{")
+    with pytest.raises(BadFile, match=r"manifest\.json: .* delete"):
+        run_sweep(SMALL, tmp_path / "sweep.parquet", default_model)
+    with pytest.raises(BadValue, match=r"written as \.parquet or \.csv"):
+        run_sweep(SMALL, tmp_path / "sweep.txt", default_model)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"precisions": ("fp31",)}, UnknownName, "no precision is called 'fp31'"),
+        ({"strategies": ("date",)}, UnknownName, "did you mean data"),
+        ({"workers": (1, 2)}, BadValue, "several workers exchange over a link: give --links"),
+        ({"batch_sizes": ()}, BadValue, "the sweep has no batch sizes"),
+        ({"gpus": ("k80", "k80")}, BadValue, "names gpus twice: k80"),
+        ({"time_models": ("ppp",)}, BadValue, "the ppp model needs a PPP"),
+        ({"ppp": 0.6}, BadValue, "a PPP belongs to the ppp model"),
+        ({"links": ("carrier pigeon",)}, UnknownName, "no link is called 'carrier pigeon'"),
+    ],
+)
+def test_impossible_spaces(tmp_path, change, error, message) -> None:
+    with pytest.raises(error, match=message):
+        run_sweep(msgspec.structs.replace(SMALL, **change), tmp_path / "sweep.parquet", default_model)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_column_is_documented(tmp_path) -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "sweep.md").read_text()
+    space = Space(networks=("alexnet",), gpus=("k40m",))
+    for column in rows_of(space, tmp_path / "sweep.parquet")[0]:
+        assert f"`{column}`" in text.partition("## What is written")[2].partition("\n## ")[0], column
+
+
+def test_without_pyarrow(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtra, match=r"a sweep's output needs the 'profiles' extra"):
+        run_sweep(SMALL, tmp_path / "sweep.parquet", default_model)
+    with pytest.raises(MissingExtra, match="the rows of a sweep"):
+        find_best(tmp_path / "sweep.parquet", minimise="cost")
+
+
+def test_ranges_and_names() -> None:
+    assert parse_numbers("1:1024:x2", "n") == tuple(2**power for power in range(11))
+    assert parse_numbers("8:64:+8", "n") == tuple(range(8, 65, 8))
+    assert parse_numbers("1:4,4:16:x2,100", "n") == (1, 2, 3, 4, 8, 16, 100)
+    assert parse_names("all", "n", ["a", "b"]) == ("a", "b") and parse_names("a, b", "n") == ("a", "b")
+    with pytest.raises(BadValue, match="expected names with commas"):
+        parse_names("a,,b", "n")
+    with pytest.raises(BadValue, match="workers '0'"):
+        parse_numbers("0", "workers")
+
+
+@pytest.mark.slow
+def test_a_cluster_whose_worker_is_killed_writes_the_same(tmp_path, small_chunks) -> None:
+    distributed = pytest.importorskip("distributed")
+    here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
+    run_sweep(SMALL, here, default_model, jobs=1)
+    killed = []
+
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+    ) as cluster:
+        pids = [worker.pid for worker in cluster.workers.values()]
+
+        def kill_one(done: int, total: int) -> None:
+            if done >= 3 and not killed:
+                killed.append(pids[0])
+                os.kill(pids[0], signal.SIGKILL)
+                time.sleep(0.1)
+
+        done = run_sweep(
+            SMALL, there, default_model, scheduler=cluster.scheduler_address, progress=kill_one
+        )  # fmt: skip
+    assert killed and done.rows == SMALL.size
+    assert there.read_bytes() == here.read_bytes()

@@ -1,0 +1,91 @@
+"""The same work on a real Dask cluster of two workers, one of which is killed.
+
+Tests: executor.py.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from paleo_lite.efficiency.analysis import measure_efficiency
+from paleo_lite.errors import BadValue, MissingExtra
+from paleo_lite.executor import run_files
+from paleo_lite.hardware import find_device
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("profiles")
+    for nodes in range(12):
+        columns = {
+            "Kernel": ["gemm", "copy"],
+            "Sil(ns)": [100 + nodes, 50],
+            "FLOPs": [400.0, 0.0],
+            "Bytes": [80.0, 0.0],
+        }
+        pq.write_table(pa.table(columns), folder / f"nodes_{nodes}")
+    return folder
+
+
+def test_as_in_this_process(cluster, folder):
+    device = find_device("k40m")
+    options = {"method": "notebook", "name_pattern": r"nodes_(?P<nodes>\d+)", "group_by": ["nodes"]}
+    there = measure_efficiency([folder], device, scheduler=cluster.scheduler_address, **options)
+    here = measure_efficiency([folder], device, jobs=1, **options)
+    assert there.to_dict() == here.to_dict()
+    assert [row["nodes"] for row in there.rows] == list(range(12))
+
+
+def test_a_worker_that_is_killed_loses_no_file_and_counts_none_twice(cluster, folder, tmp_path):
+    def slow(path):  # travels by value, as the test's module is not there on the workers
+        import os
+        import time
+
+        (tmp_path / f"pid.{os.getpid()}").touch()
+        time.sleep(0.3)
+        return path.name
+
+    files = sorted(folder.iterdir())
+    found = []
+    killed = None
+    for path, name in run_files(files, slow, scheduler=cluster.scheduler_address):
+        assert path.name == name
+        found.append(name)
+        if killed is None and len(found) == 3:
+            killed = next(iter(sorted(tmp_path.glob("pid.*"))))
+            os.kill(int(killed.suffix[1:]), signal.SIGKILL)
+            time.sleep(0.1)
+    assert killed is not None
+    assert sorted(found) == sorted(path.name for path in files)
+
+
+def test_nobody_answers(folder):
+    pytest.importorskip("distributed")
+    with pytest.raises(BadValue, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"):
+        list(run_files(sorted(folder.iterdir()), len, scheduler="tcp://127.0.0.1:9"))
+    with pytest.raises(BadValue, match="no Dask scheduler answers"):
+        list(run_files(sorted(folder.iterdir()), len, scheduler="nonsense"))
+
+
+def test_without_dask(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(MissingExtra, match=r"paleo-lite\[cluster\]"):
+        list(run_files(sorted(folder.iterdir()), len, scheduler="tcp://127.0.0.1:9"))

@@ -1,0 +1,129 @@
+"""Many files in parallel: every one once, whoever dies, and nothing left behind.
+
+Tests: efficiency/files.py.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from paleo_lite.efficiency.files import find_files
+from paleo_lite.errors import BadProfile, BadValue
+from paleo_lite.executor import run_files
+
+WORK = """
+import os, pathlib, time
+def length(path):
+    return len(path.read_bytes())
+def dies_once(path):
+    marker = pathlib.Path(str(path) + ".seen")
+    if path.name == "3" and not marker.exists():
+        marker.touch()
+        os._exit(1)
+    return path.name
+def dies(path):
+    if path.name == "3":
+        os._exit(1)
+    return path.name
+def sleeps(path):
+    (path.parent / f"pid.{os.getpid()}").touch()
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    """A module that the processes of a pool can import."""
+    (tmp_path / "pool_work.py").write_text(WORK)
+    monkeypatch.syspath_prepend(tmp_path)
+    import pool_work
+
+    yield pool_work
+    del sys.modules["pool_work"]
+
+
+@pytest.fixture
+def files(tmp_path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number in range(8):
+        (folder / str(number)).write_bytes(bytes(number))
+    return find_files([folder])
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 20])
+def test_every_file_once(work, files, jobs):
+    found = list(run_files(files, work.length, jobs))
+    assert sorted(found) == [(path, int(path.name)) for path in files]
+
+
+def test_a_process_that_dies_loses_no_file(work, files):
+    found = [path for path, _ in run_files(files, work.dies_once, 2)]
+    assert sorted(found) == files
+
+
+def test_a_file_that_kills_is_named_and_the_others_are_done(work, files):
+    found = []
+    with pytest.raises(BadProfile, match=r"/3: the process that read it died"):
+        for path, _ in run_files(files, work.dies, 2):
+            found.append(path.name)
+    assert len(found) == len(set(found)) and "3" not in found
+
+
+def test_numbers_in_names_count_as_numbers(tmp_path):
+    for name in ("run_16", "run_2", "run_1", ".hidden"):
+        (tmp_path / name).touch()
+    (tmp_path / "folder").mkdir()
+    assert [path.name for path in find_files([tmp_path])] == ["run_1", "run_2", "run_16"]
+    again = find_files([tmp_path / "run_2", tmp_path, tmp_path / "run_2"])
+    assert [path.name for path in again] == ["run_2", "run_1", "run_16"]
+
+
+def test_no_files(tmp_path):
+    with pytest.raises(BadValue, match="no files in"):
+        find_files([tmp_path])
+    with pytest.raises(BadValue, match="no such file or folder"):
+        find_files([tmp_path / "absent"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc, which only Linux has")
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_stops_the_processes(work, files, tmp_path):
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import pathlib, pool_work\n"
+        "from paleo_lite.executor import run_files\n"
+        f"files = sorted(pathlib.Path({str(files[0].parent)!r}).iterdir())\n"
+        "if __name__ == '__main__':\n"
+        "    try: list(run_files(files, pool_work.sleeps, 2))\n"
+        "    except KeyboardInterrupt: sys.exit(130)\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(program)
+    # A group of its own, which gets the interrupt as a terminal sends it: to all of them.
+    process = subprocess.Popen([sys.executable, str(script)], start_new_session=True, stderr=subprocess.PIPE)
+    workers = wait_for(lambda: list(files[0].parent.glob("pid.*")), 2)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 130, errors
+    assert errors == b""
+    wait_for(lambda: [0] if not any(alive(path) for path in workers) else [], 1)
+
+
+def alive(marker: Path) -> bool:
+    return Path(f"/proc/{marker.suffix[1:]}").exists()
+
+
+def wait_for(look, number):
+    """Look until there are so many; where that never comes the limit of every test ends it."""
+    while len(found := look()) < number:
+        time.sleep(0.05)
+    return found
