@@ -119,7 +119,8 @@ def predict(
     hardware_files : sequence of paths
         Further hardware TOMLs.
     calibration : str or Calibration, optional
-        A calibration's path or shipped name; without it the shipped one of the device and precision, or the pool.
+        A calibration's path or shipped name, with the host that it was measured on; without it what the shipped
+        pool says of the device under PyTorch.
     training : TrainingOptions, optional
         Optimizer, mixed precision, checkpointing and accumulation; for the phase ``training`` only. Without it plain
         gradient descent.
@@ -203,7 +204,7 @@ def _workload_and_model(
     """The workload, whose fields are what is left of `asked`, and the model that answers of it on a machine."""
     precision = asked.get("precision", "fp32")
     element_bytes(precision)
-    model = choose_model(machine.device, precision, **known)
+    model = choose_model(machine.device, precision, **known, execution=asked.get("execution", "eager"))
     network = resolve(network, asked.pop("image_size", None), asked.pop("inputs", ()))
     return Workload(network, **asked), model
 
