@@ -52,12 +52,14 @@ def _steps(asked: Asked) -> Truth:
     from paleo_lite.report.calibrations import validation_page
     from paleo_lite.report.charts.pairs import network_pairs
 
+    from .ship import operations_of
     from .steps.published import published_steps
 
     measurements = published_steps(asked.measured).measurements
     if not any(asked.wants(m.gpu, m.precision) for m in measurements):
         raise asked.nothing()
-    rows, points = validate(measurements, asked.split, asked.gpus, asked.precisions)
+    operations = operations_of(asked.measured)
+    rows, points = validate(measurements, asked.split, asked.gpus, asked.precisions, operations)
     return rows, lambda: validation_page(rows, points), lambda: network_pairs(points)
 
 

@@ -14,7 +14,7 @@ from ..errors import BadFile
 from ..units import PRECISION_BYTES
 
 COLUMNS = ("gpu", "network", "batch_size", "phase", "precision", "time_s")
-OPTIONAL = ("image_size", "framework", "source")
+OPTIONAL = ("image_size", "framework", "source", "execution")
 
 TEMPLATE = (
     ",".join((*COLUMNS, *OPTIONAL))
@@ -43,7 +43,9 @@ class Measurement(msgspec.Struct, frozen=True, order=True):
     image_size : int
         0 for the network's own.
     framework, source : str
-        The software, and who measured.
+        The software, its first word without a version, and who measured.
+    execution : str
+        What the software fused: one of `EXECUTIONS`.
     """
 
     gpu: str
@@ -55,6 +57,7 @@ class Measurement(msgspec.Struct, frozen=True, order=True):
     image_size: int = 0
     framework: str = ""
     source: str = ""
+    execution: str = "eager"
 
 
 def is_measurements(path: Path) -> bool:

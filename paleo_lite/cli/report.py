@@ -149,8 +149,9 @@ def _of_profile(ctx: click.Context, asked: dict[str, Any]) -> Document:
 def _of_network(ctx: click.Context, asked: dict[str, Any]) -> Document:
     from ..api.prediction import predict, resolve
     from ..calibration.alternatives import try_alternatives
+    from ..calibration.choose import used_calibration
     from ..report.page.prediction import prediction_report
-    from .provenance import made_from, network_sources, same_figures, used_calibration
+    from .provenance import made_from, network_sources, same_figures
 
     _refuse(ctx, ("name_pattern", "program"), "is for the report of a profile: --profile PATH")
     several = any(asked[name] is not None for name in ("workers", "topology", "platform"))

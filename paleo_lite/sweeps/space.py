@@ -253,7 +253,7 @@ def parse_numbers(text: str, what: str) -> tuple[int, ...]:
     """
     if ":" not in text:
         return tuple(parse_range(text, what))
-    found: dict[int, None] = {}
+    numbers: dict[int, None] = {}
     for part in text.split(","):
-        found |= dict.fromkeys(parse_range(part, what))
-    return tuple(found)
+        numbers |= dict.fromkeys(parse_range(part, what))
+    return tuple(numbers)

@@ -126,7 +126,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False):
     @property
     def peak(self) -> PeakRate:
         """The peak that multiply-accumulates are held against."""
-        return self.machine.peak(self.precision)
+        return self.model.peak(self.machine, self.precision)
 
     @property
     def vector_peak(self) -> PeakRate:
