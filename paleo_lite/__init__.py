@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .errors import PaleoError
+from .version import __version__
 
 if TYPE_CHECKING:
     from .api import devices, layers, network_names, predict, scale, trace
-
-__version__ = "0.1.0"
 
 __all__ = ["PaleoError", "__version__", "devices", "layers", "network_names", "predict", "scale", "trace"]
 

@@ -17,6 +17,7 @@ from .hardware import Device, Machine, find_device, list_devices
 from .networks import LayerCounts, Network, count_network, find_network, network_names, trace_factory
 from .timing import Prediction, TimeModel, Workload, find_model
 from .timing import predict as predict_workload
+from .timing.models import LEARNT
 from .timing.workload import check_execution
 from .units import element_bytes, parse_quantity
 
@@ -141,8 +142,10 @@ def predict(
     >>> pl.predict("vgg16", gpu="k80", precision="fp64").time_s  # doctest: +SKIP
     """
     asked: dict[str, Any] = dict(question)
-    machine = _machine(gpu, asked)
     known = _take(asked, "time_model", "ppp", "overlap", "calibration")
+    # Whoever names a model of the data sheet's figures, or gives a count alone, asks about the whole board.
+    is_whole = flops is not None or known.get("ppp") is not None or known.get("time_model") not in (None, LEARNT)
+    machine = _machine(gpu, asked, is_whole)
     if (network is None) == (flops is None):
         raise BadValue("a prediction takes a network or a FLOP count: one of the two")
     if flops is not None:
@@ -156,8 +159,8 @@ def predict(
         return predict_workload(Workload.of_flops(parse_quantity(flops, "FLOP"), **asked), machine, model)
     if fit_batch and asked.get("batch_size", 1) != 1:
         raise BadValue("fitting the batch chooses its size: leave the batch size out")
-    model = _model(machine, asked, known)
-    workload = _workload(network, asked)
+    assert network is not None
+    workload, model = _workload_and_model(network, machine, asked, known)
     if workload.training is None and not fit_batch and not memory and workload.phase in ("inference", "forward"):
         return predict_workload(workload, machine, model)
     from .timing.with_memory import predict_with_memory
@@ -170,23 +173,23 @@ def _take(asked: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: asked.pop(name) for name in names if name in asked}
 
 
-def _machine(gpu: str | Device, asked: dict[str, Any]) -> Machine:
-    """The machine that was asked for, with what is said of it taken out of `asked`."""
+def _machine(gpu: str | Device, asked: dict[str, Any], is_whole: bool = False) -> Machine:
+    """The machine that was asked for, with what is said of it taken out of `asked`; of a board one device."""
     files = [Path(file) for file in asked.pop("hardware_files", ())]
     device = find_device(gpu, files) if isinstance(gpu, str) else gpu
-    return Machine(device, asked.pop("clock", None), asked.pop("unit", None))
+    make = Machine if is_whole else Machine.one_of
+    return make(device, asked.pop("clock", None), asked.pop("unit", None))
 
 
-def _model(machine: Machine, asked: dict[str, Any], known: dict[str, Any]) -> TimeModel:
+def _workload_and_model(
+    network: str | Network | nn.Module, machine: Machine, asked: dict[str, Any], known: dict[str, Any]
+) -> tuple[Workload, TimeModel]:
+    """The workload, whose fields are what is left of `asked`, and the model that answers of it on a machine."""
     precision = asked.get("precision", "fp32")
     element_bytes(precision)
-    return choose_model(machine.device, precision, **known)
-
-
-def _workload(network: str | Network | nn.Module | None, asked: dict[str, Any]) -> Workload:
-    """The workload that was asked for: what is left of `asked` is its fields."""
-    assert network is not None
-    return Workload(resolve(network, asked.pop("image_size", None), asked.pop("inputs", ())), **asked)
+    model = choose_model(machine.device, precision, **known)
+    network = resolve(network, asked.pop("image_size", None), asked.pop("inputs", ()))
+    return Workload(network, **asked), model
 
 
 def layers(
@@ -331,11 +334,9 @@ def scale(
             "which device? Give a GPU, or a topology that names it: '2x k40m @ pcie3, 16 nodes @ infiniband'"
         )
     machine = _machine(gpu, asked)
-    model = _model(machine, asked, known)
-    asked["training"] = asked.pop("training", None) or TrainingOptions("sgd")
-    return run(
-        request, topology, _workload(network, {**asked, "phase": "training"}), machine, model, settings, advise=advise
-    )
+    asked |= {"phase": "training", "training": asked.get("training") or TrainingOptions("sgd")}
+    workload, model = _workload_and_model(network, machine, asked, known)
+    return run(request, topology, workload, machine, model, settings, advise=advise)
 
 
 def devices(hardware_files: Sequence[str | Path] = ()) -> list[Device]:

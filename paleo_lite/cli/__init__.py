@@ -94,7 +94,7 @@ def set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from .. import __version__
+        from ..version import __version__
 
         click.echo(f"paleo-lite {__version__}")
         ctx.exit()

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 import msgspec
 
-from .. import __version__
 from ..calibration.calibrate import calibrate as fit_device
 from ..calibration.calibrate import held_out_error, measurements_of
 from ..calibration.measurements import TEMPLATE, is_measurements, read_measurements
@@ -20,6 +19,7 @@ from ..networks import find_network
 from ..report.calibrations import calibration_page
 from ..report.ppp import ppp_page
 from ..timing.models import LEARNT, PppModel
+from ..version import __version__
 from . import options
 from .command import Answer, command
 from .options import Printing

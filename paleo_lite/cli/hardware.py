@@ -6,12 +6,11 @@ from pathlib import Path
 
 import click
 
-from ..errors import BadValue
 from ..hardware import find_device, list_devices, read_links
 from ..report.devices import audit_page, device_dict, device_page, device_row, devices_page, links_page, moving_page
-from ..units import parse_quantity
 from . import options
 from .command import Answer, AnswerCommand
+from .options import Quantity
 
 
 @click.group()
@@ -38,9 +37,12 @@ def show_device(device: str, hardware_files: tuple[Path, ...]) -> Answer:
 
 @hardware.command("links", cls=AnswerCommand)
 @click.option(
-    "--move", metavar="SIZE", help="Say how long it takes to move this much data over each link, such as 1PB."
+    "--move",
+    type=Quantity("B"),
+    metavar="SIZE",
+    help="Say how long it takes to move this much data over each link, such as 1PB.",
 )
-def list_links(move: str | None) -> Answer:
+def list_links(move: float | None) -> Answer:
     """List the links between devices, hosts, nodes and storage, and what was measured of collectives over them.
 
     \b
@@ -48,11 +50,8 @@ def list_links(move: str | None) -> Answer:
     """
     links = read_links().link
     if move is not None:
-        amount = parse_quantity(move, "B")
-        if not 0 < amount < float("inf"):
-            raise BadValue(f"--move takes an amount above 0, such as 1PB, not {move!r}")
-        moving = moving_page(links, amount)
-        return Answer(lambda: {"move_bytes": amount, "links": list(moving.tables[0].rows)}, lambda: moving)
+        moving = moving_page(links, move)
+        return Answer(lambda: {"move_bytes": move, "links": list(moving.tables[0].rows)}, lambda: moving)
     from ..distributed.link_calibration import shipped_link_calibrations
     from ..report.links import add_measured
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from .. import __version__
 from ..calibration.calibrate import calibrate, held_out_error
 from ..calibration.measurements import Measurement, write_csv
 from ..calibration.prior import TimedLayer, device_prior, narrow_by_probes
@@ -28,6 +27,7 @@ from ..measure.setup import DEVICES, Setup, set_up
 from ..measure.steps import STEPS, OutOfMemory, time_step
 from ..report.measure import Measured, Step, measured_page
 from ..timing.fitted import rates_of
+from ..version import __version__
 from . import options
 from .command import Answer, command
 from .options import WHOLE, Names

@@ -18,7 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ..errors import BadValue, UnknownName
-from ..units import parse_shape
+from ..units import parse_quantity, parse_shape
 from . import set_debug
 
 if TYPE_CHECKING:
@@ -99,6 +99,21 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         if not fine:
             example = f", such as {self.like}" if self.like else ""
             raise BadValue(f"{_called(param)} must be a number {right}{example}, not {_quoted(str(value))}")
+        return number
+
+
+class Quantity(click.ParamType):  # type: ignore[type-arg]
+    """A quantity above 0 in a unit, such as 110k or 25 MiB."""
+
+    name = "quantity"
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = parse_quantity(value, self.unit)
+        if not 0 < number < float("inf"):
+            raise BadValue(f"{_called(param)} must be above 0, not {_quoted(str(value))}")
         return number
 
 
@@ -295,6 +310,10 @@ workers = _option(
     "--workers", metavar="RANGE",
     help="Devices together: 8, 1,2,4,...,128 or 1:128:x2. [default: all of --topology]",
 )  # fmt: skip
+price = _option(
+    "--price", type=Quantity("USD/h"), metavar="USD/h",
+    help="Price of an hour of one device. [default: what the registry has]",
+)  # fmt: skip
 cluster = together(
     click.option("--link", metavar="LINK", help="Between all workers: ethernet20, infiniband-fdr, '25 GB/s'."),
     click.option(
@@ -313,9 +332,7 @@ cluster = together(
     click.option("--advise", is_flag=True, help="Try all strategies and collectives on one number of workers."),
     click.option("--images", metavar="COUNT", help="Samples of an epoch, such as 1.28M: gives hours and cost."),
     click.option("--epochs", type=float, metavar="NUMBER", help="Epochs that hours and cost are of. [default: 1]"),
-    click.option(
-        "--price", metavar="USD/h", help="Price of an hour of one device. [default: what the registry has]"
-    ),
+    price(),
 )  # fmt: skip
 
 # Profiles.

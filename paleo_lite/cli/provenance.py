@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def made_from(ctx: click.Context, sources: Sequence[Source], further: Sequence[tuple[str, str]] = ()) -> Made:
     """How this call makes its report; the date is SOURCE_DATE_EPOCH's where it is set, as for reproducible builds."""
-    from .. import __version__
+    from ..version import __version__
 
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     now = datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc) if epoch.isdecimal() else None
@@ -57,7 +57,7 @@ def _word(value: Any) -> str:
     """A value as it is typed."""
     if isinstance(value, tuple):
         return format_shape(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def same_figures(ctx: click.Context, prediction: Prediction, workers: Sequence[str]) -> list[tuple[str, str]]:

@@ -17,9 +17,10 @@ from ..report.sweep import size_lines, sweep_page
 from ..sweeps.run import Sweep, run_sweep
 from ..sweeps.space import AUTOMATIC, ROWS_UNASKED, Space, parse_names, parse_numbers
 from ..timing import TIME_MODELS
-from ..units import PRECISION_BYTES, parse_quantity
+from ..units import PRECISION_BYTES
 from . import options
 from .command import Answer, command, progress
+from .options import Quantity
 
 
 @command()
@@ -60,10 +61,17 @@ from .command import Answer, command, progress
 )
 @options.optimizer(default="sgd", help="Update rule of training.")
 @click.option(
-    "--samples", default="1M", show_default=True, metavar="COUNT", help="Samples that hours, cost and energy are for."
+    "--samples",
+    type=Quantity(""),
+    default="1M",
+    show_default=True,
+    metavar="COUNT",
+    help="Samples that hours, cost and energy are for.",
 )
-@click.option("--price", metavar="USD/H", help="Price of an hour of one device, in place of the one on record.")
-@click.option("--power", metavar="WATTS", help="Power of one device, in place of its limit on record.")
+@options.price()
+@click.option(
+    "--power", type=Quantity("W"), metavar="WATTS", help="Power of one device, in place of its limit on record."
+)
 @options.hardware_files()
 @options.output(help=".parquet or .csv.", required=True)
 @options.force()
@@ -85,9 +93,9 @@ def sweep(
     links: str,
     collectives: str,
     optimizer: str,
-    samples: str,
-    price: str | None,
-    power: str | None,
+    samples: float,
+    price: float | None,
+    power: float | None,
     hardware_files: tuple[Path, ...],
     output: Path,
     force: bool,
@@ -122,9 +130,9 @@ def sweep(
         collectives=parse_names(collectives, "collectives", list(COLLECTIVES)) if collectives else ("",),
         ppp=ppp,
         optimizer=optimizer,
-        samples=_above_0(parse_quantity(samples, ""), "samples", samples),
-        price_usd_per_h=None if price is None else _above_0(parse_quantity(price, "USD/h"), "price", price),
-        power_w=None if power is None else _above_0(parse_quantity(power, "W"), "power", power),
+        samples=samples,
+        price_usd_per_h=price,
+        power_w=power,
         hardware_files=tuple(str(path.absolute()) for path in hardware_files),
     ).resolved()
     space.check()
@@ -154,9 +162,3 @@ def to_dict(done: Sweep, seconds: float) -> dict[str, object]:
         "resumed": done.resumed,
         "seconds": seconds,
     }
-
-
-def _above_0(value: float, what: str, given: str) -> float:
-    if not 0 < value < float("inf"):
-        raise BadValue(f"--{what} must be above 0, not {given!r}")
-    return value

@@ -203,7 +203,7 @@ class Space(msgspec.Struct, frozen=True):
 
     def digest(self) -> str:
         """A hash of everything that the results follow from but the shipped data."""
-        from .. import __version__
+        from ..version import __version__
 
         text = json.dumps([__version__, msgspec.to_builtins(self)])
         for path in self.hardware_files:

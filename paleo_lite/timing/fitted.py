@@ -56,6 +56,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
     is_forecast: ClassVar[bool] = True
     needs_bytes: ClassVar[bool] = True
     uses_memory: ClassVar[bool] = True
+    takes_count: ClassVar[bool] = False
     label: str
     theta: Floats
     covariance: Floats

@@ -11,7 +11,7 @@ from ..counting.kinds import missing_note
 from ..errors import BadValue
 from ..hardware import Machine
 from ..units import element_bytes
-from .models import TimeModel
+from .models import PeakModel, RooflineModel, TimeModel
 from .options import with_update
 from .prediction import Prediction
 from .workload import Workload
@@ -43,6 +43,17 @@ def predict(workload: Workload, machine: Machine, model: TimeModel) -> Predictio
         If the model needs bytes, which a bare FLOP count does not have, or the options of a training step do not go
         with its batch.
     """
+    prediction = _predict(workload, machine, model)
+    bound = RooflineModel() if workload.has_layers else PeakModel()
+    if model.is_forecast:
+        prediction = msgspec.structs.replace(prediction, bound_terms=_predict(workload, machine, bound).terms)
+    if machine.board is not None:
+        whole = Machine(machine.board, machine.clock, machine.unit)
+        prediction = msgspec.structs.replace(prediction, board_bound_s=_predict(workload, whole, bound).time_s)
+    return prediction
+
+
+def _predict(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
     if workload.training is not None:
         return _predict_training(workload, machine, model)
     return _predict_passes(workload, machine, model)
@@ -115,7 +126,12 @@ def _predict_passes(workload: Workload, machine: Machine, model: TimeModel) -> P
         none = np.zeros((1, 1), dtype=np.int64)
         counts, notes = work.counts_by_pass(phase, batch_size), machine.notes(workload.precision)
         return Prediction(workload, machine, model, terms, counts, none, none, work.matrix, None, tuple(notes))
-    notes = [*workload.network.notes, *model.notes, *machine.notes(workload.precision), *_notes(workload, machine)]
+    notes = [
+        *workload.network.notes,
+        *model.notes,
+        *machine.notes(workload.precision),
+        *_notes(workload, machine, model),
+    ]
     if terms.waiting > 1.05:
         notes.append(
             f"the host launches kernels more slowly than the device runs them: {terms.waiting:.2g} times as long"
@@ -134,11 +150,11 @@ def _predict_passes(workload: Workload, machine: Machine, model: TimeModel) -> P
     )
 
 
-def _notes(workload: Workload, machine: Machine) -> list[str]:
+def _notes(workload: Workload, machine: Machine, model: TimeModel) -> list[str]:
     """What somebody who uses the number should know of how it was counted."""
     work, notes = workload.work, []
     peak, vector = machine.peak(workload.precision), machine.vector_peak(workload.precision)
-    if work.convention.unit != "FLOP":  # a convention in FLOPs goes with the peak
+    if work.convention.unit != "FLOP" and model.takes_count:  # a convention in FLOPs goes with the peak
         notes.append(
             f"the {work.convention.name} convention counts a multiply-accumulate as 1, the peak counts it as 2: "
             "compute times come out about half as long as they should"
