@@ -31,9 +31,7 @@ from .options import Names
 @options.scheduler()
 @click.option("--keep-going", is_flag=True, help="Report files that cannot be read and go on with the rest.")
 @options.hardware_files()
-@click.pass_context
 def efficiency(
-    ctx: click.Context,
     /,
     paths: tuple[Path, ...],
     gpu: str,
@@ -63,15 +61,11 @@ def efficiency(
         from ..efficiency.durations import read_durations
 
         book = read_durations(durations, name_pattern=settings["name_pattern"])
-    try:
-        with progress("reading profiles") as on_done:
-            result = measure_efficiency(
-                paths, device, precision=precision, durations=book, on_done=on_done,
-                group_by=[name.strip() for name in group_by.split(",") if name.strip()], **settings,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        click.echo("paleo-lite: interrupted", err=True)
-        ctx.exit(130)
+    with progress("reading profiles") as on_done:
+        result = measure_efficiency(
+            paths, device, precision=precision, durations=book, on_done=on_done,
+            group_by=[name.strip() for name in group_by.split(",") if name.strip()], **settings,
+        )  # fmt: skip
     return Answer(
         result.to_dict,
         (lambda: efficiency_page(result)) if result.rows else None,
