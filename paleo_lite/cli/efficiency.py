@@ -31,9 +31,7 @@ from .options import Names
 @options.scheduler()
 @click.option("--keep-going", is_flag=True, help="Report files that cannot be read and go on with the rest.")
 @options.hardware_files()
-@click.pass_context
 def efficiency(
-    ctx: click.Context,
     /,
     paths: tuple[Path, ...],
     group_by: str,
@@ -48,13 +46,9 @@ def efficiency(
       paleo-lite efficiency profiles/ --gpu k40m --group-by batch_size,nodes
       paleo-lite efficiency profiles/ --gpu k40m --method notebook --format csv
     """
-    try:
-        with progress("reading profiles") as on_done:
-            columns = [name.strip() for name in group_by.split(",") if name.strip()]
-            result = measure_efficiency(paths, group_by=columns, on_done=on_done, **question)
-    except KeyboardInterrupt:
-        click.echo("paleo-lite: interrupted", err=True)
-        ctx.exit(130)
+    columns = [name.strip() for name in group_by.split(",") if name.strip()]
+    with progress("reading profiles") as on_done:
+        result = measure_efficiency(paths, group_by=columns, on_done=on_done, **question)
     return Answer(
         result.to_dict,
         result.document if result.rows else None,
