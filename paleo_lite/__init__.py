@@ -18,6 +18,7 @@ from .version import __version__
 if TYPE_CHECKING:
     from .api.calibrations import calibrate, calibrations, validate
     from .api.catalogue import audit, hardware, links, networks
+    from .api.feeding import pipeline
     from .api.gemm import gemm
     from .api.prediction import devices, layers, predict, scale, trace
     from .api.profiles import compare, efficiency, kernels, scaled
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Calibration", "Machine", "PaleoError", "Settings", "TrainingOptions", "Workload", "__version__",
     "audit", "best", "calibrate", "calibrations", "compare", "devices", "efficiency", "gemm", "hardware", "kernels",
-    "layers", "links", "network_names", "networks", "predict", "scale", "scaled", "sweep", "trace", "validate",
+    "layers", "links", "network_names", "networks", "pipeline", "predict", "scale", "scaled", "sweep", "trace",
+    "validate",
 ]  # fmt: skip
 
 _NAMES = {
     "api.calibrations": "calibrate calibrations validate",
     "api.catalogue": "audit hardware links networks",
+    "api.feeding": "pipeline",
     "api.gemm": "gemm",
     "api.prediction": "devices layers predict scale trace",
     "api.profiles": "compare efficiency kernels scaled",
