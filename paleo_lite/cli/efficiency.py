@@ -32,7 +32,6 @@ from .options import Names
 @click.option("--keep-going", is_flag=True, help="Report files that cannot be read and go on with the rest.")
 @options.hardware_files()
 def efficiency(
-    /,
     paths: tuple[Path, ...],
     gpu: str,
     precision: str,
