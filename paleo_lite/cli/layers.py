@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..api import layers as count_layers
+from ..api.prediction import layers as count_layers
 from ..report.counts import counts_page
 from . import options
 from .command import Answer, command

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from ..counting import Work, count
 from ..errors import UnknownName
 from ..extras import need
+from ..result import Result
 from ..units import format_si
 from .network import Network
 
 
-class LayerCounts(msgspec.Struct, frozen=True, eq=False):
+class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
     """Counts per layer.
 
     Attributes
@@ -28,6 +29,8 @@ class LayerCounts(msgspec.Struct, frozen=True, eq=False):
     kept : tuple of int
         Indices of the layers that are reported.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.counts:counts_page"
 
     network: Network
     work: Work

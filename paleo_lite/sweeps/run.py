@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from ..errors import BadFile, BadValue, Interrupted, PaleoError, SweepStopped
 from ..executor import run_tasks
 from ..extras import need
 from ..files import write_aside
+from ..result import Result
 from .chunk import compute_chunk
 from .grid import Words
 from .inputs import ModelOf
@@ -43,7 +44,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chunks: int
 
 
-class Sweep(msgspec.Struct, frozen=True):
+class Sweep(Result, msgspec.Struct, frozen=True):
     """A finished sweep.
 
     Attributes
@@ -53,6 +54,8 @@ class Sweep(msgspec.Struct, frozen=True):
     chunks, resumed : int
         Chunks, and how many of them an earlier run had left.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.sweep:sweep_page"
 
     path: Path
     rows: int

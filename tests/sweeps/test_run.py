@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from paleo_lite.api import default_model
+from paleo_lite.calibration.choose import default_model
 from paleo_lite.distributed.job import Job, Settings
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.scale import scale
