@@ -15,6 +15,7 @@ from .counting import find_convention
 from .errors import BadValue
 from .hardware import Device, Machine, find_device, list_devices
 from .networks import CountsBeside, LayerCounts, Network, count_network, find_network, network_names, trace_factory
+from .networks.catalog import networks_of_macs
 from .timing import Prediction, TimeModel, Workload, find_model
 from .timing import predict as predict_workload
 from .timing.models import LEARNT
@@ -78,6 +79,7 @@ def predict(
     *,
     gpu: str | Device,
     flops: float | str | None = None,
+    macs: float | str | None = None,
     fit_batch: bool = False,
     memory: bool = False,
     **question: Unpack[Question],
@@ -111,7 +113,9 @@ def predict(
     inputs : sequence of shapes
         For a factory or module: the shape of one sample per input, without the batch dimension.
     flops : float or str, optional
-        A FLOP count per sample (``"15503M"``) in place of a network.
+        A FLOP count per sample (``"30.97G"``) in place of a network; a multiply-accumulate counts as 2.
+    macs : float or str, optional
+        A count of multiply-accumulates per sample (``"15503M"``) in place of a network or of `flops`.
     hardware_files : sequence of paths
         Further hardware TOMLs.
     calibration : str or Calibration, optional
@@ -144,11 +148,11 @@ def predict(
     asked: dict[str, Any] = dict(question)
     known = _take(asked, "time_model", "ppp", "overlap", "calibration")
     # Whoever names a model of the data sheet's figures, or gives a count alone, asks about the whole board.
-    is_whole = flops is not None or known.get("ppp") is not None or known.get("time_model") not in (None, LEARNT)
+    is_whole = network is None or known.get("ppp") is not None or known.get("time_model") not in (None, LEARNT)
     machine = _machine(gpu, asked, is_whole)
-    if (network is None) == (flops is None):
-        raise BadValue("a prediction takes a network or a FLOP count: one of the two")
-    if flops is not None:
+    if (network, flops, macs).count(None) != 2:
+        raise BadValue("a prediction takes a network, a FLOP count or a MAC count: one of the three")
+    if network is None:
         if known.pop("calibration", None) is not None or fit_batch or memory:
             raise BadValue(
                 "calibrations and memory need the layers of a network, which a bare FLOP count does not have"
@@ -156,7 +160,7 @@ def predict(
         if known.get("ppp") is None and not known.get("overlap"):
             known["time_model"] = known.get("time_model") or "peak"
         model = find_model(known.pop("time_model", None), **known)
-        return predict_workload(Workload.of_flops(parse_quantity(flops, "FLOP"), **asked), machine, model)
+        return predict_workload(_bare(flops, macs, asked), machine, model)
     if fit_batch and asked.get("batch_size", 1) != 1:
         raise BadValue("fitting the batch chooses its size: leave the batch size out")
     assert network is not None
@@ -166,6 +170,18 @@ def predict(
     from .timing.with_memory import predict_with_memory
 
     return predict_with_memory(workload, machine, model, fit_batch=fit_batch)
+
+
+def _bare(flops: float | str | None, macs: float | str | None, asked: dict[str, Any]) -> Workload:
+    """A bare count as a workload; one that looks like MACs given as FLOPs is questioned."""
+    if macs is not None:
+        return Workload.of_flops(2 * parse_quantity(macs, "MAC"), **asked)
+    given = parse_quantity(flops or 0, "FLOP")
+    notes = tuple(
+        f"{name} has about as many multiply-accumulates, of 2 FLOPs each: for a MAC count say --macs {flops}"
+        for name in networks_of_macs(given)[:1]
+    )
+    return Workload.of_flops(given, notes=notes, **asked)
 
 
 def _take(asked: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -77,8 +77,8 @@ def test_devices_are_those_of_the_files_and_ones_own(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((), {}, "one of the two"),
-        (("vgg16",), {"flops": "1G"}, "one of the two"),
+        ((), {}, "one of the three"),
+        (("vgg16",), {"flops": "1G"}, "one of the three"),
         ((), {"flops": "1G", "calibration": "k40m-fp32"}, "need the layers of a network"),
         ((), {"flops": "1G", "execution": "compiled"}, "execution needs layers of a network"),
         ((), {"flops": "1G", "memory": True}, "need the layers of a network"),

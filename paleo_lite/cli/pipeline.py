@@ -102,7 +102,7 @@ def pipeline(
     from ..hardware import find_device
     from ..input_pipeline.feeding import DECODE_PER_WORKER_S, Feeding, feed
     from ..input_pipeline.places import SEPARATE_NODES, find_link, find_store, link_of_host, sources
-    from ..input_pipeline.remedies import Alternatives, plan, remedies, rules
+    from ..input_pipeline.remedies import Upgrades, plan, remedies, rules
     from ..report.feeding import feeding_dict, feeding_page
 
     if decoded and decode_rate is not None:
@@ -131,7 +131,7 @@ def pipeline(
     nvme = find_store("nvme")
     assert nvme is not None
     plain, direct = (find_link(name) for name in SEPARATE_NODES)
-    others = Alternatives(nvme, (plain, direct), float(found.input_elements), _in_fp16(found, precision, asked))
+    others = Upgrades(nvme, (plain, direct), float(found.input_elements), _in_fp16(found, precision, asked))
     subject = {"network": found.name, "gpu": device.id, "precision": precision, "phase": phase,
                "storage": storage, "host_link": link, "time_model": prediction.model.name}  # fmt: skip
     parts = rules(fed), remedies(fed, others), plan(fed, others)

@@ -149,12 +149,12 @@ def _open(folder: Path, space: Space) -> None:
     if path.stat().st_size > _BYTES_AT_MOST:
         raise BadFile(f"{path}: larger than any manifest of a sweep")
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        other = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadFile(f"{path}: {error}; delete {folder} to start again") from None
-    if found != manifest:
+    if other != manifest:
         raise BadValue(
-            f"{folder} is left over from another sweep ({found.rows:,} combinations): delete it or choose another name"
+            f"{folder} is left over from another sweep ({other.rows:,} combinations): delete it or choose another name"
         )
     for stray in folder.glob(".*"):  # what was being written when an earlier run was killed
         stray.unlink()

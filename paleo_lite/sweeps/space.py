@@ -17,7 +17,7 @@ from ..distributed.links import link_rate
 from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES
 from ..errors import BadValue, UnknownName
-from ..hardware import find_device
+from ..hardware import Device, find_device
 from ..networks import find_network, is_network_file
 from ..ranges import parse_range
 from ..timing.models import TIME_MODELS
@@ -146,7 +146,7 @@ class Space(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(
             self,
             networks=tuple(name if is_network_file(name) else find_network(name).name for name in self.networks),
-            gpus=tuple(find_device(name, files).id for name in self.gpus),
+            gpus=tuple(dict.fromkeys(_one_of(find_device(name, files)) for name in self.gpus)),
         )
 
     def describe(self) -> str:
@@ -215,6 +215,11 @@ def _slices(values: tuple, step: int) -> Iterator[tuple]:  # type: ignore[type-a
     return (values[start : start + step] for start in range(0, len(values), step))
 
 
+def _one_of(device: Device) -> str:
+    """The device that a worker is: of a board of several, one."""
+    return device.id if device.parts is None else device.parts.device
+
+
 def parse_names(text: str, what: str, everything: Sequence[str] = ()) -> tuple[str, ...]:
     """Names with commas, or ``all``.
 
@@ -245,7 +250,7 @@ def parse_numbers(text: str, what: str) -> tuple[int, ...]:
     """
     if ":" not in text:
         return tuple(parse_range(text, what))
-    found: dict[int, None] = {}
+    numbers: dict[int, None] = {}
     for part in text.split(","):
-        found |= dict.fromkeys(parse_range(part, what))
-    return tuple(found)
+        numbers |= dict.fromkeys(parse_range(part, what))
+    return tuple(numbers)

@@ -124,7 +124,8 @@ def _predict_passes(workload: Workload, machine: Machine, model: TimeModel) -> P
     terms = model.evaluate(workload, machine)
     if not workload.has_layers:
         none = np.zeros((1, 1), dtype=np.int64)
-        counts, notes = work.counts_by_pass(phase, batch_size), machine.notes(workload.precision)
+        counts = work.counts_by_pass(phase, batch_size)
+        notes = [*workload.network.notes, *machine.notes(workload.precision)]
         return Prediction(workload, machine, model, terms, counts, none, none, work.matrix, None, tuple(notes))
     notes = [
         *workload.network.notes,

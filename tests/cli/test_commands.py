@@ -98,7 +98,7 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
         (["predict", "vgg16", "--gpu", "k80", "--explain", "features.99"], 2, "no layer of vgg16"),
         (["predict", "vgg16", "--gpu", "k80", "--time-model", "ppp"], 2, "needs a PPP"),
         (["predict", "vgg16"], 2, "Missing option '--gpu'"),
-        (["predict", "--gpu", "k80"], 2, "a network or a FLOP count"),
+        (["predict", "--gpu", "k80"], 2, "a network, a FLOP count or a MAC count"),
         (["predict", "--flops", "many", "--gpu", "k80"], 2, "'many' is not a quantity"),
         (["predict", "vgg16", "--gpu", "k80", "--hardware-file", "absent.toml"], 1, "cannot be read"),
         (["predict", "absent.json", "--gpu", "k80"], 1, "cannot be read"),

@@ -275,7 +275,7 @@ def test_impossible_spaces(tmp_path, change, error, message) -> None:
 
 
 def test_every_column_is_documented(tmp_path) -> None:
-    text = (Path(__file__).resolve().parents[3] / "docs" / "sweep.md").read_text()
+    text = (Path(__file__).resolve().parents[2] / "docs" / "sweep.md").read_text()
     space = Space(networks=("alexnet",), gpus=("k40m",))
     for column in rows_of(space, tmp_path / "sweep.parquet")[0]:
         assert f"`{column}`" in text.partition("## What is written")[2].partition("\n## ")[0], column
