@@ -11,7 +11,7 @@ from ..calibration.calibrate import calibrate as fit_device
 from ..calibration.calibrate import held_out_error, measurements_of
 from ..calibration.fit import Fit
 from ..calibration.measurements import Measurement, is_measurements, read_measurements
-from ..calibration.pool import pool_prior
+from ..calibration.pool import execution_of, pool_prior, software_of
 from ..calibration.ppp import PppCalibration, calibrate_ppp
 from ..calibration.store import (
     AnyCalibration,
@@ -58,8 +58,8 @@ def calibrate(
 ) -> AnyCalibration:
     """Learn a device's parameters from measured steps.
 
-    Of a profile the forward and the backward pass of a steady iteration are taken. What these measurements leave open
-    follows the shipped fits of other devices.
+    Of a profile the forward and the backward pass of a steady iteration are taken. The fit starts from the best that is
+    known of the device: what was measured of it and of others, under the software that the CSV names.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def learn(
 
 def _fitted(steps: Sequence[Measurement], device: Device, precision: str, files: Sequence[Path], date: str) -> Learnt:
     """All parameters, from the prior that the pool of all devices gives."""
-    prior = pool_prior(device, precision)
+    prior = pool_prior(device, precision, execution_of(steps), software_of(steps))
     measurements, fit = fit_device(steps, device, precision, prior)
     error = held_out_error(measurements, device, precision, prior)
     made = make_calibration(

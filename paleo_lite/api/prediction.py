@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 # First of all: where typing_extensions is installed msgspec imports it, and numpy behind it takes 60 ms longer.
 import numpy  # noqa: F401
@@ -14,7 +14,7 @@ from ..calibration.choose import choose_model
 from ..counting import find_convention
 from ..errors import BadValue
 from ..hardware import Device, Machine, find_device, list_devices
-from ..networks import LayerCounts, Network, count_network, find_network, trace_factory
+from ..networks import CountsBeside, LayerCounts, Network, count_network, find_network, trace_factory
 from ..networks.catalog import networks_of_macs
 from ..timing import Prediction, TimeModel, Workload, find_model
 from ..timing import predict as predict_workload
@@ -209,23 +209,31 @@ def _workload_and_model(
     return Workload(network, **asked), model
 
 
-def layers(
-    network: str | Network | nn.Module,
-    *,
-    convention: str = "flops",
-    phase: str = "inference",
-    batch_size: int = 1,
-    image_size: int | None = None,
-    inputs: Sequence[Sequence[int]] = (),
-    ignore: Sequence[str] = (),
-    execution: str = "eager",
-) -> LayerCounts:
-    """Count a network layer by layer.
+class Counting(TypedDict, total=False):
+    """What `layers` may be told; see there."""
+
+    convention: str
+    phase: str
+    batch_size: int
+    image_size: int | None
+    inputs: Sequence[Sequence[int]]
+    ignore: Sequence[str]
+    execution: str
+
+
+@overload
+def layers(network: str | Network | nn.Module, **question: Unpack[Counting]) -> LayerCounts: ...
+@overload
+def layers(network: Sequence[str | Network | nn.Module], **question: Unpack[Counting]) -> CountsBeside: ...
+
+
+def layers(network: Any, **question: Unpack[Counting]) -> LayerCounts | CountsBeside:
+    """Count a network layer by layer, or several beside each other.
 
     Parameters
     ----------
     network, image_size, inputs
-        As for `predict`.
+        As for `predict`; or a list of networks.
     convention : str
         ``flops``, ``macs``, ``pthflops``, ``lu2017`` or ``paleo``.
     phase : str
@@ -239,16 +247,34 @@ def layers(
     Returns
     -------
     LayerCounts
+        Of one network; of a list `CountsBeside`. Both have ``rows()``, ``to_dict()``, ``to_frame()``.
 
     Raises
     ------
     PaleoError
         One of its classes.
     """
+    if isinstance(network, (list, tuple)) and not isinstance(network, Network):
+        if not network:
+            raise BadValue("name one network at least")
+        return CountsBeside(tuple(_count(each, **question) for each in network))
+    return _count(network, **question)
+
+
+def _count(
+    network: str | Network | nn.Module,
+    convention: str = "flops",
+    execution: str = "eager",
+    phase: str = "inference",
+    image_size: int | None = None,
+    inputs: Sequence[Sequence[int]] = (),
+    **counting: Any,
+) -> LayerCounts:
+    """The counts of one network."""
     find_convention(convention)
     check_execution(execution, phase)
     resolved = resolve(network, image_size, inputs)
-    counts = count_network(resolved, convention, phase=phase, batch_size=batch_size, ignore=ignore)
+    counts = count_network(resolved, convention, phase=phase, **counting)
     if execution == "eager":
         return counts
     from ..counting.fusion import fuse

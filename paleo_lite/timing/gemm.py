@@ -131,11 +131,15 @@ def _layer(m: int, n: int, k: int, groups: int) -> Layer:
 def _time(
     workload: Workload, launches: int, model: TimeModel, machine: Machine
 ) -> tuple[float, tuple[float, float] | None]:
-    """Seconds of so many launches, and their interval; a step's overhead goes around networks, not around products."""
+    """Seconds of so many launches on the device, and their interval.
+
+    A step's overhead goes around networks, not around products, and a framework's host is not in the way of a library's
+    launches one after the other: those who time products time the device.
+    """
     work = workload.work
     all_of_them = msgspec.structs.replace(work, fixed=launches * work.fixed, per_sample=launches * work.per_sample)
     terms = model.evaluate(workload.doing(all_of_them), machine)
-    seconds, interval = float(terms.layers_s.sum()), terms.interval()
+    seconds, interval = float(terms.layers_s.sum()) / terms.waiting, terms.interval()
     return seconds, interval and tuple(seconds * bound / terms.time_s for bound in interval)  # type: ignore[return-value]
 
 

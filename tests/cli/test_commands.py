@@ -1,7 +1,7 @@
 """The command line as people use it: output in four formats, exit codes, one sentence for every mistake.
 
 Tests: cli/__init__.py, cli/hardware.py, cli/layers.py, cli/networks.py, cli/predict.py,
-report/counts.py, report/devices.py, report/networks.py.
+report/devices.py, report/networks.py.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ COMMANDS = [
     ["predict", "googlenet", "--gpu", "Tesla K80", "--clock", "base", "--explain", "conv1.conv"],
     ["predict", "maxvit_t", "--gpu", "h100-sxm", "--precision", "bf16", "--top", "all"],
     ["layers", "vgg16", "--convention", "pthflops", "--ignore", "classifier.*"],
+    ["layers", "vgg16", "resnet50", "--convention", "pthflops"],
+    ["layers", "resnet50", "--depth", "1"],
+    ["layers", "resnet50", "--top", "5"],
     ["layers", "swin_t", "--phase", "backward_weight", "--batch-size", "8"],
     ["networks", "list"],
     ["networks", "show", "alexnet"],
@@ -103,6 +106,7 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
         (["predict", "json:dumps", "--gpu", "k80", "--input", "3x8x8"], 1, "TypeError"),
         (["predict", "builtins:dict", "--gpu", "k80", "--input", "3x8x8"], 1, "returned a dict, not a torch.nn.Module"),
         (["layers", "torch.nn:ReLU", "--input", "3x0x8"], 2, "is not a shape"),
+        (["layers", "vgg16", "vgg19", "--depth", "2"], 2, "--depth and --top show one network: name only one"),
         (["layers", "vgg16", "--ignore", "nothing*"], 2, "no layer of vgg16"),
         (["layers", "vgg16", "--convention", "lu2017", "--phase", "backward"], 2, "counts a forward pass only"),
         (["networks", "show", "restnet50"], 2, "did you mean resnet50"),

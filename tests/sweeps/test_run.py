@@ -229,7 +229,7 @@ def no_file_above():
 def test_a_full_disk_leaves_what_can_go_on(tmp_path, small_chunks, no_file_above, share, suffix) -> None:
     """Below the size of a chunk none can be written; above it only the whole cannot."""
     path = tmp_path / f"sweep.{suffix}"
-    with pytest.raises(SweepStopped):
+    with pytest.raises(Interrupted):
         run_sweep(SMALL, path, default_model, jobs=1, progress=stop_after(1))
     (chunk,) = (tmp_path / f"{path.name}.partial").glob("chunk-*.parquet")
     no_file_above(int(chunk.stat().st_size * share))

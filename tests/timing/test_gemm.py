@@ -152,14 +152,13 @@ def test_a_precision_that_the_device_lacks():
 @pytest.mark.parametrize(
     ("gpu", "device", "precision", "at_most"),
     [
-        ("M40", "m40", "fp32", 0.25),
-        ("T4", "t4", "fp32", 0.25),
-        ("T4", "t4", "fp16", 0.25),
-        ("TITAN Xp", "titan-xp", "fp32", 0.4),
+        ("M40", "m40", "fp32", 0.5),
+        ("T4", "t4", "fp16", 0.2),
+        ("V100", "v100-sxm2", "fp16", 0.25),
     ],
 )
-def test_products_that_no_calibration_has_seen(gpu, device, precision, at_most):
-    """DeepBench's training set: the median error that docs/gemm.md reports, which beats the roofline's."""
+def test_products_of_deepbench(gpu, device, precision, at_most):
+    """The training set, timed one by one: the median error is that of docs/gemm.md, and less than the roofline's."""
     pandas = pytest.importorskip("pandas")
     path = DATA / "measured" / "deepbench_gemm.csv.gz"
     rows = pandas.read_csv(path).query("mode == 'train' and unit == 'ms' and gpu == @gpu")
