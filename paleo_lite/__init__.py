@@ -12,9 +12,11 @@ from .errors import PaleoError
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .api import devices, layers, network_names, predict, scale, trace
+    from .api import devices, layers, network_names, predict, predict_several, scale, trace
 
-__all__ = ["PaleoError", "__version__", "devices", "layers", "network_names", "predict", "scale", "trace"]
+__all__ = [
+    "PaleoError", "__version__", "devices", "layers", "network_names", "predict", "predict_several", "scale", "trace",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

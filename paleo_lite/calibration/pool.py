@@ -90,6 +90,7 @@ def pooled_model(device: Device, precision: str, pool: Pool | None = None) -> Ca
         np.diag(prior.deviation**2),
         2 * SCATTER,  # what a fit of no measurement says
         notes=(_note(device, precision, others),),
+        moved=np.zeros(len(NAMES)),
     )
 
 
