@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .api.prediction import devices, layers, predict, scale, trace
+    from .api.prediction import devices, layers, predict, predict_several, scale, trace
     from .api.profiles import compare, efficiency, kernels, scaled
     from .calibration.store import Calibration
     from .distributed.job import Settings
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Calibration", "Machine", "PaleoError", "Settings", "TrainingOptions", "Workload", "__version__",
-    "compare", "devices", "efficiency", "kernels", "layers", "network_names", "predict", "scale", "scaled", "trace",
+    "compare", "devices", "efficiency", "kernels", "layers", "network_names", "predict", "predict_several", "scale",
+    "scaled", "trace",
 ]  # fmt: skip
 
 _NAMES = {
-    "api.prediction": "devices layers predict scale trace",
+    "api.prediction": "devices layers predict predict_several scale trace",
     "api.profiles": "compare efficiency kernels scaled",
     "calibration.store": "Calibration",
     "distributed.job": "Settings",
