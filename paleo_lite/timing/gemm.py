@@ -57,7 +57,7 @@ def time_gemms(
     peak_per_s: float | None = None,
     products: int = 1,
     into: int = 1,
-    tile: tuple[int, int] = (WORK_ROWS, WORK_COLUMNS),
+    tile: tuple[int, ...] = (WORK_ROWS, WORK_COLUMNS),
 ) -> GemmTimes:
     """Time `products` products of ``m x k`` by ``k x n``: one by one, stacked, and batched.
 
