@@ -98,11 +98,11 @@ def pipeline(
       paleo-lite pipeline resnet50 --gpu k80-die --storage hdd --access random --workers 4
       paleo-lite pipeline alexnet --gpu p100-sxm2 --no-pinned --no-overlap
     """
-    from ..api import predict, resolve
+    from ..api.prediction import predict, resolve
     from ..hardware import find_device
     from ..input_pipeline.feeding import DECODE_PER_WORKER_S, Feeding, feed
     from ..input_pipeline.places import SEPARATE_NODES, find_link, find_store, link_of_host, sources
-    from ..input_pipeline.remedies import Alternatives, plan, remedies, rules
+    from ..input_pipeline.remedies import Upgrades, plan, remedies, rules
     from ..report.feeding import feeding_dict, feeding_page
 
     if decoded and decode_rate is not None:
@@ -131,7 +131,7 @@ def pipeline(
     nvme = find_store("nvme")
     assert nvme is not None
     plain, direct = (find_link(name) for name in SEPARATE_NODES)
-    others = Alternatives(nvme, (plain, direct), float(found.input_elements), _in_fp16(found, precision, asked))
+    others = Upgrades(nvme, (plain, direct), float(found.input_elements), _in_fp16(found, precision, asked))
     subject = {"network": found.name, "gpu": device.id, "precision": precision, "phase": phase,
                "storage": storage, "host_link": link, "time_model": prediction.model.name}  # fmt: skip
     parts = rules(fed), remedies(fed, others), plan(fed, others)
@@ -151,7 +151,7 @@ def _rate(prediction: Prediction) -> float:
 
 
 def _in_fp16(network: Network, precision: str, asked: dict[str, Any]) -> tuple[float, float] | None:
-    from ..api import predict
+    from ..api.prediction import predict
 
     if precision not in ("fp32", "tf32", "fp64"):
         return None

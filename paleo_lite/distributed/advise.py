@@ -79,13 +79,13 @@ def advise(
     """
     settings = settings or Settings()
     asked = [settings.collective] if settings.collective else list(collectives)
-    found: list[ScaleRow] = []
+    fastest: list[ScaleRow] = []
     refused: dict[str, str] = {}
     for name, strategy in STRATEGIES.items():
         if strategy.is_bound:
             continue
         known = strategy.collectives
-        tried = [each for each in (asked or known) if each in known or each not in COLLECTIVES] if known else [None]
+        tried = [way for way in (asked or known) if way in known or way not in COLLECTIVES] if known else [None]
         if not tried:
             refused[name] = f"does not exchange by {', '.join(asked)}"
         rows: list[ScaleRow] = []
@@ -99,11 +99,11 @@ def advise(
                 refused[name] = str(error)
                 break
         if rows:
-            found.append(min(rows, key=lambda row: row.time_s))
-    if not found:
+            fastest.append(min(rows, key=lambda row: row.time_s))
+    if not fastest:
         raise BadValue("no strategy is possible: " + "; ".join(dict.fromkeys(refused.values())))
-    found = _ranked(found)
-    return Advice(found, _why(found, job), refused)
+    fastest = _ranked(fastest)
+    return Advice(fastest, _why(fastest, job), refused)
 
 
 def _ranked(rows: list[ScaleRow]) -> list[ScaleRow]:

@@ -139,8 +139,8 @@ def zero(stage: int) -> Run:
 
     def run(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
         workers = topology.workers
-        each = samples_each(batch_size, workers, "ZeRO")
-        alone, memory = job.at(each), job.memory_bytes(each, stage, workers)
+        samples = samples_each(batch_size, workers, "ZeRO")
+        alone, memory = job.at(samples), job.memory_bytes(samples, stage, workers)
         if workers == 1:
             return msgspec.structs.replace(alone, memory_bytes=memory)
         exchange = job.once(scattered, topology, settings, stage)

@@ -54,10 +54,10 @@ class Request(msgspec.Struct, frozen=True):
             return []
         if isinstance(self.workers, str):
             return parse_range(self.workers, "workers")
-        found = [self.workers] if isinstance(self.workers, int) else list(self.workers)
-        if not found or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in found):
+        counts = [self.workers] if isinstance(self.workers, int) else list(self.workers)
+        if not counts or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in counts):
             raise BadValue(f"workers must be whole numbers of 1 or more, not {self.workers!r}")
-        return found
+        return counts
 
     def samples(self, most: int) -> int:
         """The batch size, or what stands for it; `most` workers."""
@@ -76,7 +76,7 @@ class Request(msgspec.Struct, frozen=True):
             If both or, for several workers, neither is given, or there are more workers than the topology has.
         """
         counts = self.counts()
-        if sum(each is not None for each in (self.link, self.topology, self.platform)) > 1:
+        if sum(way is not None for way in (self.link, self.topology, self.platform)) > 1:
             raise BadValue("give a link for all workers, a topology or a platform: one of them")
         if self.platform is not None and self.ppp_comm is not None:
             raise BadValue("a platform has measured links: leave --ppp-comm or --platform out")
@@ -197,6 +197,6 @@ def _too_large(job: Job, rows: list[ScaleRow]) -> list[str]:
     if not refused:
         return []
     largest = largest_batch(job.workload, memory_bytes=usable_bytes(job.machine.device))
-    each = max(row.batch_size // row.workers for row in refused)
+    samples = max(row.batch_size // row.workers for row in refused)
     would = "not even one sample would" if largest is None else f"the largest batch that does is {largest}"
-    return [f"a batch of {each} per worker does not fit into {job.machine.device.name}: {would}"]
+    return [f"a batch of {samples} per worker does not fit into {job.machine.device.name}: {would}"]
