@@ -154,7 +154,7 @@ def learn(
 
 def _fitted(steps: Sequence[Measurement], device: Device, precision: str, files: Sequence[Path], date: str) -> Learnt:
     """All parameters, from the prior that the pool of all devices gives."""
-    prior = pool_prior(device, precision, execution_of(chosen), software_of(chosen))
+    prior = pool_prior(device, precision, execution_of(steps), software_of(steps))
     measurements, fit = fit_device(steps, device, precision, prior)
     error = held_out_error(measurements, device, precision, prior)
     made = make_calibration(
