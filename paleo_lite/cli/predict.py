@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..api import predict as run_prediction
+from ..api.prediction import predict as run_prediction
 from ..report.predictions import explain_layer, prediction_page
 from . import options
 from .command import Answer, command
@@ -25,7 +25,8 @@ from .options import Printing
 @options.convention()
 @options.clock()
 @options.unit()
-@click.option("--flops", metavar="COUNT", help="A FLOP count for one sample, such as 15503M, in place of a network.")
+@click.option("--flops", metavar="COUNT", help="FLOPs of one sample in place of a network, such as 30.97G.")
+@click.option("--macs", metavar="COUNT", help="Multiply-accumulates of one sample, such as 15503M: 2 FLOPs each.")
 @options.calibration()
 @options.execution()
 @options.training
@@ -50,7 +51,7 @@ def predict(
       paleo-lite predict resnet50 --gpu v100-sxm2 --precision fp16 --batch-size 64 --phase training
       paleo-lite predict resnet50 --gpu t4 --phase training --fit-batch --optimizer adam --checkpointing sqrt
       paleo-lite predict vgg16 --gpu k40m --ppp 0.62
-      paleo-lite predict --flops 15503M --gpu k80
+      paleo-lite predict --macs 15503M --gpu k80
     """
     in_json = ctx.meta.get("paleo_lite.format") == "json" and network is not None
     prediction = run_prediction(network, memory=memory or in_json, **question)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
+from ..result import Result
 from .step import ScaleRow
 
 
-class ScaleTable(msgspec.Struct, frozen=True):
+class ScaleTable(Result, msgspec.Struct, frozen=True):
     """Training on several numbers of devices, or, as advice, by several strategies on one.
 
     Attributes
@@ -40,6 +41,8 @@ class ScaleTable(msgspec.Struct, frozen=True):
     is_forecast : bool
         Whether the times are what to expect; else they are the best case: what data sheets allow.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.scale:scale_page"
 
     network: str
     gpu: str

@@ -6,6 +6,7 @@ Tests: timing/prediction.py.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +26,8 @@ EXERCISE = [
     ("3922M", "fp32", 0.0004492554410080183, 2225.9051504334525),
     ("3922M", "fp64", 0.001347766323024055, 741.9683834778174),
 ]
+
+MODELS = Path(__file__).parents[2] / "models"
 
 
 @pytest.mark.parametrize(("flops", "precision", "time_s", "throughput_per_s"), EXERCISE)
@@ -120,6 +123,16 @@ def test_mfu_is_flops_over_peak_over_time() -> None:
     assert pl.predict("vgg16", gpu="k40m", convention="macs").mfu is None
 
 
+def test_a_count_of_macs_is_twice_as_many_flops() -> None:
+    """15503M is what Lu et al. 2017 print for VGG16, and counts a multiply-accumulate as 1."""
+    macs, flops = pl.predict(macs="15503M", gpu="k80"), pl.predict(flops="15503M", gpu="k80")
+    assert macs.time_s == 2 * flops.time_s
+    assert any(note.startswith("vgg16 has about as many multiply-accumulates") for note in flops.notes)
+    assert not any("multiply-accumulates" in note for note in macs.notes)
+    (head,) = {json.loads((MODELS / "vgg16.json").read_text())["macs"]}
+    assert head == 15_470_264_320  # torchvision's own count
+
+
 def test_macs_against_a_peak_of_flops_is_noted() -> None:
     """A calibrated model counts by itself: how the count is shown changes no time."""
     prediction = pl.predict("vgg19", gpu="k80", convention="macs", time_model="roofline")
@@ -180,8 +193,8 @@ def test_an_impossible_batch_is_refused(batch_size: object) -> None:
         ({"clock": "turbo"}, BadValue, "clock"),
         ({"unit": "matrix"}, BadValue, "unit"),
         ({"image_size": 0}, BadValue, "image size must be a whole number of 1 or more"),
-        ({"flops": "15503M"}, BadValue, "one of the two"),
-        ({"network": None}, BadValue, "one of the two"),
+        ({"flops": "15503M"}, BadValue, "one of the three"),
+        ({"network": None}, BadValue, "one of the three"),
         ({"network": None, "flops": "0"}, BadValue, "FLOP count must be a number of 1 or more"),
         ({"network": None, "flops": "-3M"}, BadValue, "FLOP count must be"),
         ({"network": None, "flops": "15503M", "time_model": "roofline"}, BadValue, "needs the bytes of a network"),

@@ -1,34 +1,35 @@
-"""The Python face: `predict`, `layers`, `devices`, and what they return."""
+"""`predict`, `layers`, `scale`, and what of a question they share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 # First of all: where typing_extensions is installed msgspec imports it, and numpy behind it takes 60 ms longer.
 import numpy  # noqa: F401
 from msgspec import structs
 
-from .calibration.choose import choose_model, default_model
-from .counting import find_convention
-from .errors import BadValue
-from .hardware import Device, Machine, find_device, list_devices
-from .networks import LayerCounts, Network, count_network, find_network, network_names, trace_factory
-from .timing import Prediction, TimeModel, Workload, find_model
-from .timing import predict as predict_workload
-from .timing.models import LEARNT
-from .timing.workload import check_execution
-from .units import element_bytes, parse_quantity
+from ..calibration.choose import choose_model
+from ..counting import find_convention
+from ..errors import BadValue
+from ..hardware import Device, Machine, find_device, list_devices
+from ..networks import CountsBeside, LayerCounts, Network, count_network, find_network, trace_factory
+from ..networks.catalog import networks_of_macs
+from ..timing import Prediction, TimeModel, Workload, find_model
+from ..timing import predict as predict_workload
+from ..timing.models import LEARNT
+from ..timing.workload import check_execution
+from ..units import element_bytes, parse_quantity
 
 if TYPE_CHECKING:
     from torch import nn
     from typing_extensions import Unpack
 
-    from .calibration.store import Calibration
-    from .distributed.job import Settings
-    from .distributed.table import ScaleTable
-    from .timing.options import TrainingOptions
+    from ..calibration.store import Calibration
+    from ..distributed.job import Settings
+    from ..distributed.table import ScaleTable
+    from ..timing.options import TrainingOptions
 
 
 class Common(TypedDict, total=False):
@@ -78,6 +79,7 @@ def predict(
     *,
     gpu: str | Device,
     flops: float | str | None = None,
+    macs: float | str | None = None,
     fit_batch: bool = False,
     memory: bool = False,
     **question: Unpack[Question],
@@ -111,11 +113,14 @@ def predict(
     inputs : sequence of shapes
         For a factory or module: the shape of one sample per input, without the batch dimension.
     flops : float or str, optional
-        A FLOP count per sample (``"15503M"``) in place of a network.
+        A FLOP count per sample (``"30.97G"``) in place of a network; a multiply-accumulate counts as 2.
+    macs : float or str, optional
+        A count of multiply-accumulates per sample (``"15503M"``) in place of a network or of `flops`.
     hardware_files : sequence of paths
         Further hardware TOMLs.
     calibration : str or Calibration, optional
-        A calibration's path or shipped name; without it the shipped one of the device and precision, or the pool.
+        A calibration's path or shipped name, with the host that it was measured on; without it what the shipped
+        pool says of the device under PyTorch.
     training : TrainingOptions, optional
         Optimizer, mixed precision, checkpointing and accumulation; for the phase ``training`` only. Without it plain
         gradient descent.
@@ -144,11 +149,11 @@ def predict(
     asked: dict[str, Any] = dict(question)
     known = _take(asked, "time_model", "ppp", "overlap", "calibration")
     # Whoever names a model of the data sheet's figures, or gives a count alone, asks about the whole board.
-    is_whole = flops is not None or known.get("ppp") is not None or known.get("time_model") not in (None, LEARNT)
+    is_whole = network is None or known.get("ppp") is not None or known.get("time_model") not in (None, LEARNT)
     machine = _machine(gpu, asked, is_whole)
-    if (network is None) == (flops is None):
-        raise BadValue("a prediction takes a network or a FLOP count: one of the two")
-    if flops is not None:
+    if (network, flops, macs).count(None) != 2:
+        raise BadValue("a prediction takes a network, a FLOP count or a MAC count: one of the three")
+    if network is None:
         if known.pop("calibration", None) is not None or fit_batch or memory:
             raise BadValue(
                 "calibrations and memory need the layers of a network, which a bare FLOP count does not have"
@@ -156,16 +161,28 @@ def predict(
         if known.get("ppp") is None and not known.get("overlap"):
             known["time_model"] = known.get("time_model") or "peak"
         model = find_model(known.pop("time_model", None), **known)
-        return predict_workload(Workload.of_flops(parse_quantity(flops, "FLOP"), **asked), machine, model)
+        return predict_workload(_bare(flops, macs, asked), machine, model)
     if fit_batch and asked.get("batch_size", 1) != 1:
         raise BadValue("fitting the batch chooses its size: leave the batch size out")
     assert network is not None
     workload, model = _workload_and_model(network, machine, asked, known)
     if workload.training is None and not fit_batch and not memory and workload.phase in ("inference", "forward"):
         return predict_workload(workload, machine, model)
-    from .timing.with_memory import predict_with_memory
+    from ..timing.with_memory import predict_with_memory
 
     return predict_with_memory(workload, machine, model, fit_batch=fit_batch)
+
+
+def _bare(flops: float | str | None, macs: float | str | None, asked: dict[str, Any]) -> Workload:
+    """A bare count as a workload; one that looks like MACs given as FLOPs is questioned."""
+    if macs is not None:
+        return Workload.of_flops(2 * parse_quantity(macs, "MAC"), **asked)
+    given = parse_quantity(flops or 0, "FLOP")
+    notes = tuple(
+        f"{name} has about as many multiply-accumulates, of 2 FLOPs each: for a MAC count say --macs {flops}"
+        for name in networks_of_macs(given)[:1]
+    )
+    return Workload.of_flops(given, notes=notes, **asked)
 
 
 def _take(asked: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -187,28 +204,36 @@ def _workload_and_model(
     """The workload, whose fields are what is left of `asked`, and the model that answers of it on a machine."""
     precision = asked.get("precision", "fp32")
     element_bytes(precision)
-    model = choose_model(machine.device, precision, **known)
+    model = choose_model(machine.device, precision, **known, execution=asked.get("execution", "eager"))
     network = resolve(network, asked.pop("image_size", None), asked.pop("inputs", ()))
     return Workload(network, **asked), model
 
 
-def layers(
-    network: str | Network | nn.Module,
-    *,
-    convention: str = "flops",
-    phase: str = "inference",
-    batch_size: int = 1,
-    image_size: int | None = None,
-    inputs: Sequence[Sequence[int]] = (),
-    ignore: Sequence[str] = (),
-    execution: str = "eager",
-) -> LayerCounts:
-    """Count a network layer by layer.
+class Counting(TypedDict, total=False):
+    """What `layers` may be told; see there."""
+
+    convention: str
+    phase: str
+    batch_size: int
+    image_size: int | None
+    inputs: Sequence[Sequence[int]]
+    ignore: Sequence[str]
+    execution: str
+
+
+@overload
+def layers(network: str | Network | nn.Module, **question: Unpack[Counting]) -> LayerCounts: ...
+@overload
+def layers(network: Sequence[str | Network | nn.Module], **question: Unpack[Counting]) -> CountsBeside: ...
+
+
+def layers(network: Any, **question: Unpack[Counting]) -> LayerCounts | CountsBeside:
+    """Count a network layer by layer, or several beside each other.
 
     Parameters
     ----------
     network, image_size, inputs
-        As for `predict`.
+        As for `predict`; or a list of networks.
     convention : str
         ``flops``, ``macs``, ``pthflops``, ``lu2017`` or ``paleo``.
     phase : str
@@ -222,19 +247,37 @@ def layers(
     Returns
     -------
     LayerCounts
+        Of one network; of a list `CountsBeside`. Both have ``rows()``, ``to_dict()``, ``to_frame()``.
 
     Raises
     ------
     PaleoError
         One of its classes.
     """
+    if isinstance(network, (list, tuple)) and not isinstance(network, Network):
+        if not network:
+            raise BadValue("name one network at least")
+        return CountsBeside(tuple(_count(each, **question) for each in network))
+    return _count(network, **question)
+
+
+def _count(
+    network: str | Network | nn.Module,
+    convention: str = "flops",
+    execution: str = "eager",
+    phase: str = "inference",
+    image_size: int | None = None,
+    inputs: Sequence[Sequence[int]] = (),
+    **counting: Any,
+) -> LayerCounts:
+    """The counts of one network."""
     find_convention(convention)
     check_execution(execution, phase)
     resolved = resolve(network, image_size, inputs)
-    counts = count_network(resolved, convention, phase=phase, batch_size=batch_size, ignore=ignore)
+    counts = count_network(resolved, convention, phase=phase, **counting)
     if execution == "eager":
         return counts
-    from .counting.fusion import fuse
+    from ..counting.fusion import fuse
 
     return structs.replace(counts, work=fuse(resolved.layers, counts.work, execution))
 
@@ -245,7 +288,7 @@ def resolve(network: str | Network | nn.Module, image_size: int | None, inputs: 
     if isinstance(network, Network):
         return network
     if not isinstance(network, str):
-        from .networks.trace import trace
+        from ..networks.trace import trace
 
         if not shapes:
             raise BadValue("a module needs the shape of its inputs: inputs=[(3, 224, 224)]")
@@ -318,8 +361,8 @@ def scale(
     >>> import paleo_lite as pl
     >>> pl.scale("resnet50", gpu="k80-die", link="ethernet20", workers="1,2,4,...,128")[-1].speedup  # doctest: +SKIP
     """
-    from .distributed.run import Request, run
-    from .timing.options import TrainingOptions
+    from ..distributed.run import Request, run
+    from ..timing.options import TrainingOptions
 
     asked: dict[str, Any] = dict(question)
     known = _take(asked, "time_model", "ppp", "calibration")
@@ -354,12 +397,9 @@ def trace(module: nn.Module, *inputs: Any, **named_inputs: Any) -> Network:
     TraceFailed
         If the module's forward fails or needs the value of a tensor.
     """
-    from .networks.torch_import import import_torch
+    from ..networks.torch_import import import_torch
 
     import_torch()
-    from .networks.trace import trace as trace_module
+    from ..networks.trace import trace as trace_module
 
     return trace_module(module, *inputs, **named_inputs)
-
-
-__all__ = ["default_model", "devices", "layers", "network_names", "predict", "resolve", "scale", "trace"]
