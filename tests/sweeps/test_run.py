@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from paleo_lite.calibration.choose import default_model
+from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.distributed.job import Job, Settings
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.scale import scale
@@ -124,6 +125,7 @@ def test_several_workers_are_those_of_scale(tmp_path, strategy) -> None:
         (one,) = scale(
             job, flat(link_rate(row["link"]), row["workers"]), [row["workers"]], row["batch_size"],
             scaling=row["scaling"], strategy=strategy, settings=Settings(),
+            cluster=cluster_prior() if model.is_forecast else None,
         )  # fmt: skip
         compared += row["workers"] > 1
         for name in ("time_s", "exposed_s", "throughput_per_s", "speedup", "memory_bytes"):
