@@ -197,5 +197,19 @@ def ship(data: Path, folder: Path) -> None:
         click.echo(f"{name}: {text}")
 
 
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@options.debug()
+def order(folder: Path) -> None:
+    """Put the devices of the pool in FOLDER into the order of their data sheets: after one was added, without data."""
+    from paleo_lite.calibration.pool import POOL_FILE, read_pool, write_pool
+
+    from .ship import ordered
+
+    pool = ordered(read_pool(folder / POOL_FILE))
+    write_pool(pool, folder / POOL_FILE)
+    click.echo(f"{len(pool.order)} shifted")
+
+
 if __name__ == "__main__":
     main(prog_name="python -m validation")

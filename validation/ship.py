@@ -19,7 +19,7 @@ from paleo_lite.calibration.fit import Fit
 from paleo_lite.calibration.from_profiles import measure_profiles
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.ordering import shifts
-from paleo_lite.calibration.pool import POOL_FILE, Key, MeasuredDevices, make_pool, write_pool
+from paleo_lite.calibration.pool import POOL_FILE, Key, MeasuredDevices, Pool, make_pool, write_pool
 from paleo_lite.calibration.poolable import why_not_pooled
 from paleo_lite.calibration.population import KERNELS, Measured, traits_of
 from paleo_lite.calibration.store import make_calibration, write_calibration
@@ -30,6 +30,7 @@ from paleo_lite.units import PRECISION_BYTES
 
 from .collectives.links import inputs_of, link_calibrations
 from .collectives.published import published_exchanges
+from .layers.amd import amd_operations
 from .layers.hold_out import SCATTER, runs_of_layers
 from .layers.published import OPERATIONS, published_layers
 from .layers.timed import LayerTime
@@ -46,6 +47,12 @@ SPEAK_OF = ("efficiency_gemm", "share_other")
 """What networks learn from single operations. Convolutions by themselves are not those inside a network: what they say
 makes networks two points worse."""
 
+SPEAK_OF_CONVOLUTIONS = (
+    "efficiency_conv_3x3", "efficiency_conv_direct", "efficiency_conv_1x1", "efficiency_conv_grouped",
+    "factor_data_gradient", "factor_weight_gradient", "share_matrix", "half", "half_3x3",
+)  # fmt: skip
+"""What they teach of AMD's GPUs, on which nobody published the time of a network."""
+
 
 def operations_of(measured: Path) -> list[Measured]:
     """Matrix products and what memory bounds, timed one by one, by device, precision and source."""
@@ -53,11 +60,15 @@ def operations_of(measured: Path) -> list[Measured]:
     for each in published_layers(measured, files=OPERATIONS).layers:
         if each.kind != "conv" and not why_not_pooled(find_device(each.gpu)):
             groups[each.gpu, each.precision, each.source].append(each)
+    for each in amd_operations(measured):
+        if each.precision in find_device(each.gpu).precisions:
+            groups[each.gpu, each.precision, each.source].append(each)
     found = []
     for (gpu, precision, source), group in sorted(groups.items()):
         device = find_device(gpu)
         traits = traits_of(device, precision, KERNELS, KERNELS, source)
-        found.append(Measured(device, precision, traits, runs_of_layers(group), SCATTER, SPEAK_OF))
+        speak_of = SPEAK_OF_CONVOLUTIONS if group[0].kind == "conv" else SPEAK_OF
+        found.append(Measured(device, precision, traits, runs_of_layers(group), SCATTER, speak_of))
     return found
 
 
@@ -84,12 +95,17 @@ def ship_devices(data: Path, folder: Path) -> Written:
         write_calibration(calibration, folder / f"{gpu}-{precision}.toml", force=True)
         shown = "-" if error is None else f"{error:.1%}"
         yield f"{gpu}-{precision}", f"{len(group)} measurements, held-out error {shown}"
-    pool = make_pool([*everything.evidence().values(), *everything.operations])
-    devices, order = list_devices([]), {}
+    pool = ordered(make_pool([*everything.evidence().values(), *everything.operations]))
+    write_pool(pool, folder / POOL_FILE)
+    yield "pooled", f"{len(pool.fits)} fits; {len(pool.order)} shifted into the order of their data sheets"
+
+
+def ordered(pool: Pool) -> Pool:
+    """A pool with what puts the shipped devices into the order of their data sheets."""
+    order: dict[str, dict[str, float]] = {}
     for precision in PRECISION_BYTES:
-        order.update(shifts(devices, precision, pool))
-    write_pool(msgspec.structs.replace(pool, order=order), folder / POOL_FILE)
-    yield "pooled", f"{len(pool.fits)} fits; {len(order)} shifted into the order of their data sheets"
+        order.update(shifts(list_devices([]), precision, pool))
+    return msgspec.structs.replace(pool, order=order)
 
 
 def fit_among_others(key: Key, devices: MeasuredDevices) -> Fit:

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ..counting import PHASES
+from ..counting.fusion import EXECUTIONS
 from ..errors import BadFile
 from ..units import PRECISION_BYTES
 
@@ -132,9 +133,13 @@ def _measurement(row: dict[str, str | None], place: str) -> Measurement:
     size = (row.get("image_size") or "0").strip()
     if not size.isdecimal():
         raise BadFile(f"{place}: image_size is {size!r}: expected a whole number")
+    execution = (row.get("execution") or "eager").strip()
+    if execution not in EXECUTIONS:
+        raise BadFile(f"{place}: execution is {execution!r}: expected one of {', '.join(EXECUTIONS)}")
     return Measurement(
         text("gpu"), text("network"), int(text("batch_size")), phase, precision, time_s, int(size),
         (row.get("framework") or "").strip(), (row.get("source") or "").strip(),
+        execution,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from ..errors import BadFile
+from ..errors import BadFile, CalibrationFailed
 from ..files import read_typed, shipped, write_aside
 from ..hardware import Device, find_device
 from ..timing.calibrated import NAMES
@@ -143,17 +143,25 @@ def _alike(one: Traits, traits: Traits) -> bool:
 
 def _told(device: Device, precision: str, traits: Traits, known: Sequence[Evidence]) -> tuple[str, tuple[str, ...]]:
     """What a prediction says of where its parameters come from: a label, and notes."""
-    steps = [one for one in known if one.software != KERNELS and _alike(one, traits)]
+    alike = [one for one in known if _alike(one, traits)]
+    steps = [one for one in alike if one.software != KERNELS]
     own = [one for one in steps if one.id == device.id]
-    other = traits.precision if traits.precision != precision else ""
+    in_it = [one for one in own if one.measured_in == precision]
     if not own:
-        number = len({one.id for one in steps})
-        label = f"pooled from {number} device{'s' if number != 1 else ''} in {traits.precision}, not including this one"
-        spread = "the interval is as wide as the spread between other devices"
-        return label, (f"no measurements of {device.name} in {other or precision}: {spread}",)
+        single = "" if steps else "single operations on "
+        number = len({one.id for one in steps or alike})
+        label = f"pooled from {single}{number} device{'s' if number != 1 else ''} in {traits.precision}"
+        spread = "the interval is as wide as the spread between " + ("devices" if single else "other devices")
+        mine = bool(single) and any(one.id == device.id for one in alike)
+        missing = "no network was measured on" if single else "no measurements of"
+        return label + ("" if mine else ", not including this one"), (
+            f"{missing} {device.name} in {traits.precision}: {spread}",
+        )
+    own = in_it or own
     same = [one for one in own if (one.software, one.execution) == (traits.software, traits.execution)]
-    label = f"{device.id} {traits.precision}, {sum(one.points for one in same or own)} measurements"
-    notes = [f"measured in {other}: {precision} takes its kernels, at its own peak"] if other else []
+    measured_in = own[0].measured_in
+    label = f"{device.id} {measured_in}, {sum(one.points for one in same or own)} measurements"
+    notes = [] if in_it else [f"measured in {measured_in}: {precision} takes its kernels, at its own peak"]
     if not same:
         under = " and ".join(sorted({f"{one.software} {one.execution}" for one in own}))
         notes.append(
@@ -188,7 +196,7 @@ def read_pool(path: Path | None = None) -> Pool:
 
 def make_pool(evidence: Iterable[Evidence]) -> Pool:
     """A pool, in the order of device, precision and source; of no device's order."""
-    ordered = sorted(evidence, key=lambda one: (one.id, one.precision, one.source, one.execution))
+    ordered = sorted(evidence, key=lambda one: (one.id, one.measured_in, one.source, one.execution))
     return Pool(FORMAT, list(NAMES), [_rounded(one) for one in ordered])
 
 
@@ -233,6 +241,20 @@ def group_by_source(measurements: Sequence[Measurement]) -> dict[Key, list[Measu
 def software_of(group: Sequence[Measurement]) -> str:
     """The first word of a group's framework; where that is not said, what devices are compared under."""
     return (group[0].framework.split() or [SOFTWARE])[0].lower()
+
+
+def execution_of(group: Sequence[Measurement]) -> str:
+    """How a group was executed.
+
+    Raises
+    ------
+    CalibrationFailed
+        If not all of it in one way: the host of one is not that of another.
+    """
+    found = sorted({step.execution for step in group})
+    if len(found) > 1:
+        raise CalibrationFailed(f"one calibration is of one way of execution, not of {' and '.join(found)} together")
+    return found[0]
 
 
 class MeasuredDevices:

@@ -86,6 +86,8 @@ class Evidence(Traits, frozen=True):
     ----------
     points : int
         How many measurements.
+    measured_in : str
+        Their precision, whatever its kernels.
     theta : list of float
         Logarithm of each parameter, in the order of `NAMES`.
     deviation : list of float or None
@@ -93,6 +95,7 @@ class Evidence(Traits, frozen=True):
     """
 
     points: int = 0
+    measured_in: str = ""
     theta: list[float] = []
     deviation: list[float | None] = []
 
@@ -335,4 +338,6 @@ def evidence_of(group: Measured, prior: Prior, start: Floats | None = None) -> E
         for name, value, moved in zip(NAMES, precision, speaks)
     ]
     fields: dict[str, Any] = msgspec.structs.asdict(group.traits)
-    return Evidence(**fields, points=len(group.runs), theta=found.theta.tolist(), deviation=deviation)
+    return Evidence(
+        **fields, points=len(group.runs), measured_in=group.precision, theta=found.theta.tolist(), deviation=deviation
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..api import predict as run_prediction
+from ..api.prediction import predict as run_prediction
 from ..report.predictions import explain_layer, prediction_page
 from . import options
 from .command import Answer, command

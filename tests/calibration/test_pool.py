@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paleo_lite as pl
+from measured import DATA
+from paleo_lite.calibration.calibrate import calibrate, runs_of
 from paleo_lite.calibration.ordering import better, comparable
 from paleo_lite.calibration.pool import NotPooled, Pool, make_pool, pool_prior, pooled_model, read_pool, write_pool
 from paleo_lite.calibration.poolable import why_not_pooled
@@ -25,7 +27,9 @@ from paleo_lite.timing.calibrated import NAMES
 from paleo_lite.timing.fitted import CalibratedModel, rates_of
 from paleo_lite.timing.workload import Workload
 from strategies import costly
+from validation.steps.networks import published_networks
 
+MEASURED = DATA / "measured"
 POOL = read_pool()
 SINGLE = [device for device in list_devices([]) if not why_not_pooled(device)]
 NETWORKS = ("resnet18", "vgg11", "mobilenet_v2", "vit_b_16")
@@ -62,6 +66,7 @@ def test_a_prediction_says_that_nobody_measured_the_device() -> None:
 @pytest.mark.parametrize(
     ("gpu", "precision", "asked", "words"),
     [
+        ("a100-sxm-40gb", "tf32", {}, []),
         ("a100-sxm-40gb", "bf16", {}, ["measured in fp16: bf16 takes its kernels, at its own peak"]),
         ("m40", "fp32", {}, ["M40 was measured under mxnet eager, not under pytorch eager"]),
         ("m40", "fp32", {"software": "mxnet"}, []),
@@ -77,11 +82,18 @@ def test_it_says_what_a_device_was_measured_under(gpu, precision, asked, words) 
     assert all(word in note for word, note in zip(words, model.notes))
 
 
+def test_amd_s_are_known_from_single_operations() -> None:
+    model = model_of("mi100", "fp16")
+    assert model.label.startswith("pooled from single operations on ") and "not including" not in model.label
+    assert model.notes[0].startswith("no network was measured on Instinct MI100 in fp16")
+    assert model_of("mi250x-gcd", "fp32").label.endswith(", not including this one")
+
+
 @pytest.mark.parametrize(
     ("gpu", "precision", "reason"),
     [
         ("k80", "fp64", "k80 is a board of 2"),
-        ("mi100", "fp32", "only GPUs of NVIDIA"),
+        ("xeon-8380", "fp32", "only GPUs of NVIDIA and AMD"),
         ("a100-sxm-80gb", "int8", "no device was measured in int8 on tensor units"),
     ],
 )
@@ -152,3 +164,22 @@ def test_a_pool_is_written_and_read_and_a_bad_one_named(tmp_path: Path) -> None:
         read_pool(tmp_path / "absent.json")
     empty = make_pool([])
     assert isinstance(pooled_model(find_device("t4"), "fp32", pool=empty), NotPooled)
+
+
+@pytest.mark.needs_data
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_few_rows_of_a_device_s_own_make_it_no_worse(rows: int) -> None:
+    """Of a K80, some rows of MXNet's that the pool has seen already: what is known is not forgotten."""
+    pytest.importorskip("scipy")
+    own = [m for m in published_networks(MEASURED).measurements if m.gpu == "k80-die" and "1.2.0.rc1" in m.source]
+    device = find_device("k80-die")
+    prior = pool_prior(device, "fp32", software="mxnet")
+    runs = runs_of(own, device, "fp32")
+
+    def error(theta: np.ndarray) -> float:
+        return float(np.mean(np.abs(runs.predict_s(theta) / runs.measured_s - 1)))
+
+    draw = np.random.default_rng(rows)
+    picked = [draw.choice(len(own), rows, replace=False) for _ in range(20)]
+    after = [error(calibrate([own[i] for i in some], device, "fp32", prior)[1].theta) for some in picked]
+    assert np.mean(after) < error(prior.mean) + 0.01

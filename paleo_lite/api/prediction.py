@@ -1,35 +1,35 @@
-"""The Python face: `predict`, `layers`, `devices`, and what they return."""
+"""`predict`, `layers`, `scale`, and what of a question they share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 # First of all: where typing_extensions is installed msgspec imports it, and numpy behind it takes 60 ms longer.
 import numpy  # noqa: F401
 from msgspec import structs
 
-from .calibration.choose import choose_model, default_model
-from .counting import find_convention
-from .errors import BadValue
-from .hardware import Device, Machine, find_device, list_devices
-from .networks import LayerCounts, Network, count_network, find_network, network_names, trace_factory
-from .networks.catalog import networks_of_macs
-from .timing import Prediction, TimeModel, Workload, find_model
-from .timing import predict as predict_workload
-from .timing.models import LEARNT
-from .timing.workload import check_execution
-from .units import element_bytes, parse_quantity
+from ..calibration.choose import choose_model
+from ..counting import find_convention
+from ..errors import BadValue
+from ..hardware import Device, Machine, find_device, list_devices
+from ..networks import CountsBeside, LayerCounts, Network, count_network, find_network, trace_factory
+from ..networks.catalog import networks_of_macs
+from ..timing import Prediction, TimeModel, Workload, find_model
+from ..timing import predict as predict_workload
+from ..timing.models import LEARNT
+from ..timing.workload import check_execution
+from ..units import element_bytes, parse_quantity
 
 if TYPE_CHECKING:
     from torch import nn
     from typing_extensions import Unpack
 
-    from .calibration.store import Calibration
-    from .distributed.job import Settings
-    from .distributed.table import ScaleTable
-    from .timing.options import TrainingOptions
+    from ..calibration.store import Calibration
+    from ..distributed.job import Settings
+    from ..distributed.table import ScaleTable
+    from ..timing.options import TrainingOptions
 
 
 class Common(TypedDict, total=False):
@@ -168,7 +168,7 @@ def predict(
     workload, model = _workload_and_model(network, machine, asked, known)
     if workload.training is None and not fit_batch and not memory and workload.phase in ("inference", "forward"):
         return predict_workload(workload, machine, model)
-    from .timing.with_memory import predict_with_memory
+    from ..timing.with_memory import predict_with_memory
 
     return predict_with_memory(workload, machine, model, fit_batch=fit_batch)
 
@@ -209,23 +209,31 @@ def _workload_and_model(
     return Workload(network, **asked), model
 
 
-def layers(
-    network: str | Network | nn.Module,
-    *,
-    convention: str = "flops",
-    phase: str = "inference",
-    batch_size: int = 1,
-    image_size: int | None = None,
-    inputs: Sequence[Sequence[int]] = (),
-    ignore: Sequence[str] = (),
-    execution: str = "eager",
-) -> LayerCounts:
-    """Count a network layer by layer.
+class Counting(TypedDict, total=False):
+    """What `layers` may be told; see there."""
+
+    convention: str
+    phase: str
+    batch_size: int
+    image_size: int | None
+    inputs: Sequence[Sequence[int]]
+    ignore: Sequence[str]
+    execution: str
+
+
+@overload
+def layers(network: str | Network | nn.Module, **question: Unpack[Counting]) -> LayerCounts: ...
+@overload
+def layers(network: Sequence[str | Network | nn.Module], **question: Unpack[Counting]) -> CountsBeside: ...
+
+
+def layers(network: Any, **question: Unpack[Counting]) -> LayerCounts | CountsBeside:
+    """Count a network layer by layer, or several beside each other.
 
     Parameters
     ----------
     network, image_size, inputs
-        As for `predict`.
+        As for `predict`; or a list of networks.
     convention : str
         ``flops``, ``macs``, ``pthflops``, ``lu2017`` or ``paleo``.
     phase : str
@@ -239,19 +247,37 @@ def layers(
     Returns
     -------
     LayerCounts
+        Of one network; of a list `CountsBeside`. Both have ``rows()``, ``to_dict()``, ``to_frame()``.
 
     Raises
     ------
     PaleoError
         One of its classes.
     """
+    if isinstance(network, (list, tuple)) and not isinstance(network, Network):
+        if not network:
+            raise BadValue("name one network at least")
+        return CountsBeside(tuple(_count(each, **question) for each in network))
+    return _count(network, **question)
+
+
+def _count(
+    network: str | Network | nn.Module,
+    convention: str = "flops",
+    execution: str = "eager",
+    phase: str = "inference",
+    image_size: int | None = None,
+    inputs: Sequence[Sequence[int]] = (),
+    **counting: Any,
+) -> LayerCounts:
+    """The counts of one network."""
     find_convention(convention)
     check_execution(execution, phase)
     resolved = resolve(network, image_size, inputs)
-    counts = count_network(resolved, convention, phase=phase, batch_size=batch_size, ignore=ignore)
+    counts = count_network(resolved, convention, phase=phase, **counting)
     if execution == "eager":
         return counts
-    from .counting.fusion import fuse
+    from ..counting.fusion import fuse
 
     return structs.replace(counts, work=fuse(resolved.layers, counts.work, execution))
 
@@ -262,7 +288,7 @@ def resolve(network: str | Network | nn.Module, image_size: int | None, inputs: 
     if isinstance(network, Network):
         return network
     if not isinstance(network, str):
-        from .networks.trace import trace
+        from ..networks.trace import trace
 
         if not shapes:
             raise BadValue("a module needs the shape of its inputs: inputs=[(3, 224, 224)]")
@@ -335,8 +361,8 @@ def scale(
     >>> import paleo_lite as pl
     >>> pl.scale("resnet50", gpu="k80-die", link="ethernet20", workers="1,2,4,...,128")[-1].speedup  # doctest: +SKIP
     """
-    from .distributed.run import Request, run
-    from .timing.options import TrainingOptions
+    from ..distributed.run import Request, run
+    from ..timing.options import TrainingOptions
 
     asked: dict[str, Any] = dict(question)
     known = _take(asked, "time_model", "ppp", "calibration")
@@ -371,12 +397,9 @@ def trace(module: nn.Module, *inputs: Any, **named_inputs: Any) -> Network:
     TraceFailed
         If the module's forward fails or needs the value of a tensor.
     """
-    from .networks.torch_import import import_torch
+    from ..networks.torch_import import import_torch
 
     import_torch()
-    from .networks.trace import trace as trace_module
+    from ..networks.trace import trace as trace_module
 
     return trace_module(module, *inputs, **named_inputs)
-
-
-__all__ = ["default_model", "devices", "layers", "network_names", "predict", "resolve", "scale", "trace"]
