@@ -5,8 +5,7 @@
 
 cosmic-ray makes the mutants; they live in a copy of the repository, ``build/mutants/mutated``. Of each only those tests
 run that run its statement. What no test runs has survived. Not mutated is what computes nothing: annotations,
-decorators, options of classes (``frozen=True``) and of ``zip`` (``strict=True``), what only type checkers read, and
-errors' messages.
+decorators, promises (``frozen=True``, ``zip(..., strict=True)``), what only type checkers read, and errors' messages.
 """
 
 from __future__ import annotations
@@ -56,6 +55,10 @@ REPLACED = {
     "Lt": ["LtE", "GtE"], "LtE": ["Lt", "Gt"], "Gt": ["GtE", "LtE"], "GtE": ["Gt", "Lt"],
     "Eq": ["NotEq"], "NotEq": ["Eq"], "Is": ["IsNot"], "IsNot": ["Is"], "USub": ["UAdd"], "Delete": ["Not", "Invert"],
 }  # fmt: skip
+
+
+PROMISES = ("frozen", "eq", "strict")
+"""Options of classes and of ``zip`` by which nothing is computed: they promise what nobody does."""
 
 
 class Recorder:
@@ -152,7 +155,7 @@ class Places:
                 getattr(node, "returns", None),
             ]
             if isinstance(node, ast.ClassDef) or (isinstance(node, ast.Call) and ast.unparse(node.func) == "zip"):
-                self.skipped += node.keywords
+                self.skipped += [option for option in node.keywords if option.arg in PROMISES]
             if isinstance(node, ast.Raise):
                 self.skipped.append(node)
             if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):

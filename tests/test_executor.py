@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from paleo_lite import executor
 from paleo_lite.efficiency.files import find_files
 from paleo_lite.errors import BadProfile, BadValue
 from paleo_lite.executor import run_files
@@ -91,6 +92,18 @@ def test_no_files(tmp_path):
         find_files([tmp_path])
     with pytest.raises(BadValue, match="no such file or folder"):
         find_files([tmp_path / "absent"])
+
+
+@pytest.mark.parametrize(
+    ("platform", "threads", "method"),
+    [("linux", 1, "fork"), ("linux", 2, "forkserver"), ("darwin", 1, "forkserver"), ("darwin", 2, "forkserver")],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has one way to start a process")
+def test_processes_are_forked_where_that_is_safe(platform, threads, method, monkeypatch):
+    """Python's documentation of multiprocessing: not with several threads, and not on macOS."""
+    monkeypatch.setattr(executor.sys, "platform", platform)
+    monkeypatch.setattr(executor.threading, "active_count", lambda: threads)
+    assert executor._context(find_files).get_start_method() == method
 
 
 @pytest.mark.slow

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import BadValue, CalibrationFailed
+from ..errors import BadValue, CalibrationFailed, UnknownName
 from ..hardware import Device
-from ..timing import RooflineModel, TimeModel, find_model
+from ..timing import Prediction, RooflineModel, TimeModel, find_model
 from ..timing.models import LEARNT
 from .poolable import why_not_pooled
 
@@ -88,3 +88,18 @@ def default_model(device: Device, precision: str, time_model: str | None = None,
             f"the calibrated model needs a calibration of {device.id} in {precision} ({reason}): --calibration"
         )
     return RooflineModel(notes=(f"a bound, not a forecast: {reason}",))
+
+
+def used_calibration(prediction: Prediction, name: str | Calibration | None) -> Calibration | None:
+    """The calibration of a prediction; None where its model is another, a PPP's, or pooled from other devices."""
+    if not prediction.model.label:
+        return None
+    from .store import Calibration, find_calibration
+
+    if name is not None and not isinstance(name, str):
+        return name
+    try:
+        found = find_calibration(name or f"{prediction.device.id}-{prediction.precision}")
+    except UnknownName:  # of none, it was pooled
+        return None
+    return found if isinstance(found, Calibration) else None

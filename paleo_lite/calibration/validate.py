@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
 
 from ..errors import BadValue
 from ..hardware import Device, find_device
+from ..result import Result
 from ..timing.terms import QUANTILES
 from ..units import format_si
 from .calibrate import folds_of, held_out, runs_of
@@ -67,6 +68,28 @@ class Row(msgspec.Struct, frozen=True):
 def family_of(network: str) -> str:
     """The family of a network by its name: itself where it belongs to none."""
     return next((family for family in FAMILIES if network.startswith(family)), network)
+
+
+class Validation(Result, msgspec.Struct, frozen=True):
+    """How far off predictions of held-out measurements are.
+
+    Attributes
+    ----------
+    split : str
+        What was held out at a time.
+    rows : list of Row
+    points : list of Point
+    """
+
+    _page: ClassVar[str] = "paleo_lite.report.calibrations:page_of_validation"
+
+    split: str
+    rows: list[Row]
+    points: list[Point]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented JSON."""
+        return {"rows": [msgspec.to_builtins(row) for row in self.rows]}
 
 
 def validate(

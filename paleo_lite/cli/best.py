@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 import msgspec
 
+from ..api.sweeps import best as search
 from ..errors import BadValue
-from ..report.sweep import best_page
-from ..sweeps.best import FRONT_AT_MOST, find_best
+from ..sweeps.best import FRONT_AT_MOST
 from ..sweeps.space import parse_names
 from .command import Answer, chart_of, command
 from .options import WHOLE, Printing
@@ -26,13 +26,14 @@ SAMPLE = 3000
     "--pareto", metavar="COLUMNS", help="The Pareto front: rows that no other beats in all of these: time_s,cost."
 )
 @click.option("--where", metavar="CONDITION", help="Such as 'time_s < 0.1 and (gpu == k80 or workers >= 4)'.")
+@click.option("--bounds", is_flag=True, help="Rank bounds of the data sheet among forecasts, too.")
 @click.option("--top", type=WHOLE, default=10, show_default=True, cls=Printing, help="How many rows at most.")
 @click.pass_context
 def best(
     ctx: click.Context, file: Path, minimise: str | None, maximise: str | None, pareto: str | None, where: str | None,
-    top: int,
+    bounds: bool, top: int,
 ) -> Answer:  # fmt: skip
-    """Find the best rows of a sweep's FILE; infeasible ones never are.
+    """Find the best rows of a sweep's FILE: of those that are feasible, and forecasts.
 
     \b
       paleo-lite best sweep.parquet --minimise cost --where "hours < 1 and network == resnet50"
@@ -45,18 +46,15 @@ def best(
         from ..report.charts.pareto import NO_FRONT
 
         raise BadValue(NO_FRONT)
-    drawn = find_best(
+    drawn = search(
         file,
         minimise=minimise,
         maximise=maximise,
         where=where,
         pareto=columns,
+        bounds=bounds,
         top=max(top, FRONT_AT_MOST) if charted else top,
         sample=SAMPLE if charted else 0,
     )
     found = msgspec.structs.replace(drawn, rows=drawn.rows[:top])
-    return Answer(
-        lambda: {"objective": found.objective, "seen": found.seen, "fitting": found.fitting, "rows": found.rows},
-        lambda: best_page(found),
-        lambda: [drawn],
-    )
+    return Answer(found.to_dict, found.document, lambda: [drawn])

@@ -6,14 +6,16 @@ from typing import Any
 
 import click
 
-from ..api import layers as count_layers
-from ..report.counts import counts_page
+from ..api.prediction import layers as count_layers
+from ..errors import BadValue
+from ..report.counts import counts_beside_page, counts_page
 from . import options
 from .command import Answer, command
+from .options import WHOLE, Printing
 
 
 @command()
-@options.network()
+@click.argument("networks", metavar="NETWORK...", nargs=-1, required=True, shell_complete=options.complete_networks)
 @options.convention()
 @options.phase(help="What to count; backward is the data and the weight gradient.", type=options.PHASES_AND_PASSES)
 @options.execution()
@@ -21,16 +23,28 @@ from .command import Answer, command
 @click.option("--ignore", multiple=True, metavar="LAYER|GLOB", help="Leave layers out; may be given several times.")
 @options.image_size()
 @options.inputs()
-def layers(network: str, **question: Any) -> Answer:
-    """Count NETWORK layer by layer: FLOPs or MACs, parameters, shapes.
+@click.option(
+    "--depth", type=WHOLE, cls=Printing, help="How many levels of modules to show. [default: as many as are readable]"
+)
+@click.option("--top", type=WHOLE, cls=Printing, help="List so many of the largest layers instead of the modules.")
+def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **question: Any) -> Answer:
+    """Count NETWORK by module and layer: FLOPs or MACs, parameters, shapes. Several NETWORKs get a line each.
 
     NETWORK is a shipped network, a file (a descriptor, a Caffe prototxt, PALEO's JSON), or package.module:factory
-    with --input, which is imported and called.
+    with --input, which is imported and called. CSV and JSON have every layer.
 
     \b
       paleo-lite layers vgg16
+      paleo-lite layers swin_b --depth 4
+      paleo-lite layers resnet50 --top 10
       paleo-lite layers vgg16 --convention pthflops --ignore 'classifier.*'
+      paleo-lite layers vgg16 vgg19 resnet50 googlenet --convention pthflops
       paleo-lite layers my_package.model:make --input 3x224x224
     """
-    counts = count_layers(network, **question)
-    return Answer(counts.to_dict, lambda: counts_page(counts))
+    if len(networks) > 1:
+        if depth or top:
+            raise BadValue("--depth and --top show one network: name only one")
+        beside = count_layers(networks, **question)
+        return Answer(beside.to_dict, lambda: counts_beside_page(beside))
+    counts = count_layers(networks[0], **question)
+    return Answer(counts.to_dict, lambda: counts_page(counts, depth, top))

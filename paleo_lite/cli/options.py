@@ -18,7 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ..errors import BadValue, UnknownName
-from ..units import parse_shape
+from ..units import parse_quantity, parse_shape
 from . import set_debug
 
 if TYPE_CHECKING:
@@ -99,6 +99,49 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         if not fine:
             example = f", such as {self.like}" if self.like else ""
             raise BadValue(f"{_called(param)} must be a number {right}{example}, not {_quoted(str(value))}")
+        return number
+
+
+class Several(click.ParamType):  # type: ignore[type-arg]
+    """One value, or several with commas between them: a list then. A file whose name has commas is one value."""
+
+    def __init__(self, one: Any = click.STRING) -> None:
+        self.one, self.name = one, one.name
+
+    def get_metavar(self, *where: Any, **named: Any) -> str | None:
+        """That of one value."""
+        metavar: str | None = self.one.get_metavar(*where, **named)
+        return metavar and f"{metavar}[,...]"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """That of one value."""
+        found: list[CompletionItem] = self.one.shell_complete(ctx, param, incomplete)
+        return found
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = str(value)
+        if isinstance(self.one, Whole) and re.search("[,:]", text):
+            from ..ranges import parse_range
+
+            parts: list[Any] = list(map(str, parse_range(text, _called(param))))
+        else:
+            parts = [text] if Path(text).exists() else [part.strip() for part in text.split(",")]
+        found = list(dict.fromkeys(self.one.convert(part, param, ctx) for part in parts))
+        return found if len(found) > 1 else found[0]
+
+
+class Quantity(click.ParamType):  # type: ignore[type-arg]
+    """A quantity above 0 in a unit, such as 110k or 25 MiB."""
+
+    name = "quantity"
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = parse_quantity(value, self.unit)
+        if not 0 < number < float("inf"):
+            raise BadValue(f"{_called(param)} must be above 0, not {_quoted(str(value))}")
         return number
 
 
@@ -295,6 +338,10 @@ workers = _option(
     "--workers", metavar="RANGE",
     help="Devices together: 8, 1,2,4,...,128 or 1:128:x2. [default: all of --topology]",
 )  # fmt: skip
+price = _option(
+    "--price", type=Quantity("USD/h"), metavar="USD/h",
+    help="Price of an hour of one device. [default: what the registry has]",
+)  # fmt: skip
 cluster = together(
     click.option("--link", metavar="LINK", help="Between all workers: ethernet20, infiniband-fdr, '25 GB/s'."),
     click.option(
@@ -313,9 +360,7 @@ cluster = together(
     click.option("--advise", is_flag=True, help="Try all strategies and collectives on one number of workers."),
     click.option("--images", metavar="COUNT", help="Samples of an epoch, such as 1.28M: gives hours and cost."),
     click.option("--epochs", type=float, metavar="NUMBER", help="Epochs that hours and cost are of. [default: 1]"),
-    click.option(
-        "--price", metavar="USD/h", help="Price of an hour of one device. [default: what the registry has]"
-    ),
+    price(),
 )  # fmt: skip
 
 # Profiles.
@@ -344,16 +389,3 @@ def need_pyarrow() -> None:
     from ..extras import need
 
     need("pyarrow", "reading profiles", "profiles")
-
-
-def check_new(*paths: Path | None, force: bool) -> None:
-    """Refuse before any work what would replace a file unasked.
-
-    Raises
-    ------
-    BadValue
-        If a file is there and not to be replaced.
-    """
-    for path in paths:
-        if path is not None and path.exists() and not force:
-            raise BadValue(f"{path} already exists: choose another name, or --force to replace it")

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ..errors import BadValue, UnknownPrecision
-from ..units import element_bytes, parse_quantity
 from . import options
 from .command import Answer, command
-from .options import WHOLE, Number
-
-if TYPE_CHECKING:
-    from ..hardware import Device
-    from ..input_pipeline.feeding import Store
-    from ..networks import Network
-    from ..timing import Prediction
-
-EXPECTED = {"hdd": 150e6, "nvme": 3000e6}
-"""What the course slides "Performance and Profiling" say to expect, in bytes per second, by the storage's id."""
-
-SEPARATE_NODES = ("course-ethernet10", "course-mellanox56")
-"""What a separate node is reached over, plainly and with RDMA: networks of the same slides."""
+from .options import WHOLE, Number, Quantity
 
 
 @command()
@@ -31,11 +16,21 @@ SEPARATE_NODES = ("course-ethernet10", "course-mellanox56")
 @options.gpu()
 @click.option("--storage", default="nvme", show_default=True, metavar="LINK|RATE",
               help="hdd, ssd, nvme, any other link, a rate such as '500 MB/s', or memory.")  # fmt: skip
-@click.option("--random-reads", metavar="COUNT", help="Small reads per second at random places, such as 90k.")
+@click.option(
+    "--random-reads",
+    type=Quantity("IOPS"),
+    metavar="COUNT",
+    help="Small reads per second at random places, such as 90k.",
+)
 @click.option("--access", type=click.Choice(["sequential", "random"]), default="sequential", show_default=True,
               help="How samples are read.")  # fmt: skip
 @click.option(
-    "--sample-bytes", default="110k", show_default=True, metavar="SIZE", help="Size of one sample in storage."
+    "--sample-bytes",
+    type=Quantity("B"),
+    default="110k",
+    show_default=True,
+    metavar="SIZE",
+    help="Size of one sample in storage.",
 )
 @click.option("--workers", type=WHOLE, default=8, show_default=True, help="Decoding workers, one core each.")
 @click.option(
@@ -46,7 +41,10 @@ SEPARATE_NODES = ("course-ethernet10", "course-mellanox56")
 )
 @click.option("--decoded", is_flag=True, help="Samples are stored decoded and augmented.")
 @click.option(
-    "--decoded-bytes", metavar="SIZE", help="Size of one sample as copied. [default: its numbers in the precision]"
+    "--decoded-bytes",
+    type=Quantity("B"),
+    metavar="SIZE",
+    help="Size of one sample as copied. [default: its numbers in the precision]",
 )
 @click.option("--host-link", metavar="LINK|RATE", help="Link that copies go over. [default: the device's own]")
 @click.option("--no-pinned", is_flag=True, help="Copies from pageable memory.")
@@ -62,30 +60,7 @@ SEPARATE_NODES = ("course-ethernet10", "course-mellanox56")
 @options.image_size()
 @options.inputs()
 @options.hardware_files()
-def pipeline(
-    network: str,
-    gpu: str,
-    storage: str,
-    random_reads: str | None,
-    access: str,
-    sample_bytes: str,
-    workers: int,
-    decode_rate: float | None,
-    decoded: bool,
-    decoded_bytes: str | None,
-    host_link: str | None,
-    no_pinned: bool,
-    no_overlap: bool,
-    precision: str,
-    batch_size: int,
-    phase: str,
-    devices: int,
-    ppp: float | None,
-    calibration: str | None,
-    image_size: int | None,
-    inputs: tuple[tuple[int, ...], ...],
-    hardware_files: tuple[Path, ...],
-) -> Answer:
+def pipeline(no_pinned: bool, no_overlap: bool, **question: Any) -> Answer:
     """Say whether storage, CPU and host link can feed NETWORK on a device, what limits, and what would help most.
 
     \b
@@ -93,124 +68,7 @@ def pipeline(
       paleo-lite pipeline resnet50 --gpu k80-die --storage hdd --access random --workers 4
       paleo-lite pipeline alexnet --gpu p100-sxm2 --no-pinned --no-overlap
     """
-    from ..api import predict, resolve
-    from ..hardware import find_device
-    from ..input_pipeline.feeding import DECODE_PER_WORKER_S, Feeding, feed
-    from ..input_pipeline.remedies import Alternatives, plan, remedies, rules
-    from ..report.feeding import feeding_dict, feeding_page
+    from ..api.feeding import pipeline as feed
 
-    if decoded and decode_rate is not None:
-        raise BadValue("--decoded samples need no decoding: leave --decode-rate out")
-    device = find_device(gpu, hardware_files)
-    found = resolve(network, image_size, inputs)
-    asked: dict[str, Any] = {"gpu": device, "batch_size": batch_size, "phase": phase, "ppp": ppp}
-    prediction = predict(found, precision=precision, calibration=calibration, **asked)
-    link, rate = _host_link(device, host_link)
-    feeding = Feeding(
-        device_per_s=_rate(prediction),
-        batch_size=batch_size,
-        sample_bytes=_size(sample_bytes, "--sample-bytes"),
-        decoded_bytes=(
-            _size(decoded_bytes, "--decoded-bytes")
-            if decoded_bytes
-            else found.input_elements * element_bytes(precision)
-        ),
-        store=_store(storage, random_reads),
-        access=access,
-        workers=workers,
-        decode_per_worker_s=None if decoded else decode_rate or DECODE_PER_WORKER_S,
-        link=link,
-        link_bytes_per_s=rate,
-        pinned=not no_pinned,
-        overlap=not no_overlap,
-        devices=devices,
-    )
-    fed = feed(feeding)
-    nvme = _store("nvme", None)
-    assert nvme is not None
-    plain, direct = (_link(name) for name in SEPARATE_NODES)
-    others = Alternatives(nvme, (plain, direct), float(found.input_elements), _in_fp16(found, precision, asked))
-    subject = {"network": found.name, "gpu": device.id, "precision": precision, "phase": phase,
-               "storage": storage, "host_link": link, "time_model": prediction.model.name}  # fmt: skip
-    parts = rules(fed), remedies(fed, others), plan(fed, others)
-    notes = (*_sources(feeding, decode_rate), *prediction.notes)
-    several = f"{devices} x " if devices > 1 else ""
-    words = f"{found.name} on {several}{device.name}, {precision} {phase}"
-    return Answer(
-        lambda: {**feeding_dict(fed, subject, *parts), "notes": list(notes)},
-        lambda: feeding_page(fed, words, *parts, notes),
-    )
-
-
-def _rate(prediction: Prediction) -> float:
-    if prediction.throughput_per_s is None:
-        raise BadValue(f"{prediction.network} takes no time by the counts, so there is nothing to feed")
-    return prediction.throughput_per_s
-
-
-def _in_fp16(network: Network, precision: str, asked: dict[str, Any]) -> tuple[float, float] | None:
-    from ..api import predict
-
-    if precision not in ("fp32", "tf32", "fp64"):
-        return None
-    try:
-        rate = _rate(predict(network, precision="fp16", **asked))
-        return rate, network.input_elements * element_bytes("fp16")
-    except UnknownPrecision:
-        return None
-
-
-def _size(text: str, option: str) -> float:
-    size = parse_quantity(text, "B")
-    if not size >= 1:
-        raise BadValue(f"{option} must be 1 byte or more, such as 110k, not {text!r}")
-    return size
-
-
-def _store(text: str, random_reads: str | None) -> Store | None:
-    from ..errors import UnknownName
-    from ..hardware import read_links
-    from ..input_pipeline.feeding import Store
-
-    reads = None if random_reads is None else parse_quantity(random_reads, "IOPS")
-    if reads is not None and not reads > 0:
-        raise BadValue(f"--random-reads must be above 0, not {random_reads!r}")
-    if text == "memory":
-        return None
-    links = read_links().link
-    try:
-        name, rate = _link(text)
-    except UnknownName:
-        kinds = [name for name, link in links.items() if link.kind == "storage"]
-        raise UnknownName("storage", text, [*kinds, "memory"], "A rate such as '500 MB/s' works as well.") from None
-    listed = links[name].random_reads_per_s if name in links else None
-    return Store(name, rate, reads or listed, EXPECTED.get(name.partition("-")[0]))
-
-
-def _link(text: str) -> tuple[str, float]:
-    """Id and bytes per second, as on the data sheet, of a link of the registry or of a rate such as ``500 MB/s``."""
-    from ..distributed.links import link_rate
-
-    rate = link_rate(text.strip(), ppp=1.0)
-    return rate.name, rate.bandwidth_bytes_per_s
-
-
-def _host_link(device: Device, text: str | None) -> tuple[str, float]:
-    from ..hardware import read_links
-
-    if text is not None:
-        return _link(text)
-    links = read_links().link
-    for attached in device.links:
-        if attached.link in links and links[attached.link].kind == "host":
-            return attached.link, links[attached.link].bandwidth_bytes_per_s
-    raise BadValue(f"the hardware file of {device.name} has no host link: give one with --host-link, such as pcie3")
-
-
-def _sources(feeding: Any, decode_rate: float | None) -> list[str]:
-    from ..input_pipeline.feeding import DECODE_SOURCE, PAGEABLE_SOURCE, PINNED_SOURCE
-
-    notes = [f"copies: {PINNED_SOURCE if feeding.pinned else PAGEABLE_SOURCE}"]
-    if feeding.decode_per_worker_s is not None and decode_rate is None:
-        notes.append(f"decoding: {DECODE_SOURCE}; measure your own: paleo_lite.measure.mock_trainer, --decode-rate")
-    return notes
+    found = feed(pinned=not no_pinned, overlap=not no_overlap, **question)
+    return Answer(found.to_dict, found.document)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import BadFile, UnknownName
+from ..errors import BadFile
 from ..files import shipped
 from ..hardware import Device
 from ..networks import is_network_file
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def made_from(ctx: click.Context, sources: Sequence[Source], further: Sequence[tuple[str, str]] = ()) -> Made:
     """How this call makes its report; the date is SOURCE_DATE_EPOCH's where it is set, as for reproducible builds."""
-    from .. import __version__
+    from ..version import __version__
 
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     now = datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc) if epoch.isdecimal() else None
@@ -57,7 +57,7 @@ def _word(value: Any) -> str:
     """A value as it is typed."""
     if isinstance(value, tuple):
         return format_shape(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def same_figures(ctx: click.Context, prediction: Prediction, workers: Sequence[str]) -> list[tuple[str, str]]:
@@ -96,19 +96,6 @@ def network_sources(asked: dict[str, Any], prediction: Prediction, calibration: 
 def profile_sources(path: Path, device: Device, hardware_files: Sequence[Path]) -> list[Source]:
     """The files behind the report of a profile."""
     return [_source("profile", path), *_device_sources(device, hardware_files)]
-
-
-def used_calibration(prediction: Prediction, name: str | None) -> Calibration | None:
-    """The calibration of a prediction; None where its model is another, a PPP's, or pooled from other devices."""
-    from ..calibration.store import Calibration, find_calibration
-
-    if not prediction.model.label:
-        return None
-    try:
-        found = find_calibration(name or f"{prediction.device.id}-{prediction.precision}")
-    except UnknownName:  # of none, it was pooled
-        return None
-    return found if isinstance(found, Calibration) else None
 
 
 def _shipped_calibration(calibration: Calibration) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..errors import BadValue
+from .clusters import Cluster
 from .collectives import COLLECTIVES
 from .cost import Budget
 from .job import Job, Settings
@@ -56,6 +57,7 @@ def advise(
     settings: Settings | None = None,
     budget: Budget | None = None,
     collectives: Sequence[str] = (),
+    cluster: Cluster | None = None,
 ) -> Advice:
     """Try all strategies and collectives on a number of devices.
 
@@ -64,7 +66,7 @@ def advise(
 
     Parameters
     ----------
-    job, topology, batch_size, scaling, budget
+    job, topology, batch_size, scaling, budget, cluster
         As for `scale`.
     workers : int
     settings : Settings, optional
@@ -79,13 +81,13 @@ def advise(
     """
     settings = settings or Settings()
     asked = [settings.collective] if settings.collective else list(collectives)
-    found: list[ScaleRow] = []
+    fastest: list[ScaleRow] = []
     refused: dict[str, str] = {}
     for name, strategy in STRATEGIES.items():
         if strategy.is_bound:
             continue
         known = strategy.collectives
-        tried = [each for each in (asked or known) if each in known or each not in COLLECTIVES] if known else [None]
+        tried = [way for way in (asked or known) if way in known or way not in COLLECTIVES] if known else [None]
         if not tried:
             refused[name] = f"does not exchange by {', '.join(asked)}"
         rows: list[ScaleRow] = []
@@ -93,17 +95,18 @@ def advise(
             one = msgspec.structs.replace(settings, collective=collective)
             try:
                 rows += scale(
-                    job, topology, [workers], batch_size, scaling=scaling, strategy=name, settings=one, budget=budget
-                )
+                    job, topology, [workers], batch_size, scaling=scaling, strategy=name, settings=one, budget=budget,
+                    cluster=cluster,
+                )  # fmt: skip
             except BadValue as error:
                 refused[name] = str(error)
                 break
         if rows:
-            found.append(min(rows, key=lambda row: row.time_s))
-    if not found:
+            fastest.append(min(rows, key=lambda row: row.time_s))
+    if not fastest:
         raise BadValue("no strategy is possible: " + "; ".join(dict.fromkeys(refused.values())))
-    found = _ranked(found)
-    return Advice(found, _why(found, job), refused)
+    fastest = _ranked(fastest)
+    return Advice(fastest, _why(fastest, job), refused)
 
 
 def _ranked(rows: list[ScaleRow]) -> list[ScaleRow]:

@@ -13,8 +13,9 @@ Sanders, Speck, Traeff, Parallel Computing 2009, for the two trees, which NCCL h
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
+import msgspec
 import numpy as np
 
 from ..errors import BadValue, UnknownName
@@ -26,17 +27,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 Seconds = Union[float, "Floats"]
-
-COLLECTIVES = {
-    "one-to-all": "a parameter server takes every worker's gradient and sends every worker the sum",
-    "tree": "reduction up a binomial tree and broadcast down it, the whole message at every step",
-    "butterfly": "recursive doubling: pairs exchange the whole message, log2(n) times",
-    "butterfly-mixing": "one of the butterfly's exchanges per step: sums mix over log2(n) steps, no full all-reduce",
-    "ring": "reduce-scatter and all-gather around a ring: fewest bytes, 2 (n - 1) latencies",
-    "double-tree": "two pipelined binary trees, half of the message on each: 2 D bytes, of order log2(n) latencies",
-    "hierarchical": "reduce-scatter in the node, all-reduce between nodes, all-gather in the node",
-}
-"""All-reduce algorithms by name."""
 
 
 def all_reduce_time_s(collective: str, message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
@@ -63,7 +53,7 @@ def all_reduce_time_s(collective: str, message_bytes: Any, workers: Any, link: L
     """
     if collective not in COLLECTIVES:
         raise UnknownName("collective", collective, COLLECTIVES)
-    return _timed(_ALL_REDUCE[collective], message_bytes, workers, link)
+    return _timed(COLLECTIVES[collective].cost, message_bytes, workers, link)
 
 
 def reduce_scatter_time_s(message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
@@ -103,6 +93,7 @@ def least_bytes(message_bytes: Any, workers: Any) -> Any:
 
 
 Formula = Callable[[Any, Any, LinkRate], Cost]
+OverTwo = Callable[[Any, int, int, LinkRate, LinkRate], Seconds]
 
 
 def _timed(formula: Formula, message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
@@ -207,15 +198,107 @@ def _double_tree(size: Any, n: Any, link: LinkRate) -> Cost:
     return 2 * steps, 2 * sent_bytes
 
 
-_ALL_REDUCE: dict[str, Formula] = {
-    "one-to-all": _one_to_all,
-    "tree": _tree,
-    "butterfly": _butterfly,
-    "butterfly-mixing": _butterfly_mixing,
-    "ring": _ring,
-    "double-tree": _double_tree,
-    "hierarchical": _ring,
-}
+def _in_turn(formula: Formula) -> OverTwo:
+    """In every node, then between nodes, whose link carries D: the node's sum, or from each device its part of it."""
+
+    def seconds(size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
+        return _timed(formula, size, here, inside) + _timed(formula, size, nodes, between)
+
+    return seconds
+
+
+def _paced(formula: Formula) -> OverTwo:
+    """One pipeline through all devices, which enters and leaves each node once: the slower link paces all."""
+
+    def seconds(size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
+        return _timed(formula, size, here * nodes, _slower(inside, between, here * nodes))
+
+    return seconds
+
+
+def _every_sum(size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
+    """A butterfly: each device sends its own sum out of the node, over the link that they share."""
+    first, second = butterfly_steps(here), butterfly_steps(nodes)
+    near_s = inside.time_s((first, first * size), here)
+    return np.asarray(near_s + between.time_s((second, second * here * size), here * nodes))
+
+
+def _one_of_every_sum(size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
+    """One of the butterfly's exchanges a step, over one link or the other in turn: their mean."""
+    exchanges = butterfly_steps(here) + butterfly_steps(nodes)
+    return np.asarray(_every_sum(size, here, nodes, inside, between) / exchanges)
+
+
+def _near_and_far(size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
+    """A parameter server: the messages of its own node come over the inner link."""
+    near, far = 2 * (here - 1), 2 * (nodes - 1) * here
+    return np.asarray(inside.time_s((near, near * size), here) + between.time_s((far, far * size), here * nodes))
+
+
+def _slower(one: LinkRate, other: LinkRate, workers: int) -> LinkRate:
+    """What paces a pipeline over both links: the lower bandwidth, the longer costs."""
+    narrow = min(one, other, key=lambda link: float(link.bandwidth_bytes_per_s * link.ppp_of(workers)))
+    return msgspec.structs.replace(
+        narrow,
+        latency_s=max(one.latency_s, other.latency_s),
+        start_s=max(one.start_s, other.start_s),
+        ramp_s=max(one.ramp_s, other.ramp_s),
+        switch_s=max(one.switch_s, other.switch_s),
+    )
+
+
+class Collective(NamedTuple):
+    """An all-reduce.
+
+    Attributes
+    ----------
+    what : str
+        In a line.
+    cost : callable
+        Over one kind of link: from bytes, workers and link to steps and bytes of the busiest device.
+    over_two_s : callable
+        Over two kinds: from bytes, devices in a node, nodes, the link inside and the one between to seconds.
+    is_exact : bool
+        Whether it leaves the whole sum with every worker.
+    has_halves : bool
+        Whether it is a reduce-scatter and an all-gather.
+    """
+
+    what: str
+    cost: Formula
+    over_two_s: OverTwo
+    is_exact: bool = True
+    has_halves: bool = False
+
+
+COLLECTIVES = {
+    "ring": Collective(
+        "reduce-scatter and all-gather around a ring: fewest bytes, 2 (n - 1) latencies", _ring, _paced(_ring),
+        has_halves=True,
+    ),
+    "hierarchical": Collective(
+        "reduce-scatter in the node, all-reduce between nodes, all-gather in the node", _ring, _in_turn(_ring),
+        has_halves=True,
+    ),
+    "double-tree": Collective(
+        "two pipelined binary trees, half of the message on each: 2 D bytes, of order log2(n) latencies",
+        _double_tree, _paced(_double_tree),
+    ),
+    "butterfly": Collective(
+        "recursive doubling: pairs exchange the whole message, log2(n) times", _butterfly, _every_sum
+    ),
+    "tree": Collective(
+        "reduction up a binomial tree and broadcast down it, the whole message at every step", _tree, _in_turn(_tree)
+    ),
+    "one-to-all": Collective(
+        "a parameter server takes every worker's gradient and sends every worker the sum", _one_to_all, _near_and_far
+    ),
+    "butterfly-mixing": Collective(
+        "one of the butterfly's exchanges per step: sums mix over log2(n) steps, no full all-reduce",
+        _butterfly_mixing, _one_of_every_sum, is_exact=False,
+    ),
+}  # fmt: skip
+"""All-reduce algorithms by name: of equally fast ones the first is chosen."""
 
 __all__ = [
     "COLLECTIVES",

@@ -55,7 +55,8 @@ def beside_backward(step: DeviceStep, exchange: Exchange, settings: Settings) ->
     if settings.overlap:
         # Only the last micro-batch's backward pass makes gradients that are exchanged.
         ready = exchange.buckets.ready_s(step.backward_s * (longer / step.micro_batches))
-        exposed = plain(exposed_s(ready[:-1].T, exchange.bucket_s, ready[-1]))
+        could_hide = total - plain(exposed_s(ready[:-1].T, exchange.bucket_s, ready[-1]))
+        exposed = total - settings.hiding * could_hide
     losses = {}
     if settings.slowdown:
         losses["slowdown"] = step.compute_s * settings.slowdown
@@ -139,8 +140,8 @@ def zero(stage: int) -> Run:
 
     def run(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
         workers = topology.workers
-        each = samples_each(batch_size, workers, "ZeRO")
-        alone, memory = job.at(each), job.memory_bytes(each, stage, workers)
+        samples = samples_each(batch_size, workers, "ZeRO")
+        alone, memory = job.at(samples), job.memory_bytes(samples, stage, workers)
         if workers == 1:
             return msgspec.structs.replace(alone, memory_bytes=memory)
         exchange = job.once(scattered, topology, settings, stage)

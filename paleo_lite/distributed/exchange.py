@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from ..errors import BadValue, UnknownName
-from .collectives import COLLECTIVES, LinkRate, Seconds, all_reduce_time_s, butterfly_steps, check_bytes
+from .collectives import COLLECTIVES, Seconds, all_reduce_time_s, check_bytes
 from .topology import Topology
 
 if TYPE_CHECKING:
@@ -16,10 +15,10 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-EXACT = ("ring", "hierarchical", "double-tree", "butterfly", "tree", "one-to-all")
+EXACT = tuple(name for name, collective in COLLECTIVES.items() if collective.is_exact)
 """Collectives that leave the whole sum with every worker."""
 
-HALVES = ("ring", "hierarchical")
+HALVES = tuple(name for name, collective in COLLECTIVES.items() if collective.has_halves)
 """Collectives that are a reduce-scatter and an all-gather."""
 
 AS_MEASURED = ("ring", "hierarchical")
@@ -86,40 +85,10 @@ def candidates(topology: Topology) -> tuple[str, ...]:
 
 
 def _seconds(topology: Topology, size: Floats, collective: str) -> Seconds:
-    """One collective over two kinds of link, the node's devices sharing its link to other nodes.
-
-    Tree and hierarchical send the node's sum out once, or each device its part of it: the node's link carries D. The
-    butterfly sends every device's sum. The ring enters and leaves each node once; there and in the two trees the slower
-    link paces all. The parameter server takes the messages of its own node over the inner link.
-    """
+    """One collective over a topology's one or two kinds of link, a node's devices sharing its link to other nodes."""
     here, nodes, inside, between = topology.devices_per_node, topology.nodes, topology.inside, topology.between
     if nodes == 1 or between is None:
         return all_reduce_time_s(collective, size, here, inside) if inside else np.zeros_like(size)
     if here == 1 or inside is None:
         return all_reduce_time_s(collective, size, nodes, between)
-    if collective in ("hierarchical", "tree"):
-        name = "ring" if collective == "hierarchical" else "tree"
-        return all_reduce_time_s(name, size, here, inside) + all_reduce_time_s(name, size, nodes, between)
-    if collective in ("butterfly", "butterfly-mixing"):
-        first, second = butterfly_steps(here), butterfly_steps(nodes)
-        total = inside.time_s((first, first * size), here)
-        total = total + between.time_s((second, second * here * size), topology.workers)
-        return np.asarray(total if collective == "butterfly" else total / (first + second))
-    if collective == "one-to-all":
-        near, far = 2 * (here - 1), 2 * (nodes - 1) * here
-        return np.asarray(
-            inside.time_s((near, near * size), here) + between.time_s((far, far * size), topology.workers)
-        )
-    return all_reduce_time_s(collective, size, topology.workers, _slower(inside, between, topology.workers))
-
-
-def _slower(one: LinkRate, other: LinkRate, workers: int) -> LinkRate:
-    """What paces a pipeline over both links: the lower bandwidth, the longer costs."""
-    narrow = min(one, other, key=lambda link: float(link.bandwidth_bytes_per_s * link.ppp_of(workers)))
-    return msgspec.structs.replace(
-        narrow,
-        latency_s=max(one.latency_s, other.latency_s),
-        start_s=max(one.start_s, other.start_s),
-        ramp_s=max(one.ramp_s, other.ramp_s),
-        switch_s=max(one.switch_s, other.switch_s),
-    )
+    return COLLECTIVES[collective].over_two_s(size, here, nodes, inside, between)

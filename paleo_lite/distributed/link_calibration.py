@@ -126,10 +126,10 @@ def read_link_calibration(path: Path) -> LinkCalibration:
     BadFile
         If it is malformed, or a figure is not possible; the message names file and field.
     """
-    found = read_typed(path, LinkCalibration, "calibration of a link", _BYTES_AT_MOST)
-    if found.format != FORMAT:
-        raise BadFile(f"{path}: format is {found.format}, this version of paleo-lite reads {FORMAT}")
-    for name, fit in found.operations.items():
+    calibration = read_typed(path, LinkCalibration, "calibration of a link", _BYTES_AT_MOST)
+    if calibration.format != FORMAT:
+        raise BadFile(f"{path}: format is {calibration.format}, this version of paleo-lite reads {FORMAT}")
+    for name, fit in calibration.operations.items():
         if name not in OPERATIONS:
             raise BadFile(f"{path}: operations: {name!r} is not one of {', '.join(OPERATIONS)}")
         if not fit.workers or len(fit.workers) != len(fit.ppp) or sorted(set(fit.workers)) != fit.workers:
@@ -140,4 +140,4 @@ def read_link_calibration(path: Path) -> LinkCalibration:
             raise BadFile(
                 f"{path}: operations.{name}: start_s, latency_s, ramp_s and switch_s must be 0 or more seconds"
             )
-    return found
+    return calibration

@@ -61,15 +61,15 @@ def _named(text: str, operation: str, calibrated: bool) -> LinkRate:
             one, name=f"{count}x {one.name}", bandwidth_bytes_per_s=count * one.bandwidth_bytes_per_s
         )
     if _RATE.fullmatch(text):
-        return LinkRate(text, parse_rate(text), label="given")
+        return LinkRate(text, parse_rate(text), label="given", kind="network")
     calibrations = shipped_link_calibrations()
     if text in calibrations:
         identity, named = calibrations[text].link, {text: calibrations[text]}
     else:
         identity = find_link(text)[0]
-        named = {name: each for name, each in calibrations.items() if each.link == identity and each.stands_for_link}
-    for name, each in named.items():
-        rate = link_rate_of(name, each, operation) if calibrated else None
+        named = {name: fit for name, fit in calibrations.items() if fit.link == identity and fit.stands_for_link}
+    for name, fit in named.items():
+        rate = link_rate_of(name, fit, operation) if calibrated else None
         if rate is not None:
             return rate
     return _sheet_rate(identity, read_links().link[identity])
@@ -111,13 +111,15 @@ def find_link(name: str) -> tuple[str, Link]:
     if name in links:
         return name, links[name]
     wanted = key(name)
-    found = [
-        each for each, link in links.items() if wanted in {key(known) for known in (each, link.name, *link.aliases)}
+    matches = [
+        identity
+        for identity, link in links.items()
+        if wanted in {key(known) for known in (identity, link.name, *link.aliases)}
     ]
-    found = found or [each for each in links if each == f"paleo-{name.lower()}"]
-    if len(found) == 1:
-        return found[0], links[found[0]]
-    candidates = found or [each for each in links if wanted and key(each).startswith(wanted)]
+    matches = matches or [identity for identity in links if identity == f"paleo-{name.lower()}"]
+    if len(matches) == 1:
+        return matches[0], links[matches[0]]
+    candidates = matches or [identity for identity in links if wanted and key(identity).startswith(wanted)]
     if candidates:
         raise AmbiguousName("link", name, candidates)
     known = [*links, *shipped_link_calibrations()]
@@ -126,4 +128,4 @@ def find_link(name: str) -> tuple[str, Link]:
 
 def _sheet_rate(identity: str, link: Link) -> LinkRate:
     latency_s = parse_quantity(link.latency.value, "s") if link.latency else 0.0
-    return LinkRate(identity, link.bandwidth_bytes_per_s, latency_s)
+    return LinkRate(identity, link.bandwidth_bytes_per_s, latency_s, kind=link.kind)

@@ -60,8 +60,8 @@ def hybrid(job: Job, topology: Topology, batch_size: int, settings: Settings) ->
     inputs are gathered before, their gradients scattered behind. Only the convolutions' gradients are exchanged.
     """
     workers, layers = topology.workers, job.workload.layers
-    each = samples_each(batch_size, workers, "the hybrid strategy")
-    step = job.at(each)
+    samples = samples_each(batch_size, workers, "the hybrid strategy")
+    step = job.at(samples)
     if workers == 1:
         return step
     tail = dense_tail(layers)
@@ -76,7 +76,7 @@ def hybrid(job: Job, topology: Topology, batch_size: int, settings: Settings) ->
     fetching = float(np.sum(exchange_time_s(topology, messages, half_collective(topology, None, "hybrid"))))
     parameters = shares(job.workload.work.parameters)
     share = float(parameters[:tail].sum()) + float(parameters[tail:].sum()) / workers
-    memory = job.memory(each).of_share(share) + float(messages.sum())
+    memory = job.memory(samples).of_share(share) + float(messages.sum())
     return Step(
         front.compute_s + dense, front.communication_s + fetching, front.exposed_s + fetching,
         step.update_s * share, memory, exchange.collective, front.losses,
@@ -136,7 +136,8 @@ def pipelined(kind: str) -> Run:
         parameters = shares(job.workload.work.parameters)
         of_stages = np.add.reduceat(parameters, starts)
         memory = max(
-            _stage_memory(job, micro, first, last, kept) for first, last, kept in zip(starts, ends, plan.in_flight)
+            _stage_memory(job, micro, first, last, in_flight)
+            for first, last, in_flight in zip(starts, ends, plan.in_flight)
         )
         compute = plan.time_s - plan.transfer_s
         work = float(forward.sum() + backward.sum()) * count
@@ -159,9 +160,9 @@ def _micro_batches(batch_size: int, stages: int) -> int:
     return next((n for n in range(4 * stages, batch_size + 1) if batch_size % n == 0), batch_size)
 
 
-def _stage_memory(job: Job, micro: int, first: int, last: int, kept: int) -> float:
+def _stage_memory(job: Job, micro: int, first: int, last: int, in_flight: int) -> float:
     once, twice = (job.part_memory(size, first, last) for size in (micro, 2 * micro))
-    return once + (kept - 1) * (twice - once)  # memory is affine in the samples
+    return once + (in_flight - 1) * (twice - once)  # memory is affine in the samples
 
 
 def _hop(topology: Topology, place: int) -> LinkRate:

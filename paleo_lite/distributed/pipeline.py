@@ -120,15 +120,15 @@ def crossing_bytes(layers: Sequence[Layer], starts: Sequence[int], element_bytes
     -------
     ndarray, shape (stages - 1,)
     """
-    found = find_buffers(layers)
+    graph = find_buffers(layers)
     written: dict[int, int] = {}
     read: dict[int, int] = {}
-    for index, (reads, writes) in enumerate(zip(found.reads, found.writes)):
+    for index, (reads, writes) in enumerate(zip(graph.reads, graph.writes)):
         for buffer in writes:
             written.setdefault(buffer, index)
         for buffer in reads:
             read[buffer] = index
-    sizes = {at: buffer.bytes_(element_bytes) for at, buffer in enumerate(found.buffers) if buffer.activation}
+    sizes = {at: buffer.bytes_(element_bytes) for at, buffer in enumerate(graph.buffers) if buffer.activation}
     return np.array(
         [
             sum(float(size) for at, size in sizes.items() if at in written and written[at] < cut <= read.get(at, -1))
@@ -169,10 +169,10 @@ def schedule(
     if kind == "gpipe":
         time = through(forward, send) + through(backward, back)
         alone = through(forward) + through(backward)
-        kept = [micro_batches] * stages
+        in_flight = [micro_batches] * stages
     else:
         time = through(forward + backward, send + back)
         alone = through(forward + backward)
-        kept = [min(micro_batches, stages - stage) for stage in range(stages)]
+        in_flight = [min(micro_batches, stages - stage) for stage in range(stages)]
     busy = float((forward + backward).max()) * micro_batches
-    return Schedule(time, busy, time - alone, tuple(kept))
+    return Schedule(time, busy, time - alone, tuple(in_flight))

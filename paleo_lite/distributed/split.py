@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-class Pair(msgspec.Struct, frozen=True):
+class SplitPair(msgspec.Struct, frozen=True):
     """Layers that are divided together (Shoeybi et al. 2019, Megatron-LM, section 3).
 
     The first ones by columns of their weight, so that each device has some of the outputs; the last by rows, so that
@@ -44,7 +44,7 @@ class Pair(msgspec.Struct, frozen=True):
         return prod(network[self.last].outputs[0]), backward
 
 
-def tensor_pairs(layers: Sequence[Layer]) -> list[Pair]:
+def tensor_pairs(layers: Sequence[Layer]) -> list[SplitPair]:
     """Pairs that can be divided, in order; no layer is in two.
 
     Layers that read the same tensor (queries, keys and values) begin a pair together.
@@ -53,7 +53,7 @@ def tensor_pairs(layers: Sequence[Layer]) -> list[Pair]:
     for index, layer in enumerate(layers):
         for parent in layer.parents:
             readers.setdefault(parent, []).append(index)
-    pairs: list[Pair] = []
+    pairs: list[SplitPair] = []
     taken = -1
     for index, layer in enumerate(layers):
         if index <= taken or not _divisible(layer):
@@ -70,7 +70,7 @@ def _divisible(layer: Layer) -> bool:
     return layer.kind in ("linear", "conv2d") and layer.attributes.get("groups", 1) == 1 and bool(layer.weights)
 
 
-def _follow(layers: Sequence[Layer], readers: dict[int, list[int]], start: list[int]) -> Pair | None:
+def _follow(layers: Sequence[Layer], readers: dict[int, list[int]], start: list[int]) -> SplitPair | None:
     """From layers divided by columns to the one layer that takes the parts together, if that is all that reads them."""
     inside, last = set(start), None
     for index in range(min(start) + 1, len(layers)):
@@ -87,7 +87,7 @@ def _follow(layers: Sequence[Layer], readers: dict[int, list[int]], start: list[
             return None
     if last is None or any(index not in readers for index in inside):
         return None
-    return Pair((*sorted(inside), last), min(start), last)
+    return SplitPair((*sorted(inside), last), min(start), last)
 
 
 def _passes(layer: Layer, inside: set[int]) -> bool:

@@ -160,13 +160,13 @@ def _parsed(text: str) -> _Written:
     rest = parts[:-1] if nodes else parts
     if len(rest) > 1 or not all(parts) or text.count("@") > len(parts):
         raise BadValue(f"topology {text!r} cannot be read: expected a form such as {FORM}")
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if nodes:
-        found |= {"nodes": int(nodes["count"]), "between": _link_text(nodes, text)}
+        fields |= {"nodes": int(nodes["count"]), "between": _link_text(nodes, text)}
     if rest and (node := _NODE.fullmatch(rest[0])):
-        found |= {"devices_per_node": int(node["count"] or 1), "inside": _link_text(node, text)}
-        found["device"] = node["device"] or None
-    return _Written(**found)
+        fields |= {"devices_per_node": int(node["count"] or 1), "inside": _link_text(node, text)}
+        fields["device"] = node["device"] or None
+    return _Written(**fields)
 
 
 def _link_text(match: re.Match[str], text: str) -> str | None:

@@ -14,9 +14,7 @@ from collections.abc import Sequence
 from ..errors import BadValue
 from . import TOOLS
 from .kernels import KernelRow
-from .metrics import find_metric
-
-"""Profilers that a command can be given for."""
+from .metrics import METRICS
 
 WANTED = ("achieved_occupancy", "ipc", "gld_efficiency", "gst_efficiency", "dram_utilization", "flop_sp_efficiency")
 """The counters that tell what bounds a kernel, by nvprof's names."""
@@ -80,7 +78,7 @@ def next_command(rows: Sequence[KernelRow], tool: str, program: str = "python tr
         arguments += ["--metrics", ",".join(WANTED), "--log-file", "selective-profile.log", *words]
         return [shlex.join(arguments)]
     if tool == "ncu":
-        metrics = [metric.ncu[0] for name in WANTED if (metric := find_metric(name)) and metric.ncu]
+        metrics = [metric.ncu[0] for metric in METRICS if metric.name in WANTED]
         arguments = ["ncu", "--profile-from-start", "off", "--kernel-name-base", "demangled"]
         arguments += ["--kernel-name", f"regex:{pattern}", "--launch-count", str(len(chosen))]
         arguments += ["--metrics", ",".join(["gpu__time_duration.sum", *metrics]), "--csv"]

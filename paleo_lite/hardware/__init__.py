@@ -1,6 +1,6 @@
 """Floor 3: where it runs."""
 
-from .device import Device, Figure, Link, Links, Peak, PeakRate, Price
+from .device import Device, Figure, Link, LinkRegistry, Peak, PeakRate, Price
 from .machine import Machine
 from .registry import find_device, list_devices, read_device, read_links
 
@@ -8,7 +8,7 @@ __all__ = [
     "Device",
     "Figure",
     "Link",
-    "Links",
+    "LinkRegistry",
     "Machine",
     "Peak",
     "PeakRate",

@@ -18,12 +18,12 @@ import msgspec
 
 from ..errors import BadQuantity
 from ..units import format_si, parse_quantity
-from .device import Device, Figure, Links, Peak
+from .device import Device, Figure, LinkRegistry, Peak
 from .rates import PCIE_LANE_BYTES_PER_S, TOLERANCE, close, peak_from_clock
 from .registry import figures, key
 
 
-class Finding(msgspec.Struct, frozen=True):
+class AuditFinding(msgspec.Struct, frozen=True):
     """One thing that the audit noticed; `explained` where the file says why it is so, else `error`."""
 
     device: str
@@ -33,8 +33,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def audit_device(
-    device: Device, resolve: Callable[[str], Device | None] | None = None, links: Links | None = None
-) -> list[Finding]:
+    device: Device, resolve: Callable[[str], Device | None] | None = None, links: LinkRegistry | None = None
+) -> list[AuditFinding]:
     """Check one device.
 
     Parameters
@@ -43,12 +43,12 @@ def audit_device(
         What to check.
     resolve : callable, optional
         Gives a device by id; without it the sums over the parts of a board are not checked.
-    links : Links, optional
+    links : LinkRegistry, optional
         The known links; without them `device.links` is not checked.
 
     Returns
     -------
-    list of Finding
+    list of AuditFinding
         Empty for a device whose figures all agree.
     """
     findings = [*_check_units(device), *_check_sources(device.id, device.sources, _figures(device))]
@@ -63,21 +63,21 @@ def audit_device(
     return findings
 
 
-def audit_links(links: Links) -> list[Finding]:
+def audit_links(links: LinkRegistry) -> list[AuditFinding]:
     """Check ``links.toml``: sources, units, PCIe rates from their encoding, sums of links, names."""
     listed = [(f"{identity}.per_direction", "B/s", link.per_direction) for identity, link in links.link.items()]
     listed += [(f"{identity}.latency", "s", link.latency) for identity, link in links.link.items() if link.latency]
     reads = ((identity, link.random_reads) for identity, link in links.link.items())
     listed += [(f"{identity}.random_reads", "IOPS", figure) for identity, figure in reads if figure is not None]
-    findings = [Finding("links", field, text) for field, text in _unit_problems(listed)]
+    findings = [AuditFinding("links", field, text) for field, text in _unit_problems(listed)]
     findings += _check_sources("links", links.sources, listed)
     if not findings:
-        findings += [Finding("links", identity, text) for identity, text in _link_sums(links)]
+        findings += [AuditFinding("links", identity, text) for identity, text in _link_sums(links)]
     names = {identity: [link.name, *link.aliases] for identity, link in links.link.items()}
     return [*findings, *_check_names(names)]
 
 
-def audit_registry(devices: Iterable[Device], links: Links) -> list[Finding]:
+def audit_registry(devices: Iterable[Device], links: LinkRegistry) -> list[AuditFinding]:
     """Check all devices and links together: each by itself, sums over parts, and that no name means two devices."""
     devices = list(devices)
     by_id = {device.id: device for device in devices}
@@ -119,49 +119,55 @@ def _unit_problems(listed: Iterable[tuple[str, str, Figure]]) -> Iterator[tuple[
             yield field, f"{figure.value!r} is not above 0"
 
 
-def _check_units(device: Device) -> Iterator[Finding]:
+def _check_units(device: Device) -> Iterator[AuditFinding]:
     for field, text in _unit_problems(_figures(device)):
-        yield Finding(device.id, field, text)
+        yield AuditFinding(device.id, field, text)
 
 
-def _check_sources(name: str, sources: dict[str, str], listed: Iterable[tuple[str, str, Figure]]) -> Iterator[Finding]:
+def _check_sources(
+    name: str, sources: dict[str, str], listed: Iterable[tuple[str, str, Figure]]
+) -> Iterator[AuditFinding]:
     used = set()
     for field, _, figure in listed:
         used.add(figure.source)
         if figure.source not in sources:
-            yield Finding(name, field, f"source {figure.source!r} is not declared")
+            yield AuditFinding(name, field, f"source {figure.source!r} is not declared")
     for source in sorted(sources.keys() - used):
-        yield Finding(name, f"sources.{source}", "declared but not used by any figure")
+        yield AuditFinding(name, f"sources.{source}", "declared but not used by any figure")
 
 
-def _check_identity(device: Device) -> Iterator[Finding]:
+def _check_identity(device: Device) -> Iterator[AuditFinding]:
     if not 2006 <= device.year <= date.today().year + 1:
-        yield Finding(device.id, "year", f"{device.year} is not a plausible year for a device that networks run on")
+        yield AuditFinding(
+            device.id, "year", f"{device.year} is not a plausible year for a device that networks run on"
+        )
     clocks = device.clocks
     if device.clock_hz(clocks.default) is None:
-        yield Finding(device.id, "clocks.default", f"the default clock, {clocks.default}, has no value")
+        yield AuditFinding(device.id, "clocks.default", f"the default clock, {clocks.default}, has no value")
     base, boost = device.clock_hz("base"), device.clock_hz("boost")
     if base is not None and boost is not None and base > boost:
-        yield Finding(device.id, "clocks.base", f"base {format_si(base, 'Hz')} is above boost {format_si(boost, 'Hz')}")
+        yield AuditFinding(
+            device.id, "clocks.base", f"base {format_si(base, 'Hz')} is above boost {format_si(boost, 'Hz')}"
+        )
     if (device.parts is None) != (device.scope not in ("board", "package")):
-        yield Finding(device.id, "parts", "a board or package must name its parts, and anything else must not")
+        yield AuditFinding(device.id, "parts", "a board or package must name its parts, and anything else must not")
 
 
-def _check_rent(device: Device) -> Iterator[Finding]:
+def _check_rent(device: Device) -> Iterator[AuditFinding]:
     if device.rent is not None and not device.year <= device.rent.date.year <= date.today().year:
         message = f"listed {device.rent.date}, which is before the device or in the future"
-        yield Finding(device.id, "rent.date", message)
+        yield AuditFinding(device.id, "rent.date", message)
 
 
-def _check_peaks(device: Device) -> Iterator[Finding]:
+def _check_peaks(device: Device) -> Iterator[AuditFinding]:
     if not any(peak.precision == "fp32" and peak.unit == "vector" for peak in device.peaks):
-        yield Finding(device.id, "peaks", "there is no fp32 vector peak")
+        yield AuditFinding(device.id, "peaks", "there is no fp32 vector peak")
     for peak in device.peaks:
         problem = _peak_problem(device, peak)
         if problem:
             yield _explainable(device, _place(peak), problem, peak.audit_exception)
         elif peak.audit_exception:
-            yield Finding(device.id, _place(peak), "audit_exception explains a deviation that does not exist")
+            yield AuditFinding(device.id, _place(peak), "audit_exception explains a deviation that does not exist")
 
 
 def _peak_problem(device: Device, peak: Peak) -> str:
@@ -174,7 +180,7 @@ def _peak_problem(device: Device, peak: Peak) -> str:
     return f"{format_si(peak.per_s, unit)} is not {formula} = {format_si(expected, unit)}"
 
 
-def _check_ratios(device: Device) -> Iterator[Finding]:
+def _check_ratios(device: Device) -> Iterator[AuditFinding]:
     tensor = {p.precision: p for p in device.peaks if p.unit == "tensor" and p.accumulate != "fp16"}
     found = [(tensor[name], share) for name, share in (("tf32", 1), ("fp16", 2), ("fp8", 4)) if name in tensor]
     for (slow, low), (fast, high) in pairwise(found):
@@ -187,7 +193,7 @@ def _check_ratios(device: Device) -> Iterator[Finding]:
             yield _explainable(device, _place(fast), message, "".join(named))
 
 
-def _check_memory(device: Device) -> Iterator[Finding]:
+def _check_memory(device: Device) -> Iterator[AuditFinding]:
     memory, deviates = device.memory, False
     if memory.bus is not None and memory.rate is not None:
         pins, rate = parse_quantity(memory.bus.value, "bit"), parse_quantity(memory.rate.value, "bit/s")
@@ -199,25 +205,27 @@ def _check_memory(device: Device) -> Iterator[Finding]:
             )
             yield _explainable(device, "memory.bandwidth", message, memory.audit_exception)
     if memory.audit_exception and not deviates:
-        yield Finding(device.id, "memory", "audit_exception explains a deviation that does not exist")
+        yield AuditFinding(device.id, "memory", "audit_exception explains a deviation that does not exist")
 
 
-def _check_measured(device: Device) -> Iterator[Finding]:
+def _check_measured(device: Device) -> Iterator[AuditFinding]:
     for name, figure in device.measured.items():
         unit = _measured_unit(name)
         precision = name.removeprefix("gemm_")
         peaks = [peak.per_s for peak in device.peaks if peak.precision == precision]
         limit = device.bandwidth_bytes_per_s if unit == "B/s" else max(peaks, default=0.0)
         if parse_quantity(figure.value, unit) > limit * (1 + TOLERANCE):
-            yield Finding(device.id, f"measured.{name}", f"{figure.value} is above the peak, {format_si(limit, unit)}")
+            yield AuditFinding(
+                device.id, f"measured.{name}", f"{figure.value} is above the peak, {format_si(limit, unit)}"
+            )
 
 
-def _check_parts(device: Device, resolve: Callable[[str], Device | None]) -> Iterator[Finding]:
+def _check_parts(device: Device, resolve: Callable[[str], Device | None]) -> Iterator[AuditFinding]:
     if device.parts is None:
         return
     part, count = resolve(device.parts.device), device.parts.count
     if part is None:
-        yield Finding(device.id, "parts.device", f"the device {device.parts.device!r} does not exist")
+        yield AuditFinding(device.id, "parts.device", f"the device {device.parts.device!r} does not exist")
         return
     summed = ("cores.multiprocessors", "cores.fp32_lanes", "memory.capacity", "memory.bandwidth", "memory.bus", "rent")
     ours, theirs = (
@@ -228,20 +236,20 @@ def _check_parts(device: Device, resolve: Callable[[str], Device | None]) -> Ite
     for field in sorted(ours.keys() & theirs.keys()):
         (unit, whole), (_, one) = ours[field], theirs[field]
         if not close(parse_quantity(whole, unit), count * parse_quantity(one, unit)):
-            yield Finding(device.id, field, f"{whole} is not {count} x {one} of {part.id}")
+            yield AuditFinding(device.id, field, f"{whole} is not {count} x {one} of {part.id}")
 
 
-def _check_attachments(device: Device, links: Links) -> Iterator[Finding]:
+def _check_attachments(device: Device, links: LinkRegistry) -> Iterator[AuditFinding]:
     for attached in device.links:
         link = links.link.get(attached.link)
         if link is None:
-            yield Finding(device.id, f"links.{attached.link}", "there is no such link in links.toml")
+            yield AuditFinding(device.id, f"links.{attached.link}", "there is no such link in links.toml")
         elif not close(parse_quantity(attached.per_direction.value, "B/s"), link.bandwidth_bytes_per_s):
             message = f"{attached.per_direction.value} is not the {link.per_direction.value} of the link"
-            yield Finding(device.id, f"links.{attached.link}", message)
+            yield AuditFinding(device.id, f"links.{attached.link}", message)
 
 
-def _link_sums(links: Links) -> Iterator[tuple[str, str]]:
+def _link_sums(links: LinkRegistry) -> Iterator[tuple[str, str]]:
     for identity, link in links.link.items():
         family, _, count = identity.rpartition("-x")
         if not count.isdigit():
@@ -258,15 +266,15 @@ def _link_sums(links: Links) -> Iterator[tuple[str, str]]:
             yield identity, f"{link.per_direction.value} is not {count} x {family} = {format_si(expected, 'B/s')}"
 
 
-def _check_names(names: dict[str, list[str]]) -> Iterator[Finding]:
+def _check_names(names: dict[str, list[str]]) -> Iterator[AuditFinding]:
     owners: dict[str, str] = {}
     for identity, others in names.items():
         for name in sorted({key(text) for text in (identity, *others)}):
             if owners.setdefault(name, identity) != identity:
-                yield Finding(identity, "aliases", f"the name {name!r} is also one of {owners[name]}")
+                yield AuditFinding(identity, "aliases", f"the name {name!r} is also one of {owners[name]}")
 
 
-def _explainable(device: Device, field: str, message: str, exception: str) -> Finding:
+def _explainable(device: Device, field: str, message: str, exception: str) -> AuditFinding:
     if exception:
-        return Finding(device.id, field, f"{message}: {exception}", "explained")
-    return Finding(device.id, field, message)
+        return AuditFinding(device.id, field, f"{message}: {exception}", "explained")
+    return AuditFinding(device.id, field, message)

@@ -92,7 +92,7 @@ class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tensor: Figure | None = None
 
 
-class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DeviceMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Device memory: capacity and peak bandwidth; bus width and pin rate where known; L2 cache."""
 
     type: str
@@ -148,7 +148,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     year: int
     cores: Cores
     clocks: Clocks
-    memory: Memory
+    memory: DeviceMemory
     peaks: list[Peak]
     sources: dict[str, str]
     id: str = ""
@@ -286,7 +286,7 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None if self.random_reads is None else parse_quantity(self.random_reads.value, "IOPS")
 
 
-class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LinkRegistry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole of ``links.toml``."""
 
     sources: dict[str, str]

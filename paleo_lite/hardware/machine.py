@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from .device import Device, PeakRate
+from .registry import find_device
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -17,11 +18,39 @@ class Machine(msgspec.Struct, frozen=True):
         None: the device's default.
     unit : {"vector", "tensor"} or None
         That multiplies and accumulates; None: the fastest.
+    board : Device or None
+        What was asked for, where `device` is one of several on it: a program sees these, never the whole.
     """
 
     device: Device
     clock: str | None = None
     unit: str | None = None
+    board: Device | None = None
+
+    @classmethod
+    def one_of(cls, device: Device, clock: str | None = None, unit: str | None = None) -> Machine:
+        """What a program gets of a device: of a board of several, one of them.
+
+        Raises
+        ------
+        UnknownName
+            If the board names a device that has no file.
+        """
+        if device.parts is None:
+            return cls(device, clock, unit)
+        return cls(find_device(device.parts.device), clock, unit, device)
+
+    @property
+    def together(self) -> int:
+        """How many of the device there are on what was asked for: programs on each run beside each other."""
+        return 1 if self.board is None or self.board.parts is None else self.board.parts.count
+
+    @property
+    def name(self) -> str:
+        """Of what was asked for."""
+        if self.board is None:
+            return self.device.name
+        return f"one of the {self.together} GPUs of a {self.board.name}"
 
     @property
     def bandwidth_bytes_per_s(self) -> float:

@@ -16,7 +16,7 @@ import msgspec
 from ..errors import AmbiguousName, BadDevice, BadQuantity, UnknownName
 from ..files import read_typed, shipped
 from ..units import parse_quantity
-from .device import Device, Figure, Links
+from .device import Device, Figure, LinkRegistry
 
 _MAKERS = {"nvidia", "amd", "intel", "tesla", "geforce", "quadro", "instinct", "radeon"}
 _BYTES_AT_MOST = 2**20
@@ -139,7 +139,7 @@ def _keys(device: Device) -> set[str]:
     return {key(known) for known in (device.id, device.name, *device.aliases)}
 
 
-def read_links(path: Path | None = None) -> Links:
+def read_links(path: Path | None = None) -> LinkRegistry:
     """The links of ``links.toml``.
 
     Raises
@@ -148,7 +148,7 @@ def read_links(path: Path | None = None) -> Links:
         If the file is malformed.
     """
     path = path or shipped("hardware") / "links.toml"
-    links = read_typed(path, Links, "hardware file", _BYTES_AT_MOST, BadDevice)
+    links = read_typed(path, LinkRegistry, "hardware file", _BYTES_AT_MOST, BadDevice)
     for identity, link in links.link.items():
         for field, unit in (("per_direction", "B/s"), ("latency", "s"), ("random_reads", "IOPS")):
             figure = getattr(link, field)

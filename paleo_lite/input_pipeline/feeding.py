@@ -151,30 +151,30 @@ class Stage(msgspec.Struct, frozen=True):
 
 def stages(feeding: Feeding) -> tuple[Stage, ...]:
     """The stages, in the order that samples pass through them."""
-    found = []
+    chain = []
     beside = feeding.overlap
     if feeding.network is not None:
         name, rate = feeding.network
-        found.append(Stage("network", f"decoded samples over {name}", None, rate / feeding.decoded_bytes, rate, beside))
+        chain.append(Stage("network", f"decoded samples over {name}", None, rate / feeding.decoded_bytes, rate, beside))
     else:
         if feeding.store is not None:
             per_s = _reads_per_s(feeding.store, feeding)
             what = f"{feeding.access} reads from {feeding.store.name}"
-            found.append(Stage("storage", what, None, per_s, per_s * feeding.sample_bytes, beside))
+            chain.append(Stage("storage", what, None, per_s, per_s * feeding.sample_bytes, beside))
         if feeding.decode_per_worker_s is not None:
             per_s = feeding.workers * feeding.decode_per_worker_s
             what = "decode and augment on the CPU"
-            found.append(Stage("decode", what, feeding.workers, per_s, per_s * feeding.sample_bytes, beside))
+            chain.append(Stage("decode", what, feeding.workers, per_s, per_s * feeding.sample_bytes, beside))
     rate = PINNED_SHARE * feeding.link_bytes_per_s
     if not feeding.pinned:
         rate = min(rate, PAGEABLE_BYTES_PER_S)
     rate, beside = rate * feeding.devices, beside and feeding.pinned
     each = f" of each of {feeding.devices}" if feeding.devices > 1 else ""
     what = f"{'pinned' if feeding.pinned else 'pageable'} memory over {feeding.link}{each}"
-    found.append(Stage("copy", what, None, rate / feeding.decoded_bytes, rate, beside))
+    chain.append(Stage("copy", what, None, rate / feeding.decoded_bytes, rate, beside))
     own = f"the own work of {feeding.devices} devices" if feeding.devices > 1 else "the device's own work"
-    found.append(Stage("device", own, None, feeding.wanted_per_s, None, beside))
-    return tuple(found)
+    chain.append(Stage("device", own, None, feeding.wanted_per_s, None, beside))
+    return tuple(chain)
 
 
 def _reads_per_s(store: Store, feeding: Feeding) -> float:
@@ -244,14 +244,14 @@ def feed(feeding: Feeding) -> Fed:
     With overlap and buffers between the stages, throughput is that of the slowest; a copy from pageable memory holds
     the host up, so that it and the device's work take turns. Without overlap all take turns: times per sample add up.
     """
-    found = stages(feeding)
-    groups = [[stage] for stage in found]
+    chain = stages(feeding)
+    groups = [[stage] for stage in chain]
     if feeding.overlap and not feeding.pinned:
-        groups = [*groups[:-2], [found[-2], found[-1]]]
-    throughput = min(_through(group, False) for group in groups) if feeding.overlap else _through(found, False)
-    slowest = min(groups, key=lambda group: _through(group, False)) if feeding.overlap else list(found)
-    return Fed(feeding, found, throughput, min(slowest, key=lambda stage: stage.per_s))
+        groups = [*groups[:-2], [chain[-2], chain[-1]]]
+    throughput = min(_through(group, False) for group in groups) if feeding.overlap else _through(chain, False)
+    slowest = min(groups, key=lambda group: _through(group, False)) if feeding.overlap else list(chain)
+    return Fed(feeding, chain, throughput, min(slowest, key=lambda stage: stage.per_s))
 
 
-def _through(found: Sequence[Stage], overlap: bool) -> float:
-    return min(stage.per_s for stage in found) if overlap else 1 / sum(1 / stage.per_s for stage in found)
+def _through(chain: Sequence[Stage], overlap: bool) -> float:
+    return min(stage.per_s for stage in chain) if overlap else 1 / sum(1 / stage.per_s for stage in chain)

@@ -27,11 +27,11 @@ class Rule(msgspec.Struct, frozen=True):
 def rules(fed: Fed) -> tuple[Rule, ...]:
     """The rules of thumb of the course."""
     feeding = fed.feeding
-    found = [Rule("GPU utilisation of 90 % or more", f"{fed.utilisation:.1%}", fed.utilisation >= UTILISATION_WANTED)]
+    checked = [Rule("GPU utilisation of 90 % or more", f"{fed.utilisation:.1%}", fed.utilisation >= UTILISATION_WANTED)]
     store = next((stage for stage in fed.stages if stage.name == "storage"), None)
     if store is not None and feeding.store is not None and feeding.store.expected_bytes_per_s and store.bytes_per_s:
         expected, rate = feeding.store.expected_bytes_per_s, store.bytes_per_s
-        found.append(
+        checked.append(
             Rule(
                 f"I/O at about {expected / 1e6:,.0f} MB/s, as {feeding.store.name} should have",
                 f"{rate / 1e6:,.1f} MB/s with {feeding.access} reads of {feeding.sample_bytes / 1e3:,.0f} kB",
@@ -39,21 +39,21 @@ def rules(fed: Fed) -> tuple[Rule, ...]:
             )
         )
     share = fed.waiting_s / fed.compute_s
-    found.append(
+    checked.append(
         Rule(
             "loading (t2 - t1) much shorter than training (t3 - t2)",
             f"{fed.waiting_s * 1e3:,.3g} ms beside {fed.compute_s * 1e3:,.3g} ms a batch",
             share <= WAITING_AT_MOST / (1 - WAITING_AT_MOST) + 1e-12,
         )
     )
-    found.append(
+    checked.append(
         Rule(
             "I/O sample rate higher than the training sample rate",
             f"{fed.loading_per_s:,.0f} beside {feeding.wanted_per_s:,.0f} samples/s",
             fed.loading_per_s > feeding.wanted_per_s,
         )
     )
-    return tuple(found)
+    return tuple(checked)
 
 
 class Remedy(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ class Remedy(msgspec.Struct, frozen=True):
     elsewhere: bool = False
 
 
-class Alternatives(msgspec.Struct, frozen=True):
+class Upgrades(msgspec.Struct, frozen=True):
     """What remedies put in the place of what there is.
 
     Attributes
@@ -96,13 +96,13 @@ class Alternatives(msgspec.Struct, frozen=True):
     fp16: tuple[float, float] | None = None
 
 
-def remedies(fed: Fed, alternatives: Alternatives) -> tuple[Remedy, ...]:
+def remedies(fed: Fed, upgrades: Upgrades) -> tuple[Remedy, ...]:
     """Each remedy that can be applied, alone, largest gain first."""
-    feeding, found = fed.feeding, []
+    feeding, offered = fed.feeding, []
 
     def add(name: str, what: str, elsewhere: bool = False, **changes: Any) -> None:
         after = feed(msgspec.structs.replace(feeding, **changes))
-        found.append(Remedy(name, what, after, after.throughput_per_s / fed.throughput_per_s, elsewhere))
+        offered.append(Remedy(name, what, after, after.throughput_per_s / fed.throughput_per_s, elsewhere))
 
     needed = fed.needed_workers
     if needed is not None:
@@ -110,8 +110,8 @@ def remedies(fed: Fed, alternatives: Alternatives) -> tuple[Remedy, ...]:
         what = f"{workers} instead of {feeding.workers}" if workers > feeding.workers else f"{workers} are enough"
         add("more workers, a core each", what, workers=workers)
     if feeding.network is None and feeding.decode_per_worker_s is not None:
-        what = f"{alternatives.raw_bytes / 1e3:,.0f} kB a sample, decoded once and for all"
-        add("pre-augmented data", what, decode_per_worker_s=None, sample_bytes=alternatives.raw_bytes)
+        what = f"{upgrades.raw_bytes / 1e3:,.0f} kB a sample, decoded once and for all"
+        add("pre-augmented data", what, decode_per_worker_s=None, sample_bytes=upgrades.raw_bytes)
     if not feeding.pinned:
         add("pinned memory", "copies at the link's rate, beside the device's work", pinned=True)
     if not feeding.overlap:
@@ -119,24 +119,24 @@ def remedies(fed: Fed, alternatives: Alternatives) -> tuple[Remedy, ...]:
     if feeding.network is None and feeding.store is not None:
         if feeding.access == "random":
             add("sequential reads", f"from {feeding.store.name}", access="sequential")
-        if feeding.store.bandwidth_bytes_per_s < alternatives.nvme.bandwidth_bytes_per_s:
-            add("NVMe", f"instead of {feeding.store.name}", store=alternatives.nvme)
+        if feeding.store.bandwidth_bytes_per_s < upgrades.nvme.bandwidth_bytes_per_s:
+            add("NVMe", f"instead of {feeding.store.name}", store=upgrades.nvme)
         add("dataset in memory", "no storage", store=None)
     if feeding.network is None:
-        plain, direct = alternatives.networks
+        plain, direct = upgrades.networks
         add("loading and augmentation on separate nodes", f"over {plain[0]}", True, network=plain)
         add("the same with RDMA", f"over {direct[0]}, into pinned memory", True, network=direct, pinned=True)
-    if alternatives.fp16 is not None:
-        rate, decoded = alternatives.fp16
+    if upgrades.fp16 is not None:
+        rate, decoded = upgrades.fp16
         add("FP16", f"the device alone: {rate:,.0f} samples/s", True, device_per_s=rate, decoded_bytes=decoded)
-    return tuple(sorted(found, key=lambda remedy: -remedy.gain))
+    return tuple(sorted(offered, key=lambda remedy: -remedy.gain))
 
 
-def plan(fed: Fed, alternatives: Alternatives) -> tuple[Remedy, ...]:
+def plan(fed: Fed, upgrades: Upgrades) -> tuple[Remedy, ...]:
     """Remedies of this node, one on top of the other, the best of each round first, until 90 % are reached."""
     steps: list[Remedy] = []
     while fed.utilisation < UTILISATION_WANTED:
-        best = next((remedy for remedy in remedies(fed, alternatives) if not remedy.elsewhere), None)
+        best = next((remedy for remedy in remedies(fed, upgrades) if not remedy.elsewhere), None)
         if best is None or best.gain < 1.001:
             break
         steps.append(best)

@@ -1,11 +1,12 @@
 """Floor 3: what is computed."""
 
 from .catalog import find_network, is_network_file, network_names, read_network_file, trace_factory, trace_named
-from .counts import LayerCounts, count_network
+from .counts import CountsBeside, LayerCounts, count_network
 from .descriptor import read_descriptor, write_descriptor
 from .network import Network
 
 __all__ = [
+    "CountsBeside",
     "LayerCounts",
     "Network",
     "count_network",

@@ -5,6 +5,7 @@ Nothing here imports torch before a trace is needed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -26,6 +27,8 @@ A function from the file's bytes, its path and an image size (or None) to the ne
 _TRACED = ("torchvision ", "paleo_lite.networks.caffe")
 """Sources of the shipped networks that `trace_named` can trace again."""
 
+_MACS, _HEAD = re.compile(rb'^"macs": *(\d+)', re.MULTILINE), 2**14
+
 TRACER = 2
 """Raised whenever a trace of the same module would give other layers, so that cached traces are not reused."""
 
@@ -33,6 +36,17 @@ TRACER = 2
 def network_names() -> list[str]:
     """Names of the shipped networks."""
     return sorted(path.stem for path in shipped("models").glob("*.json"))
+
+
+def networks_of_macs(macs: float, share: float = 0.005) -> list[str]:
+    """The shipped networks with about so many multiply-accumulates per sample, nearest first; no layers are read."""
+    found = []
+    for path in sorted(shipped("models").glob("*.json")):
+        with path.open("rb") as file:
+            head = _MACS.search(file.read(_HEAD))
+        if head is not None and abs(int(head[1]) - macs) <= share * macs:
+            found.append((abs(int(head[1]) - macs), len(path.stem), path.stem))
+    return [name for *_, name in sorted(found)]
 
 
 def normalise(name: str) -> str:

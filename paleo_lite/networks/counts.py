@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
-from ..counting import Work, count
+from ..counting import KINDS, Work, count
 from ..errors import UnknownName
 from ..extras import need
+from ..result import Result
 from ..units import format_si
+from .modules import module_rows
 from .network import Network
 
 
-class LayerCounts(msgspec.Struct, frozen=True, eq=False):
+class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
     """Counts per layer.
 
     Attributes
@@ -29,6 +31,8 @@ class LayerCounts(msgspec.Struct, frozen=True, eq=False):
         Indices of the layers that are reported.
     """
 
+    _page: ClassVar[str] = "paleo_lite.report.counts:counts_page"
+
     network: Network
     work: Work
     phase: str
@@ -40,6 +44,22 @@ class LayerCounts(msgspec.Struct, frozen=True, eq=False):
         """Sum over the reported layers that have a rule."""
         counts = self.work.counts(self.phase, self.batch_size)
         return int(sum(int(counts[index]) for index in self.kept))
+
+    @property
+    def convolution_count(self) -> int:
+        """The part of the total that convolutions have."""
+        counts, kinds = self.work.counts(self.phase, self.batch_size), self.work.kinds
+        return int(sum(int(counts[index]) for index in self.kept if is_convolution(kinds[index])))
+
+    @property
+    def convolution_share(self) -> float | None:
+        """Convolutions' share of the total; None where that is 0."""
+        return self.convolution_count / self.total if self.total else None
+
+    @property
+    def frozen_parameters(self) -> int:
+        """Parameters of the whole network that no gradient reaches, by its descriptor."""
+        return sum(layer.parameters for layer in self.network.layers if layer.attributes.get("frozen", False))
 
     @property
     def kernels(self) -> int:
@@ -77,6 +97,10 @@ class LayerCounts(msgspec.Struct, frozen=True, eq=False):
                 "weight_shape": list(layer.weights[0]) if layer.weights else None,
             }
 
+    def modules(self, depth: int | None = None) -> list[dict[str, Any]]:
+        """Layers and the sums of their modules down to a depth: see `paleo_lite.networks.modules.module_rows`."""
+        return module_rows(self.rows(), depth)
+
     def by_kind(self) -> dict[str, dict[str, Any]]:
         """Per kind its layers, count and share of the total, largest first; the count is None where no rule has it."""
         kinds: dict[str, dict[str, Any]] = {}
@@ -101,6 +125,8 @@ class LayerCounts(msgspec.Struct, frozen=True, eq=False):
             "total": self.total,
             "macs": sum(row["macs"] for row in self.rows()),
             "parameters": self.network.parameters,
+            "frozen_parameters": self.frozen_parameters,
+            "convolution_share": self.convolution_share,
             "unknown": list(self.unknown),
             "notes": list(self.notes),
             "by_kind": self.by_kind(),
@@ -127,6 +153,54 @@ class LayerCounts(msgspec.Struct, frozen=True, eq=False):
 
     def __repr__(self) -> str:
         return f"LayerCounts({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+class CountsBeside(msgspec.Struct, frozen=True, eq=False):
+    """Counts of several networks in one convention, beside each other.
+
+    Attributes
+    ----------
+    counts : tuple of LayerCounts
+        In the order asked for; one or more.
+    """
+
+    counts: tuple[LayerCounts, ...]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One dict per network: layers, parameters, macs, the count, and what of it convolutions have."""
+        for counts in self.counts:
+            yield {
+                "network": counts.network.name,
+                "layers": len(counts.kept),
+                "parameters": counts.network.parameters,
+                "frozen_parameters": counts.frozen_parameters,
+                "macs": sum(row["macs"] for row in counts.rows()),
+                "count": counts.total,
+                "convolution_count": counts.convolution_count,
+                "convolution_share": counts.convolution_share,
+            }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented JSON: that of each network, with all its layers."""
+        return {"networks": [counts.to_dict() for counts in self.counts]}
+
+    def to_frame(self) -> Any:
+        """A row per network as a pandas DataFrame.
+
+        Raises
+        ------
+        MissingExtra
+            If pandas is not installed.
+        """
+        return need("pandas", "a data frame", "profiles").DataFrame(list(self.rows()))
+
+    def __repr__(self) -> str:
+        return f"CountsBeside({', '.join(map(repr, self.counts))})"
+
+
+def is_convolution(kind: str) -> bool:
+    """Whether layers of this kind are convolutions, transposed ones included."""
+    return kind in KINDS and KINDS[kind].group == "convolution"
 
 
 def count_network(

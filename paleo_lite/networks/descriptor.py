@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ..counting import CONSTANT, Layer
+from ..counting import CONSTANT, Layer, count
 from ..errors import BadDescriptor
 from ..files import write_aside
 from .network import Network
@@ -50,6 +50,7 @@ class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attributes: list[dict[str, Any]]
     layers: Columns
     notes: list[str] = []
+    macs: From0 | None = None  # of inference, one sample: in the head, so that a number can be looked up
 
 
 def write_descriptor(network: Network, path: Path) -> None:
@@ -70,6 +71,7 @@ def write_descriptor(network: Network, path: Path) -> None:
         "notes": list(network.notes),
         "inputs": [list(shape) for shape in network.inputs],
         "parameters": network.parameters,
+        "macs": int(count(network.layers).column("macs", "inference").sum()),
         "shapes": shapes.items,
         "attributes": attributes.items,
     }

@@ -30,7 +30,7 @@ PLATFORMS = {"caffe": (0.21, 0.56), "mxnet": (0.49, 0.72), "tensorflow": (0.62, 
 """The PPP of arithmetic and of communication that PALEO's web demo gives to each framework."""
 
 
-class Step(NamedTuple):
+class PaleoStep(NamedTuple):
     """A step of training, and what it consists of; `batch_size` is that of all workers together."""
 
     workers: int
@@ -44,7 +44,7 @@ class Step(NamedTuple):
         """One after the other: PALEO hides nothing."""
         return sum(self[2:]) / 1e3
 
-    def row(self, alone: Step, strategy: str, collective: str, notes: tuple[str, ...] = ()) -> ScaleRow:
+    def row(self, alone: PaleoStep, strategy: str, collective: str, notes: tuple[str, ...] = ()) -> ScaleRow:
         """The step beside that of one worker, `alone`."""
         compute_s, communication_s, update_s = (ms / 1e3 for ms in self[2:])
         return ScaleRow(
@@ -121,19 +121,21 @@ def paleo_scale(
 
 def _data_steps(
     network: Network, simulator: Simulator, workers: Sequence[int], batch_size: int, scaling: str, collective: str
-) -> list[Step]:
+) -> list[PaleoStep]:
     weak = scaling == "weak"
     own = [batch_size if weak else ceil(batch_size / n) for n in workers]
     compute = simulator.times(network.layers, own).total_ms(simulator.overlap)
     size_bytes = parameter_bytes(network.layers)
     update = simulator.device.update_ms(size_bytes, simulator.overlap)
     return [
-        Step(n, batch_size * n if weak else batch_size, ms, simulator.exchange_ms(collective, size_bytes, n), update)
+        PaleoStep(
+            n, batch_size * n if weak else batch_size, ms, simulator.exchange_ms(collective, size_bytes, n), update
+        )
         for n, ms in zip(workers, compute.tolist())
     ]
 
 
-def _hybrid_step(network: Network, simulator: Simulator, workers: int, batch_size: int) -> Step:
+def _hybrid_step(network: Network, simulator: Simulator, workers: int, batch_size: int) -> PaleoStep:
     """Whole layers are data-parallel; split ones each worker computes for everybody's batch.
 
     A slip of the release: a worker updates all parameters of the split layers.
@@ -141,7 +143,7 @@ def _hybrid_step(network: Network, simulator: Simulator, workers: int, batch_siz
     whole, split = divide(network, workers)
     compute_whole, compute_split = (float(simulator.times(part, [batch_size]).total_ms()[0]) for part in (whole, split))
     whole_bytes, split_bytes = parameter_bytes(whole), workers * parameter_bytes(split)
-    return Step(
+    return PaleoStep(
         workers,
         workers * batch_size,
         compute_whole + workers * compute_split,
@@ -153,9 +155,9 @@ def _hybrid_step(network: Network, simulator: Simulator, workers: int, batch_siz
 def _bound(network: Network, simulator: Simulator, batch_size: int, strategy: str) -> ScaleRow:
     """A bound of model parallelism, beside the upper one, which is that of one worker."""
     times = simulator.times(network.layers, [batch_size])
-    alone = Step(1, batch_size, float(times.total_ms()[0]))
+    alone = PaleoStep(1, batch_size, float(times.total_ms()[0]))
     lower_ms, width = slowest_branches(network, times.layer_ms()[..., 0])
-    step = Step(width, batch_size, float(lower_ms.sum()) if strategy == "model-lower" else alone.compute_ms)
+    step = PaleoStep(width, batch_size, float(lower_ms.sum()) if strategy == "model-lower" else alone.compute_ms)
     note = "PALEO's bound of forward and backward pass, for any number of workers, without communication or update"
     return step.row(alone, strategy, "", (note,))
 

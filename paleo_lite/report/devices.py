@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import UnknownPrecision
 from ..hardware import Device, Figure, Link
-from ..hardware.audit import Finding
+from ..hardware.audit import AuditFinding
 from ..hardware.registry import figures
 from ..units import format_si, say_duration
 from .document import Column, Document, Table
@@ -159,7 +159,7 @@ def _link_columns(spare: int = 0) -> list[Column]:
     ]
 
 
-def audit_page(devices: int, findings: list[Finding]) -> Document:
+def audit_page(devices: int, findings: list[AuditFinding]) -> Document:
     """What an audit found: errors first."""
     ordered = sorted(findings, key=lambda finding: (finding.severity != "error", finding.device))
     rows = [

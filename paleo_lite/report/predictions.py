@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..timing import Prediction, describe
 from ..units import format_si, say_interval
+from ..version import __version__
 from .document import Column, Document, Table
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
         Whether to show the peak memory by part in a table.
     """
     layers = list(prediction.rows())
-    total = _total(prediction)
+    total = {
+        "layers": len(prediction.names), "flops": prediction.flops, "bytes": prediction.bytes,
+        "time_s": prediction.time_s, "share": 1.0,
+    }  # fmt: skip
     tables = []
     if layers:
         kinds = [{"kind": kind, **entry} for kind, entry in prediction.by_kind().items()]
@@ -34,7 +38,7 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
             share = prediction.terms.overhead_s / prediction.time_s
             kinds.append({"kind": "overhead", "time_s": prediction.terms.overhead_s, "share": share})
         tables.append(Table("Time by kind of layer", _kind_columns(prediction), kinds, [total | {"kind": "total"}]))
-        table = layer_table(prediction, layers if top is None else _slowest(layers, top))
+        table = layer_table(prediction, layers if top is None else sorted(layers, key=lambda row: -row["time_s"])[:top])
         if table.rows:
             tables.append(table)
     facts = _facts(prediction)
@@ -48,26 +52,65 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
         facts=facts,
         content=tables,
         notes=prediction.notes,
-        data=layer_table(prediction, layers) if layers else _single(prediction),
+        data=_data(prediction) if layers else _single(prediction),
     )
 
 
 def headline(prediction: Prediction) -> str:
     """The answer in one line."""
     batch = "" if prediction.batch_size == 1 else f", batch {prediction.batch_size}"
-    answer = f"{prediction.network} on {prediction.device.name}, {prediction.precision} {prediction.phase}{batch}: "
+    answer = f"{prediction.network} on {prediction.machine.name}, {prediction.precision} {prediction.phase}{batch}: "
+    if not prediction.is_forecast:
+        return f"{answer}at least {format_si(prediction.time_s, 's')}, a bound of the data sheet{_misfit(prediction)}"
     answer += format_si(prediction.time_s, "s")
     if prediction.interval is not None:
         answer += f" ({say_interval(prediction.interval)} at 90 %)"
     if prediction.throughput_per_s is not None:
-        rate = prediction.throughput_per_s
-        answer += f", {rate:,.0f} samples per second" if rate >= 1000 else f", {rate:.4g} samples per second"
-    return answer
+        answer += f", {_rate(prediction.throughput_per_s)}"
+    return answer + _misfit(prediction)
+
+
+def _misfit(prediction: Prediction) -> str:
+    """That it does not fit into memory, where it does not."""
+    fit = prediction.memory
+    if fit is None or fit.fits:
+        return ""
+    need, usable = format_si(fit.memory.total_bytes, "B"), format_si(fit.usable_bytes, "B")
+    return f"; it does not fit: {need} of memory needed, {usable} usable"
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f} samples per second" if per_s >= 1000 else f"{per_s:.4g} samples per second"
+
+
+def _bounds(prediction: Prediction) -> list[tuple[str, str]]:
+    """What all devices of a board do together, and what the data sheet allows."""
+    facts, board = [], prediction.board
+    at_least = f"{format_si(prediction.bound_s, 's')} by the data sheet"
+    if board is not None:
+        rate, every = board["throughput_per_s"], "both" if board["devices"] == 2 else f"all {board['devices']}"
+        if rate is not None:
+            facts.append((f"{every} at once", f"{_rate(rate)}, each with its own batch"))
+        at_least += f"; {format_si(board['bound_s'], 's')} if {every} could share one batch"
+    return [*facts, ("at least", at_least)] if prediction.is_forecast else facts
+
+
+def _spent(prediction: Prediction) -> list[tuple[str, str]]:
+    """The passes of a step, and what of the peak it reaches."""
+    facts = []
+    if len(prediction.terms.passes) > 1:
+        passes = (f"{name} {format_si(seconds, 's')}" for name, seconds in prediction.passes_s.items() if seconds)
+        facts.append(("passes", ", ".join(passes)))
+    if prediction.is_forecast and prediction.mfu is not None:
+        facts.append(("MFU", f"{prediction.mfu:.1%} of peak FLOP/s"))
+    return facts
 
 
 def _facts(prediction: Prediction) -> list[tuple[str, str]]:
     model = prediction.model
     facts = [
+        *_bounds(prediction),
+        *_spent(prediction),
         ("time model", f"{describe(model)}: each layer takes {model.formula()}"),
         ("peak", prediction.peak.describe()),
         (
@@ -111,20 +154,6 @@ def _unit(prediction: Prediction) -> str:
     return {"macs": "MAC", "pthflops": "op", "lu2017": "op"}.get(prediction.convention, "FLOP")
 
 
-def _slowest(layers: list[dict[str, Any]], top: int) -> list[dict[str, Any]]:
-    return sorted(layers, key=lambda row: -row["time_s"])[:top]
-
-
-def _total(prediction: Prediction) -> dict[str, Any]:
-    return {
-        "layers": len(prediction.names),
-        "flops": prediction.flops,
-        "bytes": prediction.bytes,
-        "time_s": prediction.time_s,
-        "share": 1.0,
-    }
-
-
 def _kind_columns(prediction: Prediction) -> list[Column]:
     return [
         Column("kind", "kind", left=True),
@@ -152,6 +181,13 @@ def layer_table(prediction: Prediction, rows: list[dict[str, Any]]) -> Table:
         "Layers" if len(rows) == len(prediction.names) else f"Slowest layers, {len(rows)} of {len(prediction.names)}"
     )
     return Table(title, columns, shown)
+
+
+def _data(prediction: Prediction) -> Table:
+    """What CSV gives: layers and overhead, which add up to the time, each row with what it was computed by."""
+    about = {"calibration": prediction.calibration, "version": __version__}
+    columns = ["name", "kind", "flops", "bytes", "time_s", "bound_s", "bound", *about]
+    return Table("", [Column(key, key) for key in columns], [{**row, **about} for row in prediction.steps()])
 
 
 def _single(prediction: Prediction) -> Table:

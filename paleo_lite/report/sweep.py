@@ -11,14 +11,14 @@ from ..units import format_si, say_interval
 from .document import Column, Document, Table
 
 
-def sweep_page(done: Sweep, space: Space, seconds: float) -> Document:
+def sweep_page(done: Sweep) -> Document:
     """What a finished sweep wrote."""
     facts = [("feasible", f"{done.feasible:,}"), ("infeasible", f"{done.rows - done.feasible:,}, each with its reason")]
     if done.resumed:
         facts.append(("resumed", f"{done.resumed} of {done.chunks} chunks were there from an earlier run"))
-    took = format_si(seconds, "s", 3)
-    facts.append(("took", took if done.resumed else f"{took}, {done.rows / seconds:,.0f} rows per second"))
-    facts.append(("hours, cost and energy", f"for {format_si(space.samples)} samples"))
+    took = format_si(done.seconds, "s", 3)
+    facts.append(("took", took if done.resumed else f"{took}, {done.rows / done.seconds:,.0f} rows per second"))
+    facts.append(("hours, cost and energy", f"for {format_si(done.samples)} samples"))
     return Document(title=f"{done.path}: {done.rows:,} combinations", facts=facts)
 
 
@@ -47,12 +47,11 @@ def best_page(best: Best) -> Document:
     ]
     title = f"{best.objective[0].upper()}{best.objective[1:]}"
     headline = f"{title}: {len(rows)} of {best.fitting:,} rows that fit, of {best.seen:,} in all"
-    bounds = sorted({str(row["time_model"]) for row in rows} & {"roofline", "peak"})
     notes = []
-    if bounds:
-        notes = [
-            f'{" and ".join(bounds)} rows are bounds, not forecasts: --where "time_model == calibrated" leaves them out'
-        ]
+    if best.bounds:
+        notes.append(f"{best.bounds:,} rows that would fit are bounds, not forecasts: --bounds ranks them, too")
+    if len({row.get("answer") for row in rows}) > 1:
+        notes.append("bounds say what no device beats, forecasts what to expect: they are ranked together here")
     return Document(headline, facts, [Table("", columns, rows)], notes, Table("", _all(best.rows), best.rows))
 
 
@@ -73,8 +72,8 @@ def _share(value: float) -> str:
 
 
 _CONFIGURATION = (
-    "network", "gpu", "precision", "phase", "time_model", "scaling", "strategy", "link", "collective", "workers",
-    "batch_size",
+    "network", "gpu", "precision", "phase", "time_model", "answer", "scaling", "strategy", "link", "collective",
+    "workers", "batch_size",
 )  # fmt: skip
 
 _COLUMNS = [
@@ -90,6 +89,8 @@ _COLUMNS = [
     Column("batch_size", "batch", lambda value: f"{value:,}"),
     Column("time_s", "time", _seconds),
     Column("interval", "at 90 %", say_interval, spare=7),
+    Column("answer", "answer", left=True, spare=6),
+    Column("bound_s", "at least", _seconds, spare=8),
     Column("throughput_per_s", "samples\nper s", _number, spare=3),
     Column("memory_bytes", "memory", lambda value: format_si(value, "B", 3), spare=4),
     Column("efficiency", "of peak", _share, spare=8),

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
 
 from ..errors import BadFile, BadValue
 from ..extras import need
-from .chunk import NUMBERS as _NUMBERS
+from ..result import Result
+from .chunk import BOUND, FORECAST, NUMBERS, WORDS
 from .where import Mask, column_of, parse_where
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _BATCH_ROWS = 2**17
 FRONT_AT_MOST = 200_000
 
 
-class Best(msgspec.Struct, frozen=True):
+class Best(Result, msgspec.Struct, frozen=True):
     """What was found.
 
     Attributes
@@ -44,7 +45,11 @@ class Best(msgspec.Struct, frozen=True):
         Which it is about: of a front its two or more.
     sample : list of tuple of float
         Their values in rows that fit, spread over the file: at most as many as were asked for.
+    bounds : int
+        Rows that would fit but are bounds of the data sheet, and were left out.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.sweep:best_page"
 
     rows: list[dict[str, Any]]
     objective: str
@@ -52,6 +57,11 @@ class Best(msgspec.Struct, frozen=True):
     fitting: int
     columns: tuple[str, ...] = ()
     sample: list[tuple[float, ...]] = []
+    bounds: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented JSON."""
+        return {"objective": self.objective, "seen": self.seen, "fitting": self.fitting, "rows": self.rows}
 
 
 def find_best(
@@ -63,6 +73,7 @@ def find_best(
     pareto: Sequence[str] = (),
     top: int = 10,
     sample: int = 0,
+    bounds: bool = False,
 ) -> Best:
     """The best rows of a sweep's file.
 
@@ -80,6 +91,9 @@ def find_best(
         How many rows at most.
     sample : int
         How many of all rows that fit to keep the values of, for a chart.
+    bounds : bool
+        Also rank what is no forecast but a bound, which no device reaches. Without it bounds are ranked only where
+        nothing but bounds fits.
 
     Raises
     ------
@@ -102,21 +116,25 @@ def find_best(
     mask = parse_where(where, columns)[0] if where is not None else None
     larger = LARGER_IS_BETTER if pareto else tuple(wanted if maximise else ())
     signs = [-1.0 if name in larger else 1.0 for name in wanted]
-    keeper = _Keeper(wanted, signs, top, bool(pareto))
-    sampler = _Sampler(wanted, sample)
-    seen = fitting = feasible = 0
+    keepers = {answer: _Keeper(wanted, signs, top, bool(pareto)) for answer in (FORECAST, BOUND)}
+    samplers = {answer: _Sampler(wanted, sample) for answer in keepers}
+    fits = dict.fromkeys(keepers, 0)
+    seen = feasible = 0
     for batch in _batches(path):
         seen += batch.num_rows
         chosen = batch.filter(batch.column("reason").is_null())
         feasible += chosen.num_rows
         if mask is not None:
             chosen = chosen.filter(_true(mask, chosen))
-        fitting += chosen.num_rows
-        keeper.add(chosen)
-        sampler.add(chosen)
-    if not fitting:
+        for answer, rows in _by_answer(chosen, bounds):
+            fits[answer] += rows.num_rows
+            keepers[answer].add(rows)
+            samplers[answer].add(rows)
+    if not any(fits.values()):
         what = "meets the condition" if feasible else "is feasible: their reasons say why"
         raise BadValue(f"{path}: none of its {feasible if feasible else seen:,} rows {what}")
+    answer = FORECAST if fits[FORECAST] else BOUND
+    keeper = keepers[answer]
     for name in wanted:
         if name not in keeper.present:
             raise BadValue(f"{path}: {name} is absent in every row that fits{_hint(name)}")
@@ -127,7 +145,22 @@ def find_best(
         f"{name} ({'high' if sign < 0 else 'low'})" for name, sign in zip(wanted, signs)
     )
     objective = word if pareto else f"{'highest' if maximise else 'lowest'} {wanted[0]}"
-    return Best(rows, objective, seen, fitting, tuple(wanted), sampler.values)
+    if answer == BOUND:
+        objective += ", of bounds alone: no row that fits is a forecast"
+    left_out = fits[BOUND] if answer == FORECAST else 0
+    return Best(rows, objective, seen, fits[answer], tuple(wanted), samplers[answer].values, left_out)
+
+
+def _by_answer(rows: Any, bounds: bool) -> Iterator[tuple[str, Any]]:
+    """Forecasts and bounds apart; all together where bounds are to be ranked among forecasts."""
+    import pyarrow.compute as pc
+
+    if bounds or "answer" not in rows.schema.names:
+        yield FORECAST, rows
+        return
+    is_bound = pc.fill_null(pc.equal(rows.column("answer").cast("string"), BOUND), False)
+    yield FORECAST, rows.filter(pc.invert(is_bound))
+    yield BOUND, rows.filter(is_bound)
 
 
 def _hint(name: str) -> str:
@@ -260,11 +293,9 @@ def _batches(path: Path) -> Iterator[Any]:
         if path.suffix == ".csv":
             from pyarrow import csv
 
-            words = ("network", "gpu", "precision", "phase", "scaling", "strategy", "link", "collective", "time_model",
-                     "calibration", "reason")  # fmt: skip
             convert = csv.ConvertOptions(
-                column_types=dict.fromkeys(words, pa.string())
-                | dict.fromkeys(_NUMBERS, pa.float64())
+                column_types=dict.fromkeys(WORDS, pa.string())
+                | dict.fromkeys(NUMBERS, pa.float64())
                 | dict.fromkeys(("batch_size", "workers", "batch_size_per_worker"), pa.int64()),
                 strings_can_be_null=True, quoted_strings_can_be_null=False,
             )  # fmt: skip

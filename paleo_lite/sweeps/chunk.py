@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from ..distributed.strategies import STRATEGIES
 from ..timing.broadcast import keep_memory
 from ..timing.memory import RESERVE_BYTES, shared_out, usable_bytes
+from ..timing.models import TimeModel
 from ..units import PRECISION_BYTES, format_si
 from .grid import Grid, Words, along
 from .inputs import ModelOf, memory_parts, passes
@@ -23,10 +25,19 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 NUMBERS = (
-    "time_s", "low_s", "high_s", "throughput_per_s", "memory_bytes", "exposed_s", "speedup", "scaling_efficiency",
-    "efficiency", "hours", "cost", "energy_j",
+    "time_s", "low_s", "high_s", "bound_s", "throughput_per_s", "memory_bytes", "exposed_s", "speedup",
+    "scaling_efficiency", "efficiency", "hours", "cost", "energy_j",
 )  # fmt: skip
 """Columns of numbers; see docs/sweep.md."""
+
+FORECAST, BOUND = "forecast", "bound"
+"""What the column ``answer`` says."""
+
+WORDS = (
+    "network", "gpu", "precision", "phase", "scaling", "strategy", "link", "collective", "time_model", "calibration",
+    "answer", "reason",
+)  # fmt: skip
+"""Columns of words."""
 
 Columns = dict[str, "Words | Ints | Floats"]
 
@@ -44,7 +55,9 @@ def compute_chunk(space: Space, chunk: Chunk, model_of: ModelOf) -> Columns:
     _refuse_what_cannot_be_shared(grid)
     single = one_worker(grid)
     places = single.places(grid.per_worker)
-    for name, seconds in (("time_s", single.time_s), ("low_s", single.low_s), ("high_s", single.high_s)):
+    bound_s = np.broadcast_to(single.bound_s[:, :, None], single.time_s.shape)
+    whole = (("time_s", single.time_s), ("low_s", single.low_s), ("high_s", single.high_s), ("bound_s", bound_s))
+    for name, seconds in whole:
         spread = along(seconds[..., places], "case", "device", "model", "scaling", "workers", "batch")
         grid.columns[name] = np.broadcast_to(spread, grid.shape).copy()
     grid.columns["exposed_s"] = np.zeros(grid.shape)
@@ -126,6 +139,11 @@ def _derive(grid: Grid, single: Single) -> None:
     columns["energy_j"] = hours * 3600 * workers * grid.of_devices(powers)
 
 
+def answer_of(model: TimeModel) -> str:
+    """What a model's time is: what to expect, or what cannot be beaten."""
+    return FORECAST if model.is_forecast else BOUND
+
+
 def _table(grid: Grid) -> Columns:
     """The columns in their order, each as long as there are rows."""
     space, chunk = grid.space, grid.chunk
@@ -136,10 +154,10 @@ def _table(grid: Grid) -> Columns:
     def numbers(values: Ints, *axes: str) -> Ints:
         return np.broadcast_to(along(values, *axes), grid.shape).ravel()
 
-    def of_models(attribute: str) -> Words:
+    def of_models(say: Callable[[TimeModel], str]) -> Words:
         names = np.full(grid.shape[1:3], "", dtype=object)
         for place, model in grid.models.items():
-            names[place] = getattr(model, attribute)
+            names[place] = say(model)
         return words(names, "device", "model")
 
     return {
@@ -154,8 +172,9 @@ def _table(grid: Grid) -> Columns:
         "link": words(space.links, "link"),
         "collective": grid.collective.over(grid.shape),
         "batch_size_per_worker": numbers(grid.per_worker, "scaling", "workers", "batch"),
-        "time_model": of_models("name"),
-        "calibration": of_models("label"),
+        "time_model": of_models(lambda model: model.name),
+        "calibration": of_models(lambda model: model.label),
+        "answer": of_models(answer_of),
         **{name: grid.columns[name].ravel() for name in NUMBERS},
         "reason": grid.reason.over(grid.shape),
     }

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import errno
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 
-from ..errors import BadFile, BadValue, PaleoError, SweepStopped
+from ..errors import BadFile, BadValue, Interrupted, PaleoError, SweepStopped
 from ..executor import run_tasks
 from ..extras import need
 from ..files import write_aside
+from ..result import Result
 from .chunk import compute_chunk
 from .grid import Words
 from .inputs import ModelOf
@@ -43,7 +45,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chunks: int
 
 
-class Sweep(msgspec.Struct, frozen=True):
+class Sweep(Result, msgspec.Struct, frozen=True):
     """A finished sweep.
 
     Attributes
@@ -52,13 +54,43 @@ class Sweep(msgspec.Struct, frozen=True):
     rows, feasible : int
     chunks, resumed : int
         Chunks, and how many of them an earlier run had left.
+    seconds : float
+        How long this run took.
+    samples : float
+        What hours, cost and energy are for.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.sweep:sweep_page"
 
     path: Path
     rows: int
     feasible: int
     chunks: int
     resumed: int
+    seconds: float
+    samples: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented JSON."""
+        return {
+            "output": str(self.path),
+            "rows": self.rows,
+            "feasible": self.feasible,
+            "chunks": self.chunks,
+            "resumed": self.resumed,
+            "seconds": self.seconds,
+        }
+
+    def to_frame(self) -> Any:
+        """The rows that were written, as a pandas DataFrame.
+
+        Raises
+        ------
+        MissingExtra
+            If pandas is not installed.
+        """
+        pandas = need("pandas", "a data frame", "profiles")
+        return pandas.read_csv(self.path) if self.path.suffix == ".csv" else pandas.read_parquet(self.path)
 
 
 def run_sweep(
@@ -100,6 +132,7 @@ def run_sweep(
         If pyarrow, or for a scheduler Dask, is not installed.
     """
     need("pyarrow", "a sweep's output", "profiles")
+    started = time.perf_counter()
     space.check()
     if output.suffix not in FORMATS:
         raise BadValue(f"{output}: a sweep is written as {' or '.join(FORMATS)}")
@@ -118,21 +151,30 @@ def run_sweep(
             if progress:
                 progress(len(done), space.chunk_count)
         rows, feasible = _merge(folder, space, output)
-    except (OSError, KeyboardInterrupt) as error:
-        raise SweepStopped(_what_is_kept(error, folder, space)) from None
+    except KeyboardInterrupt:
+        raise Interrupted(f"the sweep was interrupted; {_what_is_kept(folder, space)}") from None
+    except OSError as error:
+        raise SweepStopped(_why_unwritten(error, folder, space)) from None
     shutil.rmtree(folder)
-    return Sweep(output, rows, feasible, space.chunk_count, kept)
+    seconds = time.perf_counter() - started
+    return Sweep(output, rows, feasible, space.chunk_count, kept, seconds, space.samples)
 
 
-def _what_is_kept(error: BaseException, folder: Path, space: Space) -> str:
-    done = len(list(folder.glob("chunk-*.parquet"))) if folder.is_dir() else 0
-    state = f"{done} of {space.chunk_count} chunks are kept in {folder}: the same command goes on from there"
-    if isinstance(error, KeyboardInterrupt):
-        return f"the sweep was interrupted; {state}"
-    assert isinstance(error, OSError)
+def _what_is_kept(folder: Path, space: Space) -> str:
+    return f"{_done(folder)} of {space.chunk_count} chunks are kept in {folder}: the same command goes on from there"
+
+
+def _why_unwritten(error: OSError, folder: Path, space: Space) -> str:
+    state = _what_is_kept(folder, space)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"no room left to write {error.filename or folder} ({error.strerror}); {state} once there is room"
-    return f"the sweep cannot be written ({error}); {state}" if done else f"the sweep cannot be written: {error}"
+    if _done(folder):
+        return f"the sweep cannot be written ({error}); {state}"
+    return f"the sweep cannot be written: {error}"
+
+
+def _done(folder: Path) -> int:
+    return len(list(folder.glob("chunk-*.parquet"))) if folder.is_dir() else 0
 
 
 def _open(folder: Path, space: Space) -> None:
@@ -149,12 +191,12 @@ def _open(folder: Path, space: Space) -> None:
     if path.stat().st_size > _BYTES_AT_MOST:
         raise BadFile(f"{path}: larger than any manifest of a sweep")
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        other = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadFile(f"{path}: {error}; delete {folder} to start again") from None
-    if found != manifest:
+    if other != manifest:
         raise BadValue(
-            f"{folder} is left over from another sweep ({found.rows:,} combinations): delete it or choose another name"
+            f"{folder} is left over from another sweep ({other.rows:,} combinations): delete it or choose another name"
         )
     for stray in folder.glob(".*"):  # what was being written when an earlier run was killed
         stray.unlink()

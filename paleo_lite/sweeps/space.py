@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -17,9 +17,10 @@ from ..distributed.links import link_rate
 from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES
 from ..errors import BadValue, UnknownName
-from ..hardware import find_device
+from ..hardware import Device, find_device
 from ..networks import find_network, is_network_file
 from ..ranges import parse_range
+from ..result import Result
 from ..timing.models import TIME_MODELS
 from ..timing.options import OPTIMIZERS
 from ..units import PRECISION_BYTES
@@ -53,7 +54,7 @@ class Chunk(NamedTuple):
     batch_sizes: tuple[int, ...]
 
 
-class Space(msgspec.Struct, frozen=True):
+class Space(Result, msgspec.Struct, frozen=True):
     """Every combination of these is predicted.
 
     Attributes
@@ -78,6 +79,8 @@ class Space(msgspec.Struct, frozen=True):
     hardware_files : tuple of str
     """
 
+    _page: ClassVar[str] = "paleo_lite.report.sweep:size_lines"
+
     networks: tuple[str, ...]
     gpus: tuple[str, ...]
     precisions: tuple[str, ...] = ("fp32",)
@@ -95,6 +98,10 @@ class Space(msgspec.Struct, frozen=True):
     price_usd_per_h: float | None = None
     power_w: float | None = None
     hardware_files: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """How large it is."""
+        return {"rows": self.size, "chunks": self.chunk_count}
 
     def check(self) -> None:
         """Refuse what no combination could be predicted of.
@@ -146,7 +153,7 @@ class Space(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(
             self,
             networks=tuple(name if is_network_file(name) else find_network(name).name for name in self.networks),
-            gpus=tuple(find_device(name, files).id for name in self.gpus),
+            gpus=tuple(dict.fromkeys(_one_of(find_device(name, files)) for name in self.gpus)),
         )
 
     def describe(self) -> str:
@@ -203,7 +210,7 @@ class Space(msgspec.Struct, frozen=True):
 
     def digest(self) -> str:
         """A hash of everything that the results follow from but the shipped data."""
-        from .. import __version__
+        from ..version import __version__
 
         text = json.dumps([__version__, msgspec.to_builtins(self)])
         for path in self.hardware_files:
@@ -213,6 +220,11 @@ class Space(msgspec.Struct, frozen=True):
 
 def _slices(values: tuple, step: int) -> Iterator[tuple]:  # type: ignore[type-arg]
     return (values[start : start + step] for start in range(0, len(values), step))
+
+
+def _one_of(device: Device) -> str:
+    """The device that a worker is: of a board of several, one."""
+    return device.id if device.parts is None else device.parts.device
 
 
 def parse_names(text: str, what: str, everything: Sequence[str] = ()) -> tuple[str, ...]:
@@ -245,7 +257,7 @@ def parse_numbers(text: str, what: str) -> tuple[int, ...]:
     """
     if ":" not in text:
         return tuple(parse_range(text, what))
-    found: dict[int, None] = {}
+    numbers: dict[int, None] = {}
     for part in text.split(","):
-        found |= dict.fromkeys(parse_range(part, what))
-    return tuple(found)
+        numbers |= dict.fromkeys(parse_range(part, what))
+    return tuple(numbers)

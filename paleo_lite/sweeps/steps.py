@@ -11,7 +11,7 @@ import numpy as np
 from ..hardware import Machine
 from ..timing.broadcast import Passes
 from ..timing.calibrated import sums_by
-from ..timing.models import Want
+from ..timing.models import RooflineModel, Want
 from ..units import PRECISION_BYTES
 from .grid import Grid
 from .inputs import network_of, passes, stack_of
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
+AT_LEAST = RooflineModel()
+"""The bound that stands beside every forecast."""
+
 _BLOCK = 2**15
 """Layers times batch sizes that are computed at once: their arrays stay in a core's cache."""
 
@@ -29,13 +32,15 @@ _BLOCK = 2**15
 class Single(NamedTuple):
     """Times of one worker, axes (case, device, model, batch per worker), and by pass where workers exchange.
 
-    `sizes` are the batches per worker, in rising order; `passes` has (case, device, model).
+    `sizes` are the batches per worker, in rising order; `passes` has (case, device, model), `bound_s` no model: what
+    the data sheet allows.
     """
 
     sizes: Ints
     time_s: Floats
     low_s: Floats
     high_s: Floats
+    bound_s: Floats
     flops: Floats
     passes: dict[tuple[int, int, int], Passes]
 
@@ -57,6 +62,7 @@ def one_worker(grid: Grid) -> Single:
     shape = (*grid.shape[:3], len(sizes))
     time, low, high = (np.full(shape, np.nan) for _ in range(3))
     flops = np.empty((len(chunk.cases), len(sizes)))
+    bound = np.full((len(chunk.cases), len(grid.devices), len(sizes)), np.nan)
     passes: dict[tuple[int, int, int], list[Passes]] = defaultdict(list)
     width = min(len(sizes), 256)
     for first, last in _groups(chunk.cases, _BLOCK // width):
@@ -70,6 +76,10 @@ def one_worker(grid: Grid) -> Single:
             block = slice(start, min(start + width, len(sizes)))
             laid = stacked.at(sizes[block])
             flops[first:last, block] = sums_by(laid.run, laid.features.flops, laid.cases)
+            for device in {device for device, _ in grid.models}:
+                machine = Machine(grid.devices[device])
+                least = AT_LEAST.evaluate_many(laid, machine, chunk.precision, Want(interval=False))
+                bound[first:last, device, block] = least.time_s
             for (device, number), model in grid.models.items():
                 times = model.evaluate_many(laid, Machine(grid.devices[device]), chunk.precision, Want(pieces=several))
                 here = (slice(first, last), device, number, block)
@@ -82,7 +92,7 @@ def one_worker(grid: Grid) -> Single:
     whole = {
         key: Passes(*(np.concatenate(seconds, axis=-1) for seconds in zip(*blocks))) for key, blocks in passes.items()
     }
-    return Single(sizes, time, low, high, flops, whole)
+    return Single(sizes, time, low, high, bound, flops, whole)
 
 
 def _groups(cases: Sequence[tuple[str, str]], entries: int) -> list[tuple[int, int]]:

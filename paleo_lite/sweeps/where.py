@@ -60,10 +60,10 @@ def column_of(name: str, columns: Sequence[str]) -> str:
     """
     if name in columns:
         return name
-    found = [column for column in columns if re.fullmatch(rf"{re.escape(name)}(_s|_j|_per_s|_bytes)", column)]
-    if len(found) != 1:
+    matches = [column for column in columns if re.fullmatch(rf"{re.escape(name)}(_s|_j|_per_s|_bytes)", column)]
+    if len(matches) != 1:
         raise UnknownName("column", name, columns)
-    return found[0]
+    return matches[0]
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ import numpy as np
 from ..counting import PHASES, Layer, Work
 from ..counting.work import COLUMNS, PASSES
 from ..errors import BadValue
-from .calibrated import Plan, Steps, plan_of, steps_of, sums_by
+from .calibrated import StepPlan, Steps, plan_of, steps_of, sums_by
 from .classes import MATRIX_CLASSES, class_index
 from .features import PARTS, Features, sizes_of
 
@@ -69,7 +69,7 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
         As in `Features`.
     products : tuple of (Layer, str)
         A layer and pass of each entry: what says the size of its matrix product.
-    plan : Plan
+    plan : StepPlan
         How the entries make whole steps.
     """
 
@@ -83,7 +83,7 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
     work_class: Ints
     part: Ints
     products: tuple[tuple[Layer, str], ...]
-    plan: Plan
+    plan: StepPlan
 
     def at(self, batch_sizes: Ints) -> Laid:
         """All entries at some batch sizes.
@@ -207,9 +207,9 @@ def _entries(case: Case, run: int, first_piece: int) -> list[_Entry]:
             # What `sizes_of` may look at, where it looks at all.
             form = () if part == "update" or classes[index] >= len(MATRIX_CLASSES) else _form(layer)
             key = (piece, classes[index], part, tensors, counts[index].tobytes(), form)
-            found = merged.get(key)
+            same = merged.get(key)
             merged[key] = _Entry(
-                run, piece, classes[index], PARTS[part], tensors, found.alike + 1 if found else 1, counts[index],
+                run, piece, classes[index], PARTS[part], tensors, same.alike + 1 if same else 1, counts[index],
                 (layer, part),
             )  # fmt: skip
     return list(merged.values())

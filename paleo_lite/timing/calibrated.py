@@ -248,7 +248,7 @@ def sums_by(group: Ints, weights: Floats, groups: int) -> Floats:
     return Sums(groups, group).of(weights)
 
 
-class Plan(NamedTuple):
+class StepPlan(NamedTuple):
     """How entries make whole steps: what no batch size and no device changes.
 
     Attributes
@@ -265,7 +265,7 @@ class Plan(NamedTuple):
     prolonged: Sums
 
 
-def plan_of(work_class: Ints, part: Ints, run: Ints, runs: int) -> Plan:
+def plan_of(work_class: Ints, part: Ints, run: Ints, runs: int) -> StepPlan:
     """A plan of entries of these classes and passes; entry i belongs to step ``run[i]`` of `runs`.
 
     Parameters
@@ -276,7 +276,7 @@ def plan_of(work_class: Ints, part: Ints, run: Ints, runs: int) -> Plan:
     which = which_of(work_class, part)
     first, products = run * (_NONE + 1), which.products
     groups = runs * (_NONE + 1)
-    return Plan(
+    return StepPlan(
         which,
         Sums(runs, run),
         Sums(groups, first[products] + which.efficiency[products], first[products] + which.factor[products]),
@@ -290,19 +290,19 @@ class Steps(NamedTuple):
 
     Attributes
     ----------
-    plan : Plan
+    plan : StepPlan
     work : ndarray
         FLOPs with padding.
     launched : ndarray, shape (3, runs)
         See `launches`.
     """
 
-    plan: Plan
+    plan: StepPlan
     work: Floats
     launched: Floats
 
 
-def steps_of(features: Features, run: Ints, runs: int, plan: Plan | None = None) -> Steps:
+def steps_of(features: Features, run: Ints, runs: int, plan: StepPlan | None = None) -> Steps:
     """Prepare steps for `step_times` and `sensitivities`; worth keeping where several devices or parameters follow."""
     plan = plan or plan_of(features.work_class, features.part, run, runs)
     return Steps(plan, features.flops * features.padding, launches(features, plan.by_step))

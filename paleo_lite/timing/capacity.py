@@ -16,7 +16,7 @@ SHARDS = 8
 """Devices that the ZeRO remedies are reckoned with: a node of eight."""
 
 
-class Remedy(msgspec.Struct, frozen=True):
+class MemoryRemedy(msgspec.Struct, frozen=True):
     """Something that makes the same step need less memory.
 
     Attributes
@@ -50,7 +50,7 @@ class MemoryFit(msgspec.Struct, frozen=True):
         The largest batch that fits; None where not even one sample does.
     optimizer : str or None
         Which the optimizer's part is of; None where nothing is trained.
-    remedies : tuple of Remedy
+    remedies : tuple of MemoryRemedy
         What would help, most first; empty where it fits.
     """
 
@@ -59,7 +59,7 @@ class MemoryFit(msgspec.Struct, frozen=True):
     reserve_bytes: float
     largest_batch: int | None
     optimizer: str | None = None
-    remedies: tuple[Remedy, ...] = ()
+    remedies: tuple[MemoryRemedy, ...] = ()
 
     @property
     def usable_bytes(self) -> float:
@@ -100,7 +100,7 @@ def fit_memory(workload: Workload, device: Device) -> MemoryFit:
         total = memory_of(changed, zero_stage=stage, shards=shards).total_bytes
         most = largest_batch(changed, memory_bytes=usable, zero_stage=stage, shards=shards)
         if total < memory.total_bytes:
-            remedies.append(Remedy(name, total, total <= usable, most))
+            remedies.append(MemoryRemedy(name, total, total <= usable, most))
     remedies.sort(key=lambda remedy: remedy.total_bytes)
     return msgspec.structs.replace(fit, remedies=tuple(remedies))
 

@@ -35,8 +35,9 @@ class TimeModel(Protocol):
         The platform percent of peak that it scales by, as a share.
     is_forecast : bool
         Whether it says how long something will take; else it says what cannot be beaten: a bound.
-    needs_bytes, uses_memory : bool
-        Whether it refuses a bare FLOP count; whether bytes play a part.
+    needs_bytes, uses_memory, takes_count : bool
+        Whether it refuses a bare FLOP count; whether bytes play a part; whether it divides the convention's count by
+        the peak, rather than count by itself.
     notes : tuple of str
         What every answer by it should say.
     """
@@ -58,6 +59,9 @@ class TimeModel(Protocol):
 
     @property
     def uses_memory(self) -> bool: ...
+
+    @property
+    def takes_count(self) -> bool: ...
 
     @property
     def notes(self) -> tuple[str, ...]: ...
@@ -121,6 +125,7 @@ class TwoTerms:
     is_forecast: ClassVar[bool] = False
     needs_bytes: ClassVar[bool] = False
     uses_memory: ClassVar[bool] = True
+    takes_count: ClassVar[bool] = True
     notes: tuple[str, ...] = ()
 
     def peak(self, machine: Machine, precision: str) -> PeakRate:

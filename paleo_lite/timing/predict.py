@@ -11,7 +11,7 @@ from ..counting.kinds import missing_note
 from ..errors import BadValue
 from ..hardware import Machine
 from ..units import element_bytes
-from .models import TimeModel
+from .models import PeakModel, RooflineModel, TimeModel
 from .options import with_update
 from .prediction import Prediction
 from .workload import Workload
@@ -43,6 +43,17 @@ def predict(workload: Workload, machine: Machine, model: TimeModel) -> Predictio
         If the model needs bytes, which a bare FLOP count does not have, or the options of a training step do not go
         with its batch.
     """
+    prediction = _predict(workload, machine, model)
+    bound = RooflineModel() if workload.has_layers else PeakModel()
+    if model.is_forecast:
+        prediction = msgspec.structs.replace(prediction, bound_terms=_predict(workload, machine, bound).terms)
+    if machine.board is not None:
+        whole = Machine(machine.board, machine.clock, machine.unit)
+        prediction = msgspec.structs.replace(prediction, board_bound_s=_predict(workload, whole, bound).time_s)
+    return prediction
+
+
+def _predict(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
     if workload.training is not None:
         return _predict_training(workload, machine, model)
     return _predict_passes(workload, machine, model)
@@ -113,7 +124,8 @@ def _predict_passes(workload: Workload, machine: Machine, model: TimeModel) -> P
     terms = model.evaluate(workload, machine)
     if not workload.has_layers:
         none = np.zeros((1, 1), dtype=np.int64)
-        counts, notes = work.counts_by_pass(phase, batch_size), machine.notes(workload.precision)
+        counts = work.counts_by_pass(phase, batch_size)
+        notes = [*workload.network.notes, *machine.notes(workload.precision)]
         return Prediction(workload, machine, model, terms, counts, none, none, work.matrix, None, tuple(notes))
     notes = [
         *workload.network.notes,
@@ -143,7 +155,7 @@ def _notes(workload: Workload, machine: Machine, model: TimeModel) -> list[str]:
     """What somebody who uses the number should know of how it was counted."""
     work, notes = workload.work, []
     peak, vector = model.peak(machine, workload.precision), machine.vector_peak(workload.precision)
-    if work.convention.unit != "FLOP":  # a convention in FLOPs goes with the peak
+    if work.convention.unit != "FLOP" and model.takes_count:  # a convention in FLOPs goes with the peak
         notes.append(
             f"the {work.convention.name} convention counts a multiply-accumulate as 1, the peak counts it as 2: "
             "compute times come out about half as long as they should"

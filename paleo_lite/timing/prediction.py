@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -12,7 +12,9 @@ from ..counting import Layer
 from ..errors import UnknownName
 from ..extras import need
 from ..hardware import Device, Machine, PeakRate
-from ..units import format_si
+from ..result import Result
+from ..units import format_si, say_interval
+from ..version import __version__
 from .models import TimeModel
 from .terms import QUANTILES, Terms
 from .workload import Workload
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from .capacity import MemoryFit
 
 
-class Prediction(msgspec.Struct, frozen=True, eq=False):
+class Prediction(Result, msgspec.Struct, frozen=True, eq=False):
     """The answer to "how long?", with everything it was made of.
 
     Attributes
@@ -44,7 +46,13 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
         What somebody who uses the number should know.
     memory : MemoryFit or None
         Peak memory held against the device's; None where it was not asked for.
+    bound_terms : Terms or None
+        What the data sheet allows; None where the model itself is a bound, and its own terms say it.
+    board_bound_s : float or None
+        The bound of all devices of a board together, if they could share the work; None for single devices.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.predictions:prediction_page"
 
     workload: Workload
     machine: Machine
@@ -57,6 +65,8 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
     kernels: int | None
     notes: tuple[str, ...] = ()
     memory: MemoryFit | None = None
+    bound_terms: Terms | None = None
+    board_bound_s: float | None = None
 
     @property
     def network(self) -> str:
@@ -134,6 +144,31 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
         return self.terms.time_s
 
     @property
+    def is_forecast(self) -> bool:
+        """Whether the time is what to expect; else it is what cannot be beaten: a bound."""
+        return self.model.is_forecast
+
+    @property
+    def bound_s(self) -> float:
+        """Seconds that the data sheet allows: the roofline's, or FLOPs / peak for a bare count."""
+        return (self.bound_terms or self.terms).time_s
+
+    @property
+    def calibration(self) -> str | None:
+        """What the model's parameters were learnt from; None for models without."""
+        return self.model.label or None
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOP/s utilisation: FLOPs over the peak, over the time; None where nothing takes time.
+
+        Chowdhery et al. 2022 (PaLM, appendix B), here of all FLOPs, those of what is computed again too; None in a
+        convention that counts a multiply-accumulate as 1.
+        """
+        in_flops = self.workload.work.convention.unit == "FLOP"
+        return self.flops / self.peak.per_s / self.time_s if in_flops and self.time_s else None
+
+    @property
     def interval(self) -> tuple[float, float] | None:
         """Seconds between which the time lies at 90 %; None for models that do not say."""
         return self.terms.interval()
@@ -146,8 +181,31 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def throughput_per_s(self) -> float | None:
-        """Samples per second; None where nothing takes time."""
+        """Samples per second on one device; None where nothing takes time."""
         return self.batch_size / self.time_s if self.time_s else None
+
+    @property
+    def board(self) -> dict[str, Any] | None:
+        """Of a board of several devices what all do at once, each its own batch; and what the data sheet says of it."""
+        if self.machine.board is None:
+            return None
+        together = self.machine.together
+        throughput = None if self.throughput_per_s is None else together * self.throughput_per_s
+        return {
+            "gpu": self.machine.board.id,
+            "devices": together,
+            "throughput_per_s": throughput,
+            "bound_s": self.board_bound_s,
+        }
+
+    @property
+    def passes_s(self) -> dict[str, float]:
+        """Seconds by pass, the two gradients together as ``backward``, and the overhead: together the time."""
+        seconds: dict[str, float] = {}
+        for name in self.terms.passes:
+            shown = "backward" if name.startswith("backward") else name
+            seconds[shown] = seconds.get(shown, 0.0) + float(self.terms.of(name).sum())
+        return {**seconds, "overhead": self.terms.overhead_s}
 
     @property
     def flops(self) -> int:
@@ -194,8 +252,9 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
         return self.peak if self.matrix[layer] and part != "update" else self.vector_peak
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """One dict per layer: name, kind, flops, bytes, time_s, bound; flops is None where no rule counts it."""
+        """One dict per layer: name, kind, flops (None where no rule counts it), bytes, time_s, bound_s, bound."""
         flops, moved, seconds = self.counts_by_pass.sum(0), self.bytes_by_pass.sum(0), self.terms.layers_s.sum(0)
+        bound_s = (self.bound_terms or self.terms).layers_s.sum(0)
         counted = self.workload.work.counted
         for index, name in enumerate(self.names):
             yield {
@@ -204,6 +263,7 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
                 "flops": int(flops[index]) if counted[index] else None,
                 "bytes": int(moved[index]),
                 "time_s": float(seconds[index]),
+                "bound_s": float(bound_s[index]),
                 "bound": self.bound(index),
             }
 
@@ -240,6 +300,8 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
             "batch_size": self.batch_size,
             "phase": self.phase,
             "time_model": self.model.name,
+            "calibration": self.calibration,
+            "is_forecast": self.is_forecast,
             "convention": self.convention,
             "clock": self.peak.clock,
             "flops": self.flops,
@@ -253,28 +315,49 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
             "intensity": self.intensity,
             "ridge_point": self.ridge_point,
             "time_s": self.time_s,
+            "bound_s": self.bound_s,
             "throughput_per_s": self.throughput_per_s,
+            "passes_s": self.passes_s,
+            "mfu": self.mfu,
             "constant_s": self.terms.overhead_s,
             "interval": None if self.interval is None else list(self.interval),
             "execution": self.execution,
             "kernels": self.kernels,
             "intervals": {level: list(interval) for level, interval in self.intervals.items()} or None,
             "memory": None if self.memory is None else self.memory.to_dict(),
+            "board": self.board,
+            "version": __version__,
             "notes": list(self.notes),
             "by_kind": self.by_kind(),
             "layers": list(self.rows()),
         }
 
     def to_frame(self) -> Any:
-        """The layers as a pandas DataFrame.
+        """The layers as a pandas DataFrame, and a row of the overhead: together the time.
+
+        What holds for all of them, such as the calibration and the bound, is in its ``attrs``.
 
         Raises
         ------
         MissingExtra
             If pandas is not installed.
         """
-        columns = ["name", "kind", "flops", "bytes", "time_s", "bound"]
-        return need("pandas", "a data frame", "profiles").DataFrame(list(self.rows()), columns=columns)
+        columns = ["name", "kind", "flops", "bytes", "time_s", "bound_s", "bound"]
+        frame = need("pandas", "a data frame", "profiles").DataFrame(list(self.steps()), columns=columns)
+        frame.attrs = {key: value for key, value in self.to_dict().items() if key not in ("layers", "by_kind")}
+        return frame
+
+    def steps(self) -> Iterator[dict[str, Any]]:
+        """The rows of all layers, and one of the overhead where there is any: together the time."""
+        yield from self.rows()
+        if self.terms.overhead_s:
+            yield {
+                "name": "overhead",
+                "kind": "overhead",
+                "time_s": self.terms.overhead_s,
+                "bound_s": 0.0,
+                "bound": "host",
+            }
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         throughput = self.throughput_per_s
@@ -286,6 +369,8 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
             ("phase", self.phase),
             ("time_model", self.model.name),
             ("time", format_si(self.time_s, "s")),
+            ("interval", None if self.interval is None else say_interval(self.interval)),
+            ("bound", format_si(self.bound_s, "s")),
             ("throughput", "-" if throughput is None else f"{throughput:.5g} per s"),
         ]
 

@@ -119,7 +119,9 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         return changed
 
     @classmethod
-    def of_flops(cls, flops: float, precision: str = "fp32", batch_size: int = 1, **asked: Any) -> Workload:
+    def of_flops(
+        cls, flops: float, precision: str = "fp32", batch_size: int = 1, notes: tuple[str, ...] = (), **asked: Any
+    ) -> Workload:
         """A bare FLOP count of one sample in the place of a network, as one would reckon on paper.
 
         Raises
@@ -144,7 +146,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
             counted=np.ones(1, dtype=bool), parameters=none, activations_per_sample=none,
             matrix=np.ones(1, dtype=bool), unknown=(),
         )  # fmt: skip
-        network = Network(f"{int(flops)} FLOPs", (), (), 0)
+        network = Network(f"{int(flops)} FLOPs", (), (), 0, notes=notes)
         return cls(network, precision, batch_size, convention="given", has_layers=False).doing(work)
 
 

@@ -11,10 +11,10 @@ from typing import Any, TypeVar, cast
 import msgspec
 import streamlit as st
 
-from .. import api
+from ..api import prediction as api
 from ..distributed.table import ScaleTable
 from ..errors import PaleoError
-from ..hardware import Device, Links, find_device, list_devices, read_links
+from ..hardware import Device, LinkRegistry, find_device, list_devices, read_links
 from ..timing import Prediction
 from .view import View
 
@@ -48,7 +48,7 @@ def devices() -> dict[str, Device]:
 
 
 @_remember
-def links() -> Links:
+def links() -> LinkRegistry:
     """All shipped links."""
     return read_links()
 

@@ -94,7 +94,7 @@ def draw_controls(view: View) -> None:
     )
     st.selectbox(
         "Collective", ["", *COLLECTIVES], key=KEY + "collective",
-        format_func=lambda name: f"{name}: {COLLECTIVES[name]}" if name else "the fastest",
+        format_func=lambda name: f"{name}: {COLLECTIVES[name].what}" if name else "the fastest",
     )  # fmt: skip
     st.text_input("Samples per epoch", key=KEY + "images", placeholder="1.28M", help="Gives hours and cost.")
     st.number_input("Epochs", *EPOCH_BOUNDS, key=KEY + "epochs")

@@ -1,7 +1,7 @@
 """The command line as people use it: output in four formats, exit codes, one sentence for every mistake.
 
 Tests: cli/__init__.py, cli/hardware.py, cli/layers.py, cli/networks.py, cli/predict.py,
-report/counts.py, report/devices.py, report/networks.py.
+report/devices.py, report/networks.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from paleo_lite.cli import main
+from paleo_lite.cli import GROUPS, main
 from paleo_lite.files import shipped
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,12 @@ COMMANDS = [
     ["predict", "--flops", "15503M", "--gpu", "k80"],
     ["predict", "googlenet", "--gpu", "Tesla K80", "--clock", "base", "--explain", "conv1.conv"],
     ["predict", "maxvit_t", "--gpu", "h100-sxm", "--precision", "bf16", "--top", "all"],
+    ["predict", "vgg16,resnet50", "--gpu", "k80-die,k40m,p100-sxm2", "--batch-size", "1,8,32"],
+    ["predict", "--macs", "15G", "--gpu", "k80,t4", "--precision", "fp32,fp64"],
     ["layers", "vgg16", "--convention", "pthflops", "--ignore", "classifier.*"],
+    ["layers", "vgg16", "resnet50", "--convention", "pthflops"],
+    ["layers", "resnet50", "--depth", "1"],
+    ["layers", "resnet50", "--top", "5"],
     ["layers", "swin_t", "--phase", "backward_weight", "--batch-size", "8"],
     ["networks", "list"],
     ["networks", "show", "alexnet"],
@@ -95,7 +100,7 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
         (["predict", "vgg16", "--gpu", "k80", "--explain", "features.99"], 2, "no layer of vgg16"),
         (["predict", "vgg16", "--gpu", "k80", "--time-model", "ppp"], 2, "needs a PPP"),
         (["predict", "vgg16"], 2, "Missing option '--gpu'"),
-        (["predict", "--gpu", "k80"], 2, "a network or a FLOP count"),
+        (["predict", "--gpu", "k80"], 2, "a network, a FLOP count or a MAC count"),
         (["predict", "--flops", "many", "--gpu", "k80"], 2, "'many' is not a quantity"),
         (["predict", "vgg16", "--gpu", "k80", "--hardware-file", "absent.toml"], 1, "cannot be read"),
         (["predict", "absent.json", "--gpu", "k80"], 1, "cannot be read"),
@@ -103,6 +108,14 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
         (["predict", "json:dumps", "--gpu", "k80", "--input", "3x8x8"], 1, "TypeError"),
         (["predict", "builtins:dict", "--gpu", "k80", "--input", "3x8x8"], 1, "returned a dict, not a torch.nn.Module"),
         (["layers", "torch.nn:ReLU", "--input", "3x0x8"], 2, "is not a shape"),
+        (["predict", "vgg16", "--gpu", "k80,k4Om"], 2, "did you mean k40m"),
+        (["predict", "vgg16", "--gpu", "k80", "--batch-size", "0,2"], 2, "not a whole number of 1 or more"),
+        (
+            ["predict", "vgg16", "--gpu", "k80,t4", "--explain", "features.0"],
+            2,
+            "shows the arithmetic of one prediction",
+        ),
+        (["layers", "vgg16", "vgg19", "--depth", "2"], 2, "--depth and --top show one network: name only one"),
         (["layers", "vgg16", "--ignore", "nothing*"], 2, "no layer of vgg16"),
         (["layers", "vgg16", "--convention", "lu2017", "--phase", "backward"], 2, "counts a forward pass only"),
         (["networks", "show", "restnet50"], 2, "did you mean resnet50"),
@@ -229,3 +242,30 @@ def test_a_prediction_imports_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is Linux's")
+def test_an_output_that_cannot_be_written_is_one_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        words = [sys.executable, "-m", "paleo_lite", "layers", "alexnet"]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1 and done.stderr == (
+        "paleo-lite: the output cannot be written (No space left on device)\n"
+    )
+
+
+def test_an_interrupt_is_said_and_has_the_exit_code_of_a_shell(monkeypatch) -> None:
+    """128 + SIGINT."""
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("paleo_lite.cli.layers.count_layers", interrupted)
+    result = run("layers", "alexnet")
+    assert (result.exit_code, result.stderr) == (130, "paleo-lite: interrupted\n")
+
+
+def test_help_groups_every_command() -> None:
+    shown = run("--help").stdout
+    for question, commands in GROUPS.items():
+        assert f"{question}:" in shown and all(f"  {name} " in shown for name in commands)

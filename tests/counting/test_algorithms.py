@@ -69,6 +69,7 @@ def test_fourier_by_paleo_s_formula() -> None:
         (conv(56, 64, 64, dilation=[2, 2]), {}, ["direct"]),
         (conv(56, 64, 64, groups=2), {}, ["direct"]),
         (conv(56, 64, 64, kernel=1), {}, ["direct"]),
+        (conv(56, 64, 64, kernel=2), {}, ["direct", "FFT", "FFT"]),
         # cuDNN's reference, CUDNN_CONVOLUTION_FWD_ALGO_FFT: height and width with both paddings are 256 or less.
         (conv(252, 3, 8, kernel=5), {}, ["direct", "FFT", "FFT"]),
         (conv(253, 3, 8, kernel=5), {}, ["direct", "FFT"]),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
+from graphlib import TopologicalSorter
 
 import numpy as np
 import pytest
@@ -99,6 +101,30 @@ def test_a_kernel_keeps_the_shape_of_its_largest_branch() -> None:
     assert totals(fused)[2] == 1
 
 
+def test_what_another_kernel_waits_for_by_a_third_is_not_fused_with_what_follows_it() -> None:
+    """mul(row, mean(conv(x))) beside x + row, which is fused with x: conv waits for both, so row comes before mul."""
+    row = (1, 8, 1, 1)
+    graph = [
+        Layer("row", "relu", (row,), (row,), parents=(-2,)),
+        layer("x", "relu", -1),
+        layer("conv", "conv2d", 1),
+        Layer("add", "add", (SHAPE, row), (SHAPE,), parents=(1, 0)),
+        Layer("mean", "adaptive_avg_pool", (SHAPE,), (row,), parents=(2,)),
+        Layer("mul", "mul", (row, row), (row,), parents=(0, 4)),
+    ]
+    fused = fuse(graph, count(graph), "compiled")
+    assert fused.carrier is not None and fused.carrier.tolist() == [0, 1, 2, 1, 4, 4]
+
+
+def test_a_batch_norm_is_not_folded_where_others_read_the_convolution() -> None:
+    """As torch.fx's fuse() passes over a convolution whose output has other users: its weights serve those, too."""
+    graph = [layer("conv", "conv2d", -1), layer("bn", "batch_norm", 0), layer("pool", "max_pool", 0)]
+    graph[2] = graph[2]._replace(attributes={"kernel": [1, 1]})
+    work = count(graph)
+    fused = fuse(graph, work, "folded")
+    assert totals(fused) == totals(work) and totals(work)[2] == 3
+
+
 def test_a_result_that_others_read_is_written() -> None:
     """bn's output goes to relu and, as it is, to a convolution: one kernel that writes both."""
     graph = [
@@ -113,12 +139,30 @@ def test_a_result_that_others_read_is_written() -> None:
     assert totals(folded)[2] == 3  # nothing to fold into
 
 
+def kernels_in_order(layers: Sequence[Layer], work: Work, fused: Work) -> list[int]:
+    """Kernels, each after those that it reads; graphlib raises where there is no such order."""
+    assert fused.carrier is not None
+    carrier, launched = fused.carrier.tolist(), work.column("kernels", "inference")[0] > 0
+    sources: list[int] = []  # for each layer the kernel that made what it gives; of views their operand's
+    waits_for: dict[int, set[int]] = {}
+    for index, layer in enumerate(layers):
+        read = {sources[parent] for parent in layer.parents if parent >= 0} - {-1}
+        alone = carrier[index] == index and not launched[index]
+        sources.append(
+            (sources[layer.parents[0]] if layer.parents and layer.parents[0] >= 0 else -1) if alone else carrier[index]
+        )
+        if not alone:
+            waits_for.setdefault(carrier[index], set()).update(read - {carrier[index]})
+    return list(TopologicalSorter(waits_for).static_order())
+
+
 @pytest.mark.parametrize("name", [name for name in network_names() if not name.startswith("paleo")][::6])
 @pytest.mark.parametrize("execution", ["compiled", "folded"])
 def test_fusing_removes_bytes_and_launches_and_keeps_flops(name: str, execution: str) -> None:
     layers = find_network(name).layers
     work = count(layers)
     fused = fuse(layers, work, execution)
+    assert len(kernels_in_order(layers, work, fused)) >= np.count_nonzero(fused.column("kernels", "inference"))
     for batch_size in (1, 7):
         before, after = (
             {key: each.column(key, "inference", batch_size)[0] for key in ("flops", "macs", "bytes", "kernels")}

@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from paleo_lite.hardware.audit import Finding, audit_device, audit_links, audit_registry
-from paleo_lite.hardware.device import Device, Links
+from paleo_lite.hardware.audit import AuditFinding, audit_device, audit_links, audit_registry
+from paleo_lite.hardware.device import Device, LinkRegistry
+from paleo_lite.hardware.rates import TENSOR_RATES
 
 HARDWARE = Path(__file__).parents[2] / "hardware"
 
@@ -22,21 +23,27 @@ def decode(name: str, text: str) -> Device:
 
 DEVICES = {p.stem: decode(p.stem, p.read_text("utf-8")) for p in HARDWARE.glob("*.toml") if p.stem != "links"}
 LINKS_TEXT = (HARDWARE / "links.toml").read_text("utf-8")
-LINKS = msgspec.toml.decode(LINKS_TEXT, type=Links)
+LINKS = msgspec.toml.decode(LINKS_TEXT, type=LinkRegistry)
 
 
-def mutated(name: str, old: str, new: str) -> list[Finding]:
+def mutated(name: str, old: str, new: str) -> list[AuditFinding]:
     text = (HARDWARE / f"{name}.toml").read_text("utf-8")
     assert old in text, f"{name}.toml no longer holds {old!r}"
     return audit_device(decode(name, text.replace(old, new, 1)), DEVICES.get, LINKS)
 
 
-def errors(findings: list[Finding]) -> list[Finding]:
+def errors(findings: list[AuditFinding]) -> list[AuditFinding]:
     return [finding for finding in findings if finding.severity == "error"]
 
 
 def test_shipped_files_have_no_unexplained_finding():
     assert errors(audit_registry(DEVICES.values(), LINKS)) == []
+
+
+def test_tensor_units_multiply_matrices_of_powers_of_two():
+    """So says each white paper of its own; a data sheet's rounding would hide a rate that is 1 off."""
+    rates = {(capability, name): rate for capability, row in TENSOR_RATES.items() for name, rate in row.items()}
+    assert [place for place, rate in rates.items() if rate.bit_count() != 1] == []
 
 
 def test_every_exception_is_a_sentence():
@@ -145,7 +152,7 @@ def test_an_explained_deviation_is_reported_but_no_error():
 )
 def test_audit_of_links_catches(old, new, message):
     assert old in LINKS_TEXT
-    found = errors(audit_links(msgspec.toml.decode(LINKS_TEXT.replace(old, new, 1), type=Links)))
+    found = errors(audit_links(msgspec.toml.decode(LINKS_TEXT.replace(old, new, 1), type=LinkRegistry)))
     assert any(message in finding.message for finding in found), found
 
 

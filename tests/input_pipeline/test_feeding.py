@@ -1,6 +1,6 @@
 """Feeding a device: stages by hand, side by side and in turns, random reads, rules of thumb, remedies in order.
 
-Tests: input_pipeline/remedies.py.
+Tests: input_pipeline/places.py, input_pipeline/remedies.py.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from hypothesis import given
 from clocks import Clock
 from paleo_lite.errors import BadValue
 from paleo_lite.input_pipeline.feeding import Feeding, Store, feed
-from paleo_lite.input_pipeline.remedies import Alternatives, plan, remedies, rules
+from paleo_lite.input_pipeline.remedies import Upgrades, plan, remedies, rules
 from paleo_lite.measure import StepTimer, mock_loader, mock_trainer
 from strategies import FEEDINGS
 
 DISK = Store("hdd", 150e6, 86, 150e6)
 NVME = Store("nvme", 3e9, 330e3, 3e9)
-OTHERS = Alternatives(NVME, (("10 Gbit/s Ethernet", 1e9), ("56 Gbit/s InfiniBand", 6.8e9)), 150_528, (2000.0, 301_056))
+OTHERS = Upgrades(NVME, (("10 Gbit/s Ethernet", 1e9), ("56 Gbit/s InfiniBand", 6.8e9)), 150_528, (2000.0, 301_056))
 
 
 def pipeline(**changes: object) -> Feeding:

@@ -14,6 +14,7 @@ import pytest
 from paleo_lite.counting import count
 from paleo_lite.networks import count_network, find_network, network_names, trace_named
 from paleo_lite.networks.caffe import NETWORKS
+from paleo_lite.networks.catalog import networks_of_macs
 from paleo_lite.networks.descriptor import write_descriptor
 
 pytestmark = pytest.mark.slow
@@ -38,6 +39,12 @@ def test_a_descriptor_is_what_a_trace_gives(name, traced):
     shipped, fresh = find_network(name), traced(name)
     assert [layer for layer in zip(shipped.layers, fresh.layers) if layer[0] != layer[1]] == []
     assert shipped == fresh
+
+
+def test_the_head_of_a_descriptor_has_the_count_of_its_layers():
+    """What a bare count is compared with, without reading all layers of all networks."""
+    for name in network_names():
+        assert name in networks_of_macs(_sum(find_network(name), "macs", "inference"), 1e-12)
 
 
 def test_every_torchvision_classification_model_is_shipped():

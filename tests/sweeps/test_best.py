@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paleo_lite.api import default_model
+import paleo_lite as pl
+from paleo_lite.calibration.choose import default_model
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.sweeps import best as module
 from paleo_lite.sweeps.best import find_best, pareto_front
@@ -157,3 +158,42 @@ def test_a_sample_is_spread_over_all_rows_that_fit(sweep, monkeypatch, most):
     assert found.sample == [(time_s,) for time_s in times[::step]]
     assert found.columns == ("time_s",) and found.fitting == len(times)
     assert find_best(path, minimise="time_s").sample == []
+
+
+@pytest.fixture(scope="module")
+def with_bounds(tmp_path_factory):
+    """Forecasts of two devices beside their rooflines, and a CPU, of which only a bound is known."""
+    space = Space(
+        networks=("resnet50",),
+        gpus=("k80", "rtx2080ti", "xeon-8380"),
+        batch_sizes=(1, 32),
+        time_models=("default", "roofline"),
+    ).resolved()
+    assert space.gpus == ("k80-die", "rtx2080ti", "xeon-8380")  # of a board a worker is one device
+    path = tmp_path_factory.mktemp("bounds") / "sweep.parquet"
+    run_sweep(space, path, default_model, jobs=1)
+    return path
+
+
+def test_bounds_are_not_ranked_among_forecasts(with_bounds) -> None:
+    found = find_best(with_bounds, minimise="time_s", top=20)
+    assert {row["answer"] for row in found.rows} == {"forecast"} and {row["gpu"] for row in found.rows} == {
+        "k80-die", "rtx2080ti"
+    }  # fmt: skip
+    assert (found.fitting, found.bounds) == (4, 8)
+    everything = find_best(with_bounds, minimise="time_s", top=20, bounds=True)
+    assert everything.fitting == 12 and everything.rows[0]["answer"] == "bound" and everything.bounds == 0
+    only = find_best(with_bounds, minimise="time_s", where="gpu == 'xeon-8380'")
+    assert {row["answer"] for row in only.rows} == {"bound"} and "bounds alone" in only.objective
+
+
+def test_the_bound_beside_a_forecast_is_its_roofline(with_bounds) -> None:
+    frame = pd.read_parquet(with_bounds)
+    by_model = frame.set_index(["gpu", "batch_size", "time_model"])
+    for gpu in ("k80-die", "rtx2080ti"):
+        for batch in (1, 32):
+            roofline = by_model.loc[(gpu, batch, "roofline")]
+            assert roofline["bound_s"] == roofline["time_s"]
+            assert by_model.loc[(gpu, batch, "calibrated"), "bound_s"] == roofline["time_s"]
+            asked = pl.predict("resnet50", gpu=gpu, batch_size=batch)
+            assert roofline["time_s"] == pytest.approx(asked.bound_s, rel=1e-12)

@@ -16,12 +16,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from paleo_lite.api import default_model
+from paleo_lite.calibration.choose import default_model
+from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.distributed.job import Job, Settings
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.scale import scale
 from paleo_lite.distributed.topology import flat
-from paleo_lite.errors import BadFile, BadValue, MissingExtra, SweepStopped, UnknownName
+from paleo_lite.errors import BadFile, BadValue, Interrupted, MissingExtra, SweepStopped, UnknownName
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
 from paleo_lite.sweeps import space as space_module
@@ -124,6 +125,7 @@ def test_several_workers_are_those_of_scale(tmp_path, strategy) -> None:
         (one,) = scale(
             job, flat(link_rate(row["link"]), row["workers"]), [row["workers"]], row["batch_size"],
             scaling=row["scaling"], strategy=strategy, settings=Settings(),
+            cluster=cluster_prior() if model.is_forecast else None,
         )  # fmt: skip
         compared += row["workers"] > 1
         for name in ("time_s", "exposed_s", "throughput_per_s", "speedup", "memory_bytes"):
@@ -188,7 +190,7 @@ def stop_after(number: int):
 def test_an_interrupted_sweep_goes_on(tmp_path, small_chunks) -> None:
     whole, path = tmp_path / "whole.parquet", tmp_path / "sweep.parquet"
     run_sweep(SMALL, whole, default_model, jobs=1)
-    with pytest.raises(SweepStopped, match=r"interrupted; 5 of 16 chunks are kept in .*sweep\.parquet\.partial"):
+    with pytest.raises(Interrupted, match=r"interrupted; 5 of 16 chunks are kept in .*sweep\.parquet\.partial"):
         run_sweep(SMALL, path, default_model, jobs=1, progress=stop_after(5))
     assert not path.exists()
     other = msgspec.structs.replace(SMALL, batch_sizes=(1, 2, 3))
@@ -229,7 +231,7 @@ def no_file_above():
 def test_a_full_disk_leaves_what_can_go_on(tmp_path, small_chunks, no_file_above, share, suffix) -> None:
     """Below the size of a chunk none can be written; above it only the whole cannot."""
     path = tmp_path / f"sweep.{suffix}"
-    with pytest.raises(SweepStopped):
+    with pytest.raises(Interrupted):
         run_sweep(SMALL, path, default_model, jobs=1, progress=stop_after(1))
     (chunk,) = (tmp_path / f"{path.name}.partial").glob("chunk-*.parquet")
     no_file_above(int(chunk.stat().st_size * share))
@@ -275,7 +277,7 @@ def test_impossible_spaces(tmp_path, change, error, message) -> None:
 
 
 def test_every_column_is_documented(tmp_path) -> None:
-    text = (Path(__file__).resolve().parents[3] / "docs" / "sweep.md").read_text()
+    text = (Path(__file__).resolve().parents[2] / "docs" / "sweep.md").read_text()
     space = Space(networks=("alexnet",), gpus=("k40m",))
     for column in rows_of(space, tmp_path / "sweep.parquet")[0]:
         assert f"`{column}`" in text.partition("## What is written")[2].partition("\n## ")[0], column

