@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .api.catalogue import audit, hardware, links, networks
     from .api.feeding import pipeline
     from .api.gemm import gemm
-    from .api.prediction import devices, layers, predict, scale, trace
+    from .api.prediction import devices, layers, predict, predict_several, scale, trace
     from .api.profiles import compare, efficiency, kernels, scaled
     from .api.sweeps import best, sweep
     from .calibration.store import Calibration
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Calibration", "Machine", "PaleoError", "Settings", "TrainingOptions", "Workload", "__version__",
     "audit", "best", "calibrate", "calibrations", "compare", "devices", "efficiency", "gemm", "hardware", "kernels",
-    "layers", "links", "network_names", "networks", "pipeline", "predict", "scale", "scaled", "sweep", "trace",
-    "validate",
+    "layers", "links", "network_names", "networks", "pipeline", "predict", "predict_several", "scale", "scaled",
+    "sweep", "trace", "validate",
 ]  # fmt: skip
 
 _NAMES = {
@@ -43,7 +43,7 @@ _NAMES = {
     "api.catalogue": "audit hardware links networks",
     "api.feeding": "pipeline",
     "api.gemm": "gemm",
-    "api.prediction": "devices layers predict scale trace",
+    "api.prediction": "devices layers predict predict_several scale trace",
     "api.profiles": "compare efficiency kernels scaled",
     "api.sweeps": "best sweep",
     "calibration.store": "Calibration",

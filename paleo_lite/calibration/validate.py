@@ -237,7 +237,13 @@ def explain(point: Point, points: Sequence[Point]) -> str:
     wider = [m.time_s for m in alike if _step(m) == _step(own) and m.precision == "fp32"]
     if own.precision == "fp16" and wider and own.time_s > 1.2 * min(wider):
         return f"a suspicious row: the same step takes {format_si(min(wider), 's')} in fp32"
-    larger = [m.time_s / m.batch_size for m in alike if (m.network, m.phase) == ("vgg19", own.phase)]
+    # Of a smaller batch a sample takes no less; of a larger one, or in another precision, it may.
+    larger = [
+        m.time_s / m.batch_size
+        for m in alike
+        if (m.network, m.phase, m.precision, m.image_size) == ("vgg19", own.phase, own.precision, own.image_size)
+        and m.batch_size <= own.batch_size
+    ]
     if own.network in ("vgg11", "vgg13", "vgg16") and larger and own.time_s / own.batch_size > min(larger):
         return "a suspicious row: slower per sample than VGG19, which contains it"
     if own.precision == "fp16" and not on_tensor_cores(find_device(own.gpu), "fp16"):

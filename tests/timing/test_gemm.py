@@ -110,10 +110,11 @@ def test_no_framework_goes_around_a_product():
 
 
 def test_launches_that_the_host_pays_for_are_what_batching_saves():
+    """NVIDIA's kernels follow one another every 3.8 us, whatever the host of a framework takes (10 us here)."""
     device = find_device("v100-sxm2")
     times = time_gemms(64, 64, 64, "fp32", model(overhead_s=10e-6), machine=Machine(device), products=10)
     separate, stacked, batched = times.ways
-    assert (separate.time_s, stacked.time_s) == (pytest.approx(100e-6, rel=1e-3), pytest.approx(10e-6, rel=1e-3))
+    assert (separate.time_s, stacked.time_s) == (pytest.approx(38e-6, rel=1e-3), pytest.approx(3.8e-6, rel=1e-3))
     assert times.rows()[2]["gain"] == pytest.approx(10, rel=0.01) and batched.launches == 1
 
 
