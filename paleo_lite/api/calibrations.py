@@ -58,8 +58,8 @@ def calibrate(
 ) -> AnyCalibration:
     """Learn a device's parameters from measured steps.
 
-    Of a profile the forward and the backward pass of a steady iteration are taken. What these measurements leave open
-    follows the shipped fits of other devices.
+    Of a profile the forward and the backward pass of a steady iteration are taken. The fit starts from the best that is
+    known of the device: what was measured of it and of others, under the software that the CSV names.
 
     Parameters
     ----------
