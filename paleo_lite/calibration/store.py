@@ -17,6 +17,7 @@ from ..timing.calibrated import NAMES, PARAMETERS
 from ..timing.fitted import CalibratedModel
 from ..timing.models import PppModel
 from ..timing.terms import QUANTILES
+from ..units import PRECISION_BYTES
 from .measurements import Measurement, Provenance, provenance_of
 
 if TYPE_CHECKING:
@@ -201,7 +202,8 @@ def _matrix(rows: Sequence[str]) -> Floats:
 
 def shipped_calibrations() -> dict[str, Path]:
     """The shipped calibrations by name, ``DEVICE-PRECISION``."""
-    return {path.stem: path for path in sorted(shipped("calibrations").glob("*.toml"))}
+    found = sorted(shipped("calibrations").glob("*.toml"))
+    return {path.stem: path for path in found if path.stem.rpartition("-")[2] in PRECISION_BYTES}
 
 
 def find_calibration(name: str) -> AnyCalibration:
