@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from paleo_lite.api import default_model
+from paleo_lite.calibration.choose import default_model
 from paleo_lite.hardware import find_device
 from paleo_lite.timing import TimeModel, find_model
 from paleo_lite.timing.gemm import time_gemms

@@ -13,7 +13,7 @@ from math import isclose
 
 import numpy as np
 
-from paleo_lite.api import default_model
+from paleo_lite.calibration.choose import default_model
 from paleo_lite.counting import count
 from paleo_lite.counting.kinds import MATRIX_KINDS, count_layer
 from paleo_lite.counting.layer import Op, see, trace_flow

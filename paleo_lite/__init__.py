@@ -1,31 +1,75 @@
 """paleo-lite: how long a neural network takes on a machine, and why.
 
+Every command is a function of the same name here, which the command calls, and returns what the command prints.
+
 >>> import paleo_lite as pl
 >>> prediction = pl.predict("vgg16", gpu="k80", precision="fp64")  # doctest: +SKIP
 """
 
 from __future__ import annotations
 
+import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .errors import PaleoError
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .api import devices, layers, network_names, predict, predict_several, scale, trace
+    from .api.prediction import devices, layers, predict, predict_several, scale, trace
+    from .api.profiles import compare, efficiency, kernels, scaled
+    from .calibration.store import Calibration
+    from .distributed.job import Settings
+    from .errors import PaleoError
+    from .hardware import Machine
+    from .networks import network_names
+    from .timing import Workload
+    from .timing.options import TrainingOptions
 
 __all__ = [
-    "PaleoError", "__version__", "devices", "layers", "network_names", "predict", "predict_several", "scale", "trace",
+    "Calibration", "Machine", "PaleoError", "Settings", "TrainingOptions", "Workload", "__version__",
+    "compare", "devices", "efficiency", "kernels", "layers", "network_names", "predict",
+    "predict_several", "scale", "scaled", "trace",
 ]  # fmt: skip
+
+_NAMES = {
+    "api.prediction": "devices layers predict predict_several scale trace",
+    "api.profiles": "compare efficiency kernels scaled",
+    "calibration.store": "Calibration",
+    "distributed.job": "Settings",
+    "errors": "PaleoError",
+    "hardware": "Machine",
+    "networks": "network_names",
+    "timing": "Workload",
+    "timing.options": "TrainingOptions",
+}
+_WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
+"""The modules of these names, imported at first use: the command line's help and completion need none of them."""
+
+
+class _Room(ModuleType):
+    """A folder of the package that bears the name of a command, such as `efficiency`: called, it is the command."""
+
+    def __call__(self, *words: Any, **question: Any) -> Any:
+        return __getattr__(self.__name__.rpartition(".")[2])(*words, **question)
+
+
+class _Face(ModuleType):
+    """This package: importing a folder of it sets an attribute here, in place of the command of that name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _WHERE and type(value) is ModuleType:
+            value.__class__ = _Room
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Face
 
 
 def __getattr__(name: str) -> Any:
-    """The functions of `api`, imported at first use: the command line's help and completion need none of them."""
-    if name not in __all__:
+    if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import api
-
-    return getattr(api, name)
+    return getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

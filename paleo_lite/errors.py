@@ -110,6 +110,10 @@ class FactoryFailed(PaleoError):
     """``package.module:factory`` could not be imported, raised, or returned no module."""
 
 
+class Interrupted(PaleoError):
+    """Somebody stopped it; the message says what is kept."""
+
+
 class SweepStopped(PaleoError):
     """A sweep that could not go on; the sentence says what is kept, and that the same command goes on from there."""
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from paleo_lite import cli, errors
 from paleo_lite.cli import main
-from paleo_lite.errors import AmbiguousName, MissingExtra, PaleoError, UnknownName, UsageProblem
+from paleo_lite.errors import AmbiguousName, Interrupted, MissingExtra, PaleoError, UnknownName, UsageProblem
 
 CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
 ARGUMENTS = {
@@ -45,7 +45,7 @@ def test_what_a_name_may_mean_is_listed() -> None:
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_the_command_line_says_it_in_a_line_and_exits(kind, monkeypatch) -> None:
-    """2 for what another question mends, as shells and click have it for wrong usage; 1 for all else."""
+    """2 for what another question mends, as click has it for wrong usage; 130 for Ctrl-C; 1 for all else."""
     error = kind(*ARGUMENTS.get(kind, ("a sentence",)))
     assert isinstance(error, PaleoError)
 
@@ -54,6 +54,6 @@ def test_the_command_line_says_it_in_a_line_and_exits(kind, monkeypatch) -> None
 
     monkeypatch.setattr(cli._Commands, "get_command", fail)
     found = CliRunner().invoke(main, ["predict"])
-    assert found.exit_code == (2 if issubclass(kind, UsageProblem) else 1)
+    assert found.exit_code == (130 if kind is Interrupted else 2 if issubclass(kind, UsageProblem) else 1)
     assert found.stderr == f"paleo-lite: {error}\n"
     assert found.stdout == ""

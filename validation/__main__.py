@@ -52,12 +52,14 @@ def _steps(asked: Asked) -> Truth:
     from paleo_lite.report.calibrations import validation_page
     from paleo_lite.report.charts.pairs import network_pairs
 
+    from .ship import operations_of
     from .steps.published import published_steps
 
     measurements = published_steps(asked.measured).measurements
     if not any(asked.wants(m.gpu, m.precision) for m in measurements):
         raise asked.nothing()
-    rows, points = validate(measurements, asked.split, asked.gpus, asked.precisions)
+    operations = operations_of(asked.measured)
+    rows, points = validate(measurements, asked.split, asked.gpus, asked.precisions, operations)
     return rows, lambda: validation_page(rows, points), lambda: network_pairs(points)
 
 
@@ -193,6 +195,20 @@ def ship(data: Path, folder: Path) -> None:
         *ship_platforms(data, folder / "platforms"),
     ):
         click.echo(f"{name}: {text}")
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@options.debug()
+def order(folder: Path) -> None:
+    """Put the devices of the pool in FOLDER into the order of their data sheets: after one was added, without data."""
+    from paleo_lite.calibration.pool import POOL_FILE, read_pool, write_pool
+
+    from .ship import ordered
+
+    pool = ordered(read_pool(folder / POOL_FILE))
+    write_pool(pool, folder / POOL_FILE)
+    click.echo(f"{len(pool.order)} shifted")
 
 
 if __name__ == "__main__":

@@ -18,14 +18,22 @@ from paleo_lite.calibration.calibrate import calibrate
 from paleo_lite.calibration.fit import Fit
 from paleo_lite.calibration.from_profiles import measure_profiles
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.pool import POOL_FILE, MeasuredDevices, group_by_source, make_pool, write_pool
+from paleo_lite.calibration.ordering import shifts
+from paleo_lite.calibration.pool import POOL_FILE, Key, MeasuredDevices, Pool, make_pool, write_pool
+from paleo_lite.calibration.poolable import why_not_pooled
+from paleo_lite.calibration.population import KERNELS, Measured, traits_of
 from paleo_lite.calibration.store import make_calibration, write_calibration
 from paleo_lite.calibration.validate import Point, validate
 from paleo_lite.files import write_aside
-from paleo_lite.hardware import find_device
+from paleo_lite.hardware import find_device, list_devices
+from paleo_lite.units import PRECISION_BYTES
 
 from .collectives.links import inputs_of, link_calibrations
 from .collectives.published import published_exchanges
+from .layers.amd import amd_operations
+from .layers.hold_out import SCATTER, runs_of_layers
+from .layers.published import OPERATIONS, published_layers
+from .layers.timed import LayerTime
 from .profiles.published import PROFILE_SETS
 from .scaling.hold_out import validate_scaling
 from .scaling.platforms import platforms_of
@@ -33,6 +41,35 @@ from .steps.published import published_steps
 
 Written = Iterator[tuple[str, str]]
 """Name of each calibration once it is written, and how far off it is on what was held out."""
+
+
+SPEAK_OF = ("efficiency_gemm", "share_other")
+"""What networks learn from single operations. Convolutions by themselves are not those inside a network: what they say
+makes networks two points worse."""
+
+SPEAK_OF_CONVOLUTIONS = (
+    "efficiency_conv_3x3", "efficiency_conv_direct", "efficiency_conv_1x1", "efficiency_conv_grouped",
+    "factor_data_gradient", "factor_weight_gradient", "share_matrix", "half", "half_3x3",
+)  # fmt: skip
+"""What they teach of AMD's GPUs, on which nobody published the time of a network."""
+
+
+def operations_of(measured: Path) -> list[Measured]:
+    """Matrix products and what memory bounds, timed one by one, by device, precision and source."""
+    groups: dict[tuple[str, str, str], list[LayerTime]] = defaultdict(list)
+    for each in published_layers(measured, files=OPERATIONS).layers:
+        if each.kind != "conv" and not why_not_pooled(find_device(each.gpu)):
+            groups[each.gpu, each.precision, each.source].append(each)
+    for each in amd_operations(measured):
+        if each.precision in find_device(each.gpu).precisions:
+            groups[each.gpu, each.precision, each.source].append(each)
+    found = []
+    for (gpu, precision, source), group in sorted(groups.items()):
+        device = find_device(gpu)
+        traits = traits_of(device, precision, KERNELS, KERNELS, source)
+        speak_of = SPEAK_OF_CONVOLUTIONS if group[0].kind == "conv" else SPEAK_OF
+        found.append(Measured(device, precision, traits, runs_of_layers(group), SCATTER, speak_of))
+    return found
 
 
 def ship_devices(data: Path, folder: Path) -> Written:
@@ -43,30 +80,37 @@ def ship_devices(data: Path, folder: Path) -> Written:
         for known in PROFILE_SETS
         for step in measure_profiles([known.path(data)], known.gpu, known.network, known.precision)
     ]
-    groups: dict[tuple[str, str], dict[str, list[Measurement]]] = defaultdict(dict)
-    for (gpu, precision, source), group in group_by_source([*measurements, *profiled]).items():
-        groups[gpu, precision][source] = group
-    devices, points = MeasuredDevices(measurements), validate(measurements, "network")[1]
-    alone = []
-    for (gpu, precision), sources in sorted(groups.items()):
-        chosen = max(sorted(sources), key=lambda source: len(sources[source]))
-        fit = fit_among_others(sources[chosen], devices)
-        error = error_of(points, sources[chosen])
-        calibration = make_calibration(gpu, precision, sources[chosen], fit, held_out_error=error)
+    operations = operations_of(data / "measured")
+    everything = MeasuredDevices([*measurements, *profiled], operations=operations)
+    points = validate(measurements, "network", operations=operations)[1]
+    groups: dict[tuple[str, str], list[Key]] = defaultdict(list)
+    for key in everything.groups:
+        groups[key.gpu, key.precision].append(key)
+    for (gpu, precision), keys in sorted(groups.items()):
+        chosen = max(sorted(keys), key=lambda key: len(everything.groups[key]))
+        group = everything.groups[chosen]
+        fit = fit_among_others(chosen, everything)
+        error = error_of(points, group)
+        calibration = make_calibration(gpu, precision, group, fit, held_out_error=error)
         write_calibration(calibration, folder / f"{gpu}-{precision}.toml", force=True)
         shown = "-" if error is None else f"{error:.1%}"
-        yield f"{gpu}-{precision}", f"{len(sources[chosen])} measurements, held-out error {shown}"
-        # What a device took from others it does not bring to the pool.
-        own = calibrate(sources[chosen], find_device(gpu), precision)[1]
-        alone.append(make_calibration(gpu, precision, sources[chosen], own))
-    write_pool(make_pool(alone), folder / POOL_FILE)
+        yield f"{gpu}-{precision}", f"{len(group)} measurements, held-out error {shown}"
+    pool = ordered(make_pool([*everything.evidence().values(), *everything.operations]))
+    write_pool(pool, folder / POOL_FILE)
+    yield "pooled", f"{len(pool.fits)} fits; {len(pool.order)} shifted into the order of their data sheets"
 
 
-def fit_among_others(group: Sequence[Measurement], devices: MeasuredDevices) -> Fit:
-    """Fit what one source measured of a device in a precision, from the prior that other devices narrow."""
-    gpu, precision, source = group[0].gpu, group[0].precision, group[0].source
-    device = find_device(gpu)
-    return calibrate(group, device, precision, devices.prior(device, precision, source))[1]
+def ordered(pool: Pool) -> Pool:
+    """A pool with what puts the shipped devices into the order of their data sheets."""
+    order: dict[str, dict[str, float]] = {}
+    for precision in PRECISION_BYTES:
+        order.update(shifts(list_devices([]), precision, pool))
+    return msgspec.structs.replace(pool, order=order)
+
+
+def fit_among_others(key: Key, devices: MeasuredDevices) -> Fit:
+    """Fit what one source measured of a device in a precision, from what all others say of it."""
+    return calibrate(devices.groups[key], find_device(key.gpu), key.precision, devices.prior(key))[1]
 
 
 def error_of(points: Sequence[Point], group: Sequence[Measurement]) -> float | None:

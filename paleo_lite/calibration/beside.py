@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from ..counting import KINDS
 from ..efficiency.by_kind import PassTimes
+from ..result import Result
 from ..timing import Prediction
 from ..timing.models import PppModel
 from ..timing.terms import Terms
@@ -86,7 +87,7 @@ class PredictedRow(msgspec.Struct, frozen=True):
         }
 
 
-class PredictedBeside(msgspec.Struct, frozen=True, eq=False):
+class PredictedBeside(Result, msgspec.Struct, frozen=True, eq=False):
     """A prediction beside what was measured, per iteration.
 
     Attributes
@@ -99,6 +100,8 @@ class PredictedBeside(msgspec.Struct, frozen=True, eq=False):
     remarks : tuple of str
         What else is to be said of the two, such as that the one was fitted to the other.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.predicted:predicted_page"
 
     path: str
     prediction: Prediction

@@ -18,7 +18,7 @@ from .fit import SCATTER, Fit, Prior, Runs, fit, stack
 from .measurements import Measurement
 from .prior import device_prior
 
-_features: dict[tuple[str, int, str, str, int], Features] = {}  # the same step is asked for in every fold
+_features: dict[tuple[str, int, str, str, int, str], Features] = {}  # the same step is asked for in every fold
 
 
 def features_for(measurement: Measurement) -> Features:
@@ -30,7 +30,7 @@ def features_for(measurement: Measurement) -> Features:
         If the network is unknown or unavailable at that image size.
     """
     m = measurement
-    key = (m.network, m.image_size, m.precision, m.phase, m.batch_size)
+    key = (m.network, m.image_size, m.precision, m.phase, m.batch_size, m.execution)
     if key not in _features:
         _features[key] = merge_alike(features_of(workload_of(m)))
     return _features[key]
@@ -39,7 +39,9 @@ def features_for(measurement: Measurement) -> Features:
 def workload_of(measurement: Measurement) -> Workload:
     """The step that was measured."""
     m = measurement
-    return _counted(m.network, m.image_size, m.precision).but(phase=m.phase, batch_size=m.batch_size)
+    return _counted(m.network, m.image_size, m.precision).but(
+        phase=m.phase, batch_size=m.batch_size, execution=m.execution
+    )
 
 
 @lru_cache(maxsize=256)

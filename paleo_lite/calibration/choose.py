@@ -1,4 +1,4 @@
-"""Which time model answers: the one that was asked for, a device's calibration, the pool of others, or the roofline.
+"""Which time model answers: the one that was asked for, what the pool says of the device, or the roofline.
 
 Every prediction imports this, so that what reads calibrations is imported only where one is read.
 """
@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import BadValue, CalibrationFailed
-from ..files import shipped
+from ..errors import BadValue, CalibrationFailed, UnknownName
 from ..hardware import Device
-from ..timing import RooflineModel, TimeModel, find_model
+from ..timing import Prediction, RooflineModel, TimeModel, find_model
 from ..timing.models import LEARNT
 from .poolable import why_not_pooled
 
@@ -25,6 +24,7 @@ def choose_model(
     ppp: float | None = None,
     overlap: bool = False,
     calibration: str | Calibration | None = None,
+    execution: str = "eager",
 ) -> TimeModel:
     """The time model that was asked for, or the best that there is: see `default_model`.
 
@@ -32,7 +32,7 @@ def choose_model(
     ----------
     device : Device
     precision : str
-    time_model, ppp, overlap, calibration
+    time_model, ppp, overlap, calibration, execution
         As for `paleo_lite.predict`.
 
     Raises
@@ -46,7 +46,9 @@ def choose_model(
     """
     plain = ppp is not None or overlap or time_model not in (None, LEARNT)
     if calibration is None:
-        return find_model(time_model, ppp, overlap) if plain else default_model(device, precision, time_model)
+        return (
+            find_model(time_model, ppp, overlap) if plain else default_model(device, precision, time_model, execution)
+        )
     from .store import find_calibration
 
     if plain:
@@ -59,11 +61,12 @@ def choose_model(
     return found.model()
 
 
-def default_model(device: Device, precision: str, time_model: str | None = None) -> TimeModel:
-    """What is best known of a device in a precision.
+def default_model(device: Device, precision: str, time_model: str | None = None, execution: str = "eager") -> TimeModel:
+    """What is best known of a device in a precision, under PyTorch, on nobody's computer.
 
-    Its shipped calibration; without one what others' fits predict for it, with an interval as wide as their spread;
-    where no fit covers it the roofline, with a note that says why and that it is a bound.
+    What all measurements of all devices say together: those of the device first, where there are any. So are devices
+    compared under one software and one host. Where no measurement covers a device it is the roofline, with a note that
+    says why and that it is a bound.
 
     Raises
     ------
@@ -72,15 +75,11 @@ def default_model(device: Device, precision: str, time_model: str | None = None)
     UnknownPrecision
         If the device has no such peak.
     """
-    if (shipped("calibrations") / f"{device.id}-{precision}.toml").is_file():
-        from .store import find_calibration
-
-        return find_calibration(f"{device.id}-{precision}").model()
     reason = why_not_pooled(device)
     if not reason:
         from .pool import NotPooled, pooled_model
 
-        model = pooled_model(device, precision)
+        model = pooled_model(device, precision, execution)
         if not isinstance(model, NotPooled):
             return model
         reason = model.reason
@@ -89,3 +88,18 @@ def default_model(device: Device, precision: str, time_model: str | None = None)
             f"the calibrated model needs a calibration of {device.id} in {precision} ({reason}): --calibration"
         )
     return RooflineModel(notes=(f"a bound, not a forecast: {reason}",))
+
+
+def used_calibration(prediction: Prediction, name: str | Calibration | None) -> Calibration | None:
+    """The calibration of a prediction; None where its model is another, a PPP's, or pooled from other devices."""
+    if not prediction.model.label:
+        return None
+    from .store import Calibration, find_calibration
+
+    if name is not None and not isinstance(name, str):
+        return name
+    try:
+        found = find_calibration(name or f"{prediction.device.id}-{prediction.precision}")
+    except UnknownName:  # of none, it was pooled
+        return None
+    return found if isinstance(found, Calibration) else None

@@ -10,11 +10,12 @@ from pathlib import Path
 import msgspec
 
 from ..counting import PHASES
+from ..counting.fusion import EXECUTIONS
 from ..errors import BadFile
 from ..units import PRECISION_BYTES
 
 COLUMNS = ("gpu", "network", "batch_size", "phase", "precision", "time_s")
-OPTIONAL = ("image_size", "framework", "source")
+OPTIONAL = ("image_size", "framework", "source", "execution")
 
 TEMPLATE = (
     ",".join((*COLUMNS, *OPTIONAL))
@@ -43,7 +44,9 @@ class Measurement(msgspec.Struct, frozen=True, order=True):
     image_size : int
         0 for the network's own.
     framework, source : str
-        The software, and who measured.
+        The software, its first word without a version, and who measured.
+    execution : str
+        What the software fused: one of `EXECUTIONS`.
     """
 
     gpu: str
@@ -55,6 +58,7 @@ class Measurement(msgspec.Struct, frozen=True, order=True):
     image_size: int = 0
     framework: str = ""
     source: str = ""
+    execution: str = "eager"
 
 
 def is_measurements(path: Path) -> bool:
@@ -129,9 +133,13 @@ def _measurement(row: dict[str, str | None], place: str) -> Measurement:
     size = (row.get("image_size") or "0").strip()
     if not size.isdecimal():
         raise BadFile(f"{place}: image_size is {size!r}: expected a whole number")
+    execution = (row.get("execution") or "eager").strip()
+    if execution not in EXECUTIONS:
+        raise BadFile(f"{place}: execution is {execution!r}: expected one of {', '.join(EXECUTIONS)}")
     return Measurement(
         text("gpu"), text("network"), int(text("batch_size")), phase, precision, time_s, int(size),
         (row.get("framework") or "").strip(), (row.get("source") or "").strip(),
+        execution,
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
-"""Where fits of other devices come from: the shipped pool, or measurements at hand. `prior.narrow_by_others` uses them.
+"""Where what is known of devices comes from: the shipped pool, or measurements at hand; `population` puts it together.
 
-``calibrations/pooled.json`` holds a fit of each calibrated device, from its own measurements alone, so that nothing
+``calibrations/pooled.json`` holds what every source's measurements of a device say by themselves, so that nothing
 counts twice and a prediction reads one small file. ``make calibrations`` writes it.
 """
 
@@ -9,42 +9,54 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from ..errors import BadFile
+from ..errors import BadFile, CalibrationFailed
 from ..files import read_typed, shipped, write_aside
-from ..hardware import Device, Machine, find_device
+from ..hardware import Device, find_device
 from ..timing.calibrated import NAMES
-from ..timing.fitted import CalibratedModel, rates_of
+from ..timing.fitted import CalibratedModel
 from .calibrate import order, runs_of
-from .fit import SCATTER, Fit, Prior, fit
+from .fit import Prior
 from .measurements import Measurement
 from .poolable import why_not_pooled
-from .prior import DeviceFit, device_prior, narrow_by_others, on_tensor_cores
-
-if TYPE_CHECKING:
-    from .store import Calibration
+from .population import KERNELS, SOFTWARE, Evidence, Measured, Traits, evidence_of, expect, learn, prior_of, traits_of
+from .prior import device_prior
 
 POOL_FILE = "pooled.json"
-FORMAT = 1
+FORMAT = 2
 _BYTES_AT_MOST = 2**22
 
-SAME_UNITS = {"bf16": "fp16"}
-"""Precisions that tensor cores multiply with the same kernels and at the same rate as the one that was measured."""
-
-OTHER_RATE = 4.0
-"""Devices whose rate in a precision, relative to fp32, differs by more than this factor are told apart in a note."""
+SCATTER = 0.07
+"""Relative scatter of single measurements around what is expected of a device."""
 
 
 class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file; `parameters` are the names that its numbers belong to."""
+    """The whole file.
+
+    Attributes
+    ----------
+    format : int
+    parameters : list of str
+        The names that its numbers belong to.
+    fits : list of Evidence
+    order : dict of str to dict of str to float
+        What is added to the logarithms of some devices' parameters (`order_key`), so that a device that is better in
+        every figure is not expected to be slower: see `ordering`.
+    """
 
     format: int
     parameters: list[str]
-    fits: list[DeviceFit]
+    fits: list[Evidence]
+    order: dict[str, dict[str, float]] = {}
+
+
+def order_key(device: Device, precision: str) -> str:
+    """Under what name `Pool.order` has a device in a precision."""
+    return f"{device.id} {precision}"
 
 
 class NotPooled(msgspec.Struct, frozen=True):
@@ -53,16 +65,22 @@ class NotPooled(msgspec.Struct, frozen=True):
     reason: str
 
 
-# What a device without measurements gets, and what its own measurements start from ------------------------------------
+# What is known of a device, and what its own measurements start from --------------------------------------------------
 
 
-def pooled_model(device: Device, precision: str, pool: Pool | None = None) -> CalibratedModel | NotPooled:
-    """The model of a device from fits of all others in its precision: those of the device itself are not looked at.
+def pooled_model(
+    device: Device, precision: str, execution: str = "eager", software: str = SOFTWARE, pool: Pool | None = None
+) -> CalibratedModel | NotPooled:
+    """What all measurements say together of a device in a precision under some software, on nobody's computer.
 
     Parameters
     ----------
     device : Device
     precision : str
+    execution : str
+        One of `paleo_lite.counting.fusion.EXECUTIONS`.
+    software : str
+        The first word of a framework.
     pool : Pool, optional
         Without it the shipped one.
 
@@ -78,24 +96,22 @@ def pooled_model(device: Device, precision: str, pool: Pool | None = None) -> Ca
     BadFile
         If the pool cannot be read.
     """
-    others = _others(device, precision, pool)
-    if isinstance(others, NotPooled):
-        return others
-    prior = narrow_by_others(device_prior(device, precision), device, "", others)
-    names = {other.id for other in others}
-    number = f"{len(names)} device{'s' if len(names) > 1 else ''} in {others[0].precision}"
-    return CalibratedModel(
-        f"pooled from {number}, not including this one",
-        prior.mean,
-        np.diag(prior.deviation**2),
-        2 * SCATTER,  # what a fit of no measurement says
-        notes=(_note(device, precision, others),),
-        moved=np.zeros(len(NAMES)),
-    )
+    pool = pool or read_pool()
+    known = _known(device, precision, pool)
+    if isinstance(known, NotPooled):
+        return known
+    traits = traits_of(device, precision, software, execution)
+    prior = expect(traits, device_prior(device, precision), known)
+    for name, shift in pool.order.get(order_key(device, precision), {}).items():
+        prior.mean[NAMES.index(name)] += shift
+    label, notes = _told(device, precision, traits, known)
+    return CalibratedModel(label, prior.mean, np.diag(prior.deviation**2), SCATTER, notes, np.zeros(len(NAMES)))
 
 
-def pool_prior(device: Device, precision: str, pool: Pool | None = None) -> Prior:
-    """The prior that a device's own measurements start from: narrowed by the pool where it covers the device.
+def pool_prior(
+    device: Device, precision: str, execution: str = "eager", software: str = SOFTWARE, pool: Pool | None = None
+) -> Prior:
+    """The prior that a device's own measurements start from: the best that is known of it.
 
     Raises
     ------
@@ -104,39 +120,55 @@ def pool_prior(device: Device, precision: str, pool: Pool | None = None) -> Prio
     BadFile
         If the pool cannot be read.
     """
-    others, base = _others(device, precision, pool), device_prior(device, precision)
-    return base if isinstance(others, NotPooled) else narrow_by_others(base, device, "", others)
+    known, base = _known(device, precision, pool), device_prior(device, precision)
+    if isinstance(known, NotPooled):
+        return base
+    return expect(traits_of(device, precision, software, execution), base, known)
 
 
-def _others(device: Device, precision: str, pool: Pool | None) -> list[DeviceFit] | NotPooled:
-    """What the pool holds of other devices in this precision on such units."""
-    unit = device.find_peak(precision).peak.unit
+def _known(device: Device, precision: str, pool: Pool | None) -> list[Evidence] | NotPooled:
+    """What the pool holds, where any of it is of this precision on such units."""
+    traits = traits_of(device, precision)
     if reason := why_not_pooled(device):
         return NotPooled(reason)
-    measured = SAME_UNITS.get(precision, precision) if unit == "tensor" else precision
     fits = (pool or read_pool()).fits
-    others = [other for other in fits if (other.precision, other.unit) == (measured, unit) and other.id != device.id]
-    return others or NotPooled(f"no other device was measured in {precision} on {unit} units")
+    if not any(_alike(one, traits) for one in fits):
+        return NotPooled(f"no device was measured in {precision} on {traits.unit.split()[-1]} units")
+    return fits
 
 
-def _note(device: Device, precision: str, others: list[DeviceFit]) -> str:
-    share = _share_of_fp32(device, precision)
-    note = (
-        f"no measurements of {device.name} in {precision}: the interval is as wide as the spread between other devices"
-    )
-    alike = any(1 / OTHER_RATE <= other.share_of_fp32 / share <= OTHER_RATE for other in others)
-    if not alike and others[0].unit == "vector":
-        rates = " or ".join(sorted({_ratio(other.share_of_fp32) for other in others}))
-        note += f"; all of them compute {precision} at {rates} of their fp32 rate, this one at {_ratio(share)}"
-    return note
+def _alike(one: Traits, traits: Traits) -> bool:
+    return (one.unit, one.precision) == (traits.unit, traits.precision)
 
 
-def _ratio(share: float) -> str:
-    return f"1/{1 / share:.0f}" if share < 1 else f"{share:.0f}"
-
-
-def _share_of_fp32(device: Device, precision: str) -> float:
-    return rates_of(Machine(device), precision).matrix_per_s / device.find_peak("fp32", "vector").per_s
+def _told(device: Device, precision: str, traits: Traits, known: Sequence[Evidence]) -> tuple[str, tuple[str, ...]]:
+    """What a prediction says of where its parameters come from: a label, and notes."""
+    alike = [one for one in known if _alike(one, traits)]
+    steps = [one for one in alike if one.software != KERNELS]
+    own = [one for one in steps if one.id == device.id]
+    in_it = [one for one in own if one.measured_in == precision]
+    if not own:
+        single = "" if steps else "single operations on "
+        number = len({one.id for one in steps or alike})
+        label = f"pooled from {single}{number} device{'s' if number != 1 else ''} in {traits.precision}"
+        spread = "the interval is as wide as the spread between " + ("devices" if single else "other devices")
+        mine = bool(single) and any(one.id == device.id for one in alike)
+        missing = "no network was measured on" if single else "no measurements of"
+        return label + ("" if mine else ", not including this one"), (
+            f"{missing} {device.name} in {traits.precision}: {spread}",
+        )
+    own = in_it or own
+    same = [one for one in own if (one.software, one.execution) == (traits.software, traits.execution)]
+    measured_in = own[0].measured_in
+    label = f"{device.id} {measured_in}, {sum(one.points for one in same or own)} measurements"
+    notes = [] if in_it else [f"measured in {measured_in}: {precision} takes its kernels, at its own peak"]
+    if not same:
+        under = " and ".join(sorted({f"{one.software} {one.execution}" for one in own}))
+        notes.append(
+            f"{device.name} was measured under {under}, not under {traits.software} {traits.execution}: "
+            "the interval is wider for it"
+        )
+    return label, tuple(notes)
 
 
 # The file -------------------------------------------------------------------------------------------------------------
@@ -155,125 +187,169 @@ def read_pool(path: Path | None = None) -> Pool:
     if pool.format != FORMAT or pool.parameters != list(NAMES):
         raise BadFile(f"{path}: written by another version: 'make calibrations' renews it")
     for other in pool.fits:
-        if not len(other.theta) == len(other.variance) == len(other.moved) == len(NAMES):
+        if not len(other.theta) == len(other.deviation) == len(NAMES):
             raise BadFile(
                 f"{path}: {other.id} in {other.precision} must have {len(NAMES)} numbers in each of its lists"
             )
     return pool
 
 
-def make_pool(calibrations: Iterable[Calibration]) -> Pool:
-    """The pool of some calibrations, in the order of device and precision."""
-    ordered = sorted(calibrations, key=lambda calibration: (calibration.device, calibration.precision))
-    return Pool(FORMAT, list(NAMES), [_rounded(_fit_of(calibration)) for calibration in ordered])
+def make_pool(evidence: Iterable[Evidence]) -> Pool:
+    """A pool, in the order of device, precision and source; of no device's order."""
+    ordered = sorted(evidence, key=lambda one: (one.id, one.measured_in, one.source, one.execution))
+    return Pool(FORMAT, list(NAMES), [_rounded(one) for one in ordered])
 
 
 def write_pool(pool: Pool, path: Path) -> None:
     """Write the pool; the file appears whole or not at all."""
     head = msgspec.json.encode(pool.parameters).decode()
     lines = ",\n".join(msgspec.json.encode(other).decode() for other in pool.fits)  # a line per fit, for people's diffs
-    write_aside(path, f'{{"format":{pool.format},"parameters":{head},"fits":[\n{lines}\n]}}\n'.encode())
+    order = ",\n".join(f'"{name}":{msgspec.json.encode(shifts).decode()}' for name, shifts in pool.order.items())
+    text = f'{{"format":{pool.format},"parameters":{head},"fits":[\n{lines}\n],"order":{{\n{order}\n}}}}\n'
+    write_aside(path, text.encode())
 
 
-def device_fit(device: Device, precision: str, source: str, fit: Fit) -> DeviceFit:
-    """What a fit of a device says to others."""
-    return DeviceFit(
-        device.id, device.architecture, device.year, precision, device.find_peak(precision).peak.unit,
-        _share_of_fp32(device, precision), source,
-        fit.theta.tolist(), np.diag(fit.covariance).tolist(), fit.moved.tolist(),
-    )  # fmt: skip
-
-
-def _fit_of(calibration: Calibration) -> DeviceFit:
-    model = calibration.model()
-    moved = np.array([calibration.parameters[name].moved for name in NAMES])
-    fitted = Fit(model.theta, model.covariance, model.scatter, np.zeros(0), moved)
-    source = next(iter(calibration.provenance.sources), "")
-    return device_fit(find_device(calibration.device), calibration.precision, source, fitted)
-
-
-def _rounded(other: DeviceFit) -> DeviceFit:
+def _rounded(one: Evidence) -> Evidence:
     """With as many digits as a file needs."""
     return msgspec.structs.replace(
-        other,
-        share_of_fp32=float(f"{other.share_of_fp32:.4g}"),
-        theta=[float(f"{value:.6g}") for value in other.theta],
-        variance=[float(f"{value:.4g}") for value in other.variance],
+        one,
+        theta=[float(f"{value:.6g}") for value in one.theta],
+        deviation=[None if value is None else float(f"{value:.4g}") for value in one.deviation],
     )
 
 
 # Measurements at hand -------------------------------------------------------------------------------------------------
 
-Key = tuple[str, str, str]
-"""Device, precision, source."""
+
+class Key(NamedTuple):
+    """What is fitted together."""
+
+    gpu: str
+    precision: str
+    source: str
+    execution: str = "eager"
 
 
 def group_by_source(measurements: Sequence[Measurement]) -> dict[Key, list[Measurement]]:
-    """Measurements by device, precision and source, each in an order of its own."""
+    """Measurements by device, precision, source and execution, each in an order of its own."""
     groups: dict[Key, list[Measurement]] = defaultdict(list)
     for step in order(measurements):
-        groups[step.gpu, step.precision, step.source].append(step)
+        groups[Key(step.gpu, step.precision, step.source, step.execution)].append(step)
     return groups
 
 
-class MeasuredDevices:
-    """Measurements of several devices, each of which narrows the prior of the others.
+def software_of(group: Sequence[Measurement]) -> str:
+    """The first word of a group's framework; where that is not said, what devices are compared under."""
+    return (group[0].framework.split() or [SOFTWARE])[0].lower()
 
-    A device, precision and source are fitted from their own measurements alone, when they are first asked for.
+
+def execution_of(group: Sequence[Measurement]) -> str:
+    """How a group was executed.
+
+    Raises
+    ------
+    CalibrationFailed
+        If not all of it in one way: the host of one is not that of another.
+    """
+    found = sorted({step.execution for step in group})
+    if len(found) > 1:
+        raise CalibrationFailed(f"one calibration is of one way of execution, not of {' and '.join(found)} together")
+    return found[0]
+
+
+class MeasuredDevices:
+    """Measurements of several devices, and what they say of each other.
 
     Parameters
     ----------
     measurements : sequence of Measurement
     label_of : function of a Measurement, optional
         What may be held out: its network, or the family of that.
+    operations : sequence of Measured
+        Single operations, which are never held out by their label.
     """
 
     def __init__(
-        self, measurements: Sequence[Measurement], label_of: Callable[[Measurement], str] | None = None
+        self,
+        measurements: Sequence[Measurement],
+        label_of: Callable[[Measurement], str] | None = None,
+        operations: Sequence[Measured] = (),
     ) -> None:
-        self._groups = group_by_source(measurements)
+        self.groups = group_by_source(measurements)
         self._labels = {
-            key: np.array([label_of(step) if label_of else "" for step in group]) for key, group in self._groups.items()
+            key: np.array([label_of(step) if label_of else "" for step in group]) for key, group in self.groups.items()
         }
-        self._fits: dict[tuple[Key, str], Fit] = {}
+        self._measured = {key: self._measured_of(key, group) for key, group in self.groups.items()}
+        self._operations = list(operations)
+        self._found: dict[str, dict[Key, Evidence]] = {}
+        self.operations: list[Evidence] = []
 
-    def others(self, device: Device, precision: str) -> list[Key]:
-        """What was measured of other devices in the same precision on such units."""
-        unit = on_tensor_cores(device, precision)
-        return [
-            key
-            for key in self._groups
-            if key[0] != device.id and key[1] == precision and on_tensor_cores(find_device(key[0]), precision) == unit
-        ]
+    @staticmethod
+    def _measured_of(key: Key, group: Sequence[Measurement]) -> Measured:
+        device = find_device(key.gpu)
+        traits = traits_of(device, key.precision, software_of(group), key.execution, key.source)
+        return Measured(device, key.precision, traits, runs_of(group, device, key.precision))
 
-    def prior(self, device: Device, precision: str, source: str, held_out: str = "") -> Prior:
-        """The prior of a device under some software, from others that have not seen what is held out.
+    def traits(self, key: Key) -> Traits:
+        """Who measured what."""
+        return self._measured[key].traits
+
+    def evidence(self, held_out: str = "") -> dict[Key, Evidence]:
+        """What each source says of each device; of nothing that is held out.
+
+        What has not seen the label anyway stays as it is. The rest is fitted anew: from the prior of its kind, and
+        once more from what all others say then.
 
         Parameters
         ----------
-        device : Device
-        precision : str
-        source : str
-            Its first word names the software.
         held_out : str
             The label of what is held out; empty for nothing.
         """
-        others = [
-            device_fit(find_device(gpu), precision, other_source, self.fit((gpu, precision, other_source), held_out))
-            for gpu, _, other_source in self.others(device, precision)
-            if not held_out or (self._labels[gpu, precision, other_source] != held_out).any()
-        ]
-        return narrow_by_others(device_prior(device, precision), device, source, others)
+        if held_out not in self._found:
+            self._found[held_out] = self._without(held_out) if held_out else self._everything()
+        return self._found[held_out]
 
-    def fit(self, key: Key, held_out: str = "") -> Fit:
-        """The fit of a device under some software to its own measurements without those that are held out."""
-        gpu, precision, _ = key
-        seen = np.flatnonzero(self._labels[key] != held_out) if held_out else np.arange(len(self._groups[key]))
-        everything = len(seen) == len(self._groups[key])
-        name = (key, "" if everything else held_out)
-        if name not in self._fits:
-            device = find_device(gpu)
-            runs, prior = runs_of(self._groups[key], device, precision), device_prior(device, precision)
-            start = None if everything else self.fit(key).theta
-            self._fits[name] = fit(runs if everything else runs.choose(seen), prior, start=start)
-        return self._fits[name]
+    def _everything(self) -> dict[Key, Evidence]:
+        (*found,) = learn([*self._measured.values(), *self._operations])
+        self.operations = found[len(self._measured) :]
+        return dict(zip(self._measured, found))
+
+    def _without(self, held_out: str) -> dict[Key, Evidence]:
+        everything = self.evidence()
+        found, changed = dict(everything), {}
+        for key, measured in self._measured.items():
+            seen = np.flatnonzero(self._labels[key] != held_out)
+            if len(seen) < len(measured.runs):
+                del found[key]
+                if len(seen):
+                    changed[key] = measured._replace(runs=measured.runs.choose(seen))
+        for key, measured in changed.items():
+            start = np.array(everything[key].theta)
+            found[key] = evidence_of(measured, device_prior(measured.device, measured.precision), start)
+        for key, measured in changed.items():
+            others = [*(one for other, one in found.items() if other != key), *self.operations]
+            found[key] = evidence_of(measured, prior_of(measured, others), np.array(found[key].theta))
+        return found
+
+    def prior(
+        self, key: Key, held_out: str = "", ignore: Callable[[Traits], bool] = lambda other: False, known: bool = True
+    ) -> Prior:
+        """What is expected of a device under some software, from others that have not seen what is held out.
+
+        Parameters
+        ----------
+        key : Key
+            Whose: its own measurements are left out.
+        held_out : str
+            The label of what is held out; empty for nothing.
+        ignore : function of Traits
+            What else is left out.
+        known : bool
+            Whether the computer of the source counts as known from its other devices.
+        """
+        measured = self._measured[key]
+        traits = measured.traits if known else msgspec.structs.replace(measured.traits, source="")
+        everything = {**self.evidence(held_out)}
+        everything.pop(key, None)
+        others = [one for one in (*everything.values(), *self.operations) if not ignore(one)]
+        return expect(traits, device_prior(measured.device, measured.precision), others)

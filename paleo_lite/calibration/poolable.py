@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ..hardware import Device
 
-VENDOR = "NVIDIA"
-"""All fits are of its GPUs; they do not cover another's libraries."""
+VENDORS = ("NVIDIA", "AMD")
+"""All fits are of their GPUs, each with its own libraries."""
 
 
 def why_not_pooled(device: Device) -> str:
     """Why no fit of another device covers this one; empty where some may."""
     if device.parts is not None:
         return f"only single devices were measured, {device.id} is a {device.scope} of {device.parts.count}"
-    if device.vendor != VENDOR:
-        return f"only GPUs of {VENDOR} were measured"
+    if device.vendor not in VENDORS:
+        return f"only GPUs of {' and '.join(VENDORS)} were measured"
     return ""

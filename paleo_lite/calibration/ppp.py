@@ -22,6 +22,7 @@ from ..errors import BadFile, BadProfile, CalibrationFailed
 from ..hardware import Machine
 from ..networks import find_network
 from ..profiles.detect import open_profile
+from ..result import Result
 from ..timing import Workload, predict
 from ..timing.models import PppModel
 from ..timing.terms import LEVEL, QUANTILES
@@ -81,7 +82,7 @@ class PppShare(msgspec.Struct, frozen=True):
     by_algorithm: dict[str, float] = {}
 
 
-class PppCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class PppCalibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A fitted PPP, as it is kept in a file.
 
     Attributes
@@ -103,6 +104,8 @@ class PppCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
         By pass and kind, from profiles.
     provenance : Provenance
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.ppp:ppp_page"
 
     MODEL: ClassVar[str] = PppModel.name
 

@@ -4,7 +4,7 @@ Every fit starts from one, and a device without measurements keeps it. One way l
 narrows the one before:
 
 1. `device_prior`: the medians of `BASE` for the units that multiply, shifted on Kepler;
-2. `narrow_by_others`: fits of other devices, wherever they come from (`pool` has them);
+2. `population.expect`: what all measured devices say together (`pool` has them);
 3. `narrow_by_probes`: single operations timed on the device itself.
 
 A prior holds the logarithms of the parameters, in the order of `NAMES`: each normal, with a mean and a deviation.
@@ -13,19 +13,20 @@ A prior holds the logarithms of the parameters, in the order of `NAMES`: each no
 from __future__ import annotations
 
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from ..counting import Layer
-from ..hardware import Device
+from ..hardware import Device, Machine
 from ..networks import Network
 from ..timing.calibrated import NAMES, POWER, Rates, evaluate
 from ..timing.classes import CLASSES, MATRIX_CLASSES
 from ..timing.features import features_of
+from ..timing.fitted import works_in
 from ..timing.workload import Workload
 from .fit import Prior
 
@@ -37,31 +38,31 @@ if TYPE_CHECKING:
 # 1. What kind of device it is -----------------------------------------------------------------------------------------
 
 BASE: dict[str, tuple[float, float, float]] = {
-    "efficiency_conv_3x3": (1.3, 0.6, 0.3),
-    "efficiency_conv_direct": (0.7, 0.5, 0.3),
-    "efficiency_conv_1x1": (0.7, 0.6, 0.3),
-    "efficiency_conv_grouped": (0.45, 0.1, 0.4),
-    "efficiency_conv_depthwise": (0.17, 0.05, 0.4),
-    "efficiency_gemm": (0.6, 0.4, 0.5),
-    "efficiency_attention": (0.5, 0.4, 0.5),
-    "factor_data_gradient": (0.9, 0.9, 0.3),
-    "factor_weight_gradient": (0.8, 0.8, 0.3),
-    "share_matrix": (0.65, 0.65, 0.3),
-    "share_other": (0.75, 0.75, 0.3),
-    "half": (0.2, 0.2, 0.7),
-    "half_3x3": (0.3, 0.3, 1.2),
-    "floor_s": (5e-6, 5e-6, 0.5),
-    "overhead_s": (20e-6, 20e-6, 0.5),
-    "overhead_backward_s": (8e-6, 8e-6, 0.5),
-    "overhead_gradient_s": (30e-6, 30e-6, 1.0),
-    "step_s": (1e-3, 1e-3, 1.0),
+    "efficiency_conv_3x3": (1.45, 0.62, 0.25),
+    "efficiency_conv_direct": (0.55, 0.45, 0.3),
+    "efficiency_conv_1x1": (0.8, 0.65, 0.3),
+    "efficiency_conv_grouped": (0.42, 0.15, 0.45),
+    "efficiency_conv_depthwise": (0.17, 0.06, 0.4),
+    "efficiency_gemm": (0.72, 0.7, 0.3),
+    "efficiency_attention": (0.5, 0.45, 0.4),
+    "factor_data_gradient": (1.05, 1.0, 0.25),
+    "factor_weight_gradient": (0.66, 0.6, 0.2),
+    "share_matrix": (0.55, 0.65, 0.25),
+    "share_other": (0.7, 0.6, 0.2),
+    "half": (0.5, 0.5, 0.5),
+    "half_3x3": (0.7, 0.7, 0.6),
+    "floor_s": (5e-6, 5e-6, 0.4),
+    "overhead_s": (28e-6, 28e-6, 0.4),
+    "overhead_backward_s": (8e-6, 8e-6, 0.4),
+    "overhead_gradient_s": (120e-6, 120e-6, 0.5),
+    "step_s": (1.5e-3, 1.5e-3, 0.8),
 }
 """Median on vector units, median on tensor cores, and deviation of the logarithm, of every parameter.
 
-Weak on purpose: they keep a parameter that no measurement moves where it makes sense. 3x3 convolution on vector units
-is above 1 because of Winograd's algorithm (2.25 times fewer multiplications at about 0.6 of peak); grouped and
-depthwise convolution reach a few to some tens of percent; launching from Python takes 10 to 35 us per operation, from
-the autograd engine, which is C++, less than half of that; a kernel takes a few microseconds at least.
+About what devices have in common, and by what they differ. 3x3 convolution on vector units is above 1 because of
+Winograd's algorithm (2.25 times fewer multiplications at about 0.6 of peak); grouped and depthwise convolution reach a
+few to some tens of percent; launching from Python takes 10 to 60 us per operation, from the autograd engine, which is
+C++, less than half of that; a kernel takes a few microseconds at least.
 """
 
 KEPLER = "Kepler"
@@ -87,122 +88,27 @@ def device_prior(device: Device, precision: str) -> Prior:
 
 def on_tensor_cores(device: Device, precision: str) -> bool:
     """Whether multiply-accumulates in this precision run on tensor cores."""
-    return device.find_peak(precision).peak.unit == "tensor"
+    return works_in(Machine(device), precision).peak.unit == "tensor"
 
 
 def base_prior(tensor_cores: bool, kepler: bool = False) -> Prior:
     """The prior of `BASE` for multiply-accumulates on tensor cores or on vector units, on Kepler's where said.
 
-    fp64 takes that of fp32, although libraries have no Winograd's algorithm there: with direct convolution's 0.7 for
-    3x3, devices held out were 20 % off in fp64 instead of 18 %.
+    fp64 takes that of fp32, although libraries have no Winograd's algorithm there: what is measured in fp64 tells it.
     """
     rows = [BASE[name] for name in NAMES]
     median = [row[1 if tensor_cores else 0] for row in rows]
-    return Prior(np.log(median) + _kepler_shift(kepler), np.array([row[2] for row in rows]))
+    return Prior(np.log(median) + kepler_shift(kepler), np.array([row[2] for row in rows]))
 
 
-def _kepler_shift(kepler: bool) -> Floats:
+def kepler_shift(kepler: bool) -> Floats:
     """What is different on Kepler, in logarithms of the parameters."""
     shift = np.log([KEPLER_SHARE if name.startswith("efficiency") else 1.0 for name in NAMES])
     shift[NAMES.index("half_3x3")] = np.log(KEPLER_HALF)
     return shift if kepler else np.zeros(len(NAMES))
 
 
-# 2. What fits of other devices say ------------------------------------------------------------------------------------
-
-OTHER_SOFTWARE = 0.1
-"""How much a fit under other software counts beside one under the same."""
-
-YEARS_TO_HALF = 2.0
-"""Devices this many years apart count half for each other: kernels are written for a generation."""
-
-
-class DeviceFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the fit of a device says to others.
-
-    Attributes
-    ----------
-    id, architecture : str
-        Of the device.
-    year : int
-    precision, unit : str
-        ``vector`` or ``tensor``: which units multiplied.
-    share_of_fp32 : float
-        The device's peak in this precision over its fp32 vector peak.
-    source : str
-        Its first word names the software.
-    theta, variance, moved : list of float
-        Logarithm of each parameter, the variance of that, and how far measurements moved it; in the order of `NAMES`.
-    """
-
-    id: str
-    architecture: str
-    year: int
-    precision: str
-    unit: str
-    share_of_fp32: float
-    source: str
-    theta: list[float]
-    variance: list[float]
-    moved: list[float]
-
-
-def narrow_by_others(base: Prior, device: Device, source: str, others: Sequence[DeviceFit]) -> Prior:
-    """The prior of a device under some software, from fits of other devices in the same precision on such units.
-
-    The others are a mixture, with `base` as one more of them. The weight of a fit j in parameter i is how far its
-    measurements moved that parameter, m_ij, times w_j: launching, copies and the choice of algorithms are the
-    software's, so that other software counts `OTHER_SOFTWARE`; a generation apart counts half; several fits of one
-    device share its weight. Mean and variance are the mixture's (law of total variance)::
-
-        mean_i     = sum_j w_j m_ij theta_ij / sum_j w_j m_ij
-        variance_i = sum_j w_j m_ij ((theta_ij - mean_i)^2 + variance_ij) / sum_j w_j m_ij
-
-    No parameter becomes wider than in `base`. The weights were chosen by what leaving a device out costs
-    (docs/accuracy.md, ``gpu``).
-
-    Parameters
-    ----------
-    base : Prior
-        Of the device.
-    device : Device
-    source : str
-        Its first word names the software; empty where that is not known: then all fits count alike.
-    others : sequence of DeviceFit
-        Those of the device itself are left out.
-    """
-    others = [other for other in others if other.id != device.id]
-    if not others:
-        return base
-    shift = _kepler_shift(device.architecture == KEPLER)
-    fitted = (np.array(other.theta) - _kepler_shift(other.architecture == KEPLER) + shift for other in others)
-    thetas = np.array([base.mean, *fitted])
-    moved = np.array([np.full(len(NAMES), 0.5), *(np.clip(other.moved, 0.02, 1) for other in others)])
-    variances = np.array([base.deviation**2, *(other.variance for other in others)])
-    shares = moved * np.array([1.0, *_weights(device, source, others)])[:, None]
-    total = shares.sum(axis=0)
-    mean = (shares * thetas).sum(axis=0) / total
-    between = (shares * (thetas - mean) ** 2).sum(axis=0) / total
-    within = (shares * variances).sum(axis=0) / total
-    return Prior(mean, np.minimum(np.sqrt(between + within), base.deviation))
-
-
-def _weights(device: Device, source: str, others: Sequence[DeviceFit]) -> list[float]:
-    """How much each fit counts, of a device of the same software and year."""
-    same = [_software(other.source) == _software(source) for other in others]
-    rest = OTHER_SOFTWARE if any(same) else 1.0
-    alike = Counter((other.id, equal) for other, equal in zip(others, same))
-    return [
-        (1.0 if equal else rest) / alike[other.id, equal] * 0.5 ** (abs(other.year - device.year) / YEARS_TO_HALF)
-        for other, equal in zip(others, same)
-    ]
-
-
-def _software(source: str) -> str:
-    return source.split(" ", maxsplit=1)[0]
-
-
-# 3. What single operations on the device itself say -------------------------------------------------------------------
+# 2. What single operations on the device itself say -------------------------------------------------------------------
 
 PROBE_DEVIATION = 0.3
 """Deviation of a parameter's logarithm that a probe leaves at least: networks hold other shapes, and cold caches."""

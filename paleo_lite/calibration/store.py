@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import msgspec
 import numpy as np
 
 from ..errors import BadFile, CalibrationFailed, MissingExtra, UnknownName
 from ..files import read_typed, shipped, write_aside
+from ..result import Result
 from ..timing.calibrated import NAMES, PARAMETERS
 from ..timing.fitted import CalibratedModel
 from ..timing.models import PppModel
@@ -51,7 +52,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     moved: float
 
 
-class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Calibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The whole file.
 
     Attributes
@@ -68,6 +69,8 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     covariance : list of str
         Of the logarithms of the parameters, a row of numbers per parameter, in the order of `PARAMETERS`.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.calibrations:calibration_page"
 
     format: int
     device: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +12,18 @@ from ..errors import BadValue
 from ..hardware import Device, find_device
 from ..timing.terms import QUANTILES
 from ..units import format_si
-from .calibrate import folds_of, held_out, order, runs_of
-from .fit import Fit, Runs
+from .calibrate import folds_of, held_out, runs_of
+from .fit import Fit, Runs, fit
 from .measurements import Measurement
-from .pool import Key, MeasuredDevices, group_by_source
+from .pool import SCATTER as POOL_SCATTER
+from .pool import Key, MeasuredDevices
+from .population import Measured, Traits
 from .prior import on_tensor_cores
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
-
-SPLITS = ("network", "family", "gpu", "source")
 
 FAMILIES = (
     "wide_resnet", "resnext", "resnet", "densenet", "vgg", "mnasnet", "mobilenet", "shufflenet", "squeezenet",
@@ -71,21 +70,28 @@ def family_of(network: str) -> str:
 
 
 def validate(
-    measurements: Sequence[Measurement], split: str, gpus: Sequence[str] = (), precisions: Sequence[str] = ()
+    measurements: Sequence[Measurement],
+    split: str,
+    gpus: Sequence[str] = (),
+    precisions: Sequence[str] = (),
+    operations: Sequence[Measured] = (),
 ) -> tuple[list[Row], list[Point]]:
     """Hold out, predict, compare.
 
-    Other devices narrow the prior of each, see `pool.MeasuredDevices`; they have not seen what is held out either.
+    Other devices say what is expected of each, see `pool.MeasuredDevices`; they have not seen what is held out either.
 
     Parameters
     ----------
     measurements : sequence of Measurement
-    split : {"network", "family", "gpu", "source"}
-        What is held out at a time: a network or a family of what one source measured of a device in a precision; all
-        measurements of a device, which is then predicted from its data sheet and from other devices; or a source,
-        predicted from the other sources of the device. All phases are fitted together, as calibrations are.
+    split : str
+        What is held out at a time, one of `SPLITS`. A network, a family or a range of batch sizes (`_LABELS`) is
+        predicted by a fit to the rest of what the source measured of the device in the precision, all phases together,
+        as calibrations are. Of the others (`_IGNORED`) everything is held out: what is expected of the device, on a
+        computer that nobody knows, is what predicts.
     gpus, precisions : sequence of str
         Only these devices and precisions; all where empty. The others are learnt from all the same.
+    operations : sequence of Measured
+        Single operations to learn from, too.
 
     Raises
     ------
@@ -94,54 +100,90 @@ def validate(
     """
     if split not in SPLITS:
         raise BadValue(f"the split is {', '.join(SPLITS)}, not {split!r}")
-    devices = MeasuredDevices(measurements, _LABELS.get(split))
-    groups = group_by_source(measurements) if split != "source" else _group_by_device(measurements)
+    devices = MeasuredDevices(measurements, _LABELS.get(split), operations)
     rows, points = [], []
-    for (gpu, precision, source), group in groups.items():
-        wanted = (not gpus or gpu in gpus) and (not precisions or precision in precisions)
-        if not wanted or len({step.network for step in group}) < 3:
+    for key, group in devices.groups.items():
+        if (gpus and key.gpu not in gpus) or (precisions and key.precision not in precisions):
             continue
-        device = find_device(gpu)
-        if split == "gpu":
-            labels = [source] * len(group)
-            others = bool(devices.others(device, precision))
-        else:
-            labels = [_LABELS[split](step) for step in group]
-            others = len(set(labels)) > 1
-        if not others:
+        found = _by_fold(split, devices, key) if split in _LABELS else _by_expectation(split, devices, key)
+        if found is None:
             continue
-        runs, folds = runs_of(group, device, precision), folds_of(labels)
-        priors = [
-            devices.prior(device, precision, label if split == "source" else source, label)
-            for label in sorted(set(labels))
-        ]
-        predicted, deviation = held_out(runs, priors, folds)
+        runs, predicted, deviation, simple = found
         group_points = [Point(step, float(p), float(d)) for step, p, d in zip(group, predicted, deviation)]
-        rows += _rows(split, runs, group_points, {} if split == "gpu" else simple_times(runs, folds))
+        rows += _rows(split, runs, group_points, simple)
         points += group_points
     if not rows:
         raise BadValue(f"nothing to hold out: a {split} is predicted from measurements of three or more other networks")
     return rows, points
 
 
-def predict_measured(fit: Fit, measurements: Sequence[Measurement], device: Device, precision: str) -> list[Point]:
+Found = tuple[Runs, "Floats", "Floats", "dict[str, Floats]"]
+"""Steps, what was predicted of them, its deviation, and what simpler models say."""
+
+
+def _by_fold(split: str, devices: MeasuredDevices, key: Key) -> Found | None:
+    """Parts of a group, each predicted by a fit to the rest of it."""
+    group = devices.groups[key]
+    labels = [_LABELS[split](step) for step in group]
+    if len(set(labels)) < 2 or len({step.network for step in group}) < 3:
+        return None
+    runs, folds = runs_of(group, find_device(key.gpu), key.precision), folds_of(labels)
+    priors = [devices.prior(key, label) for label in sorted(set(labels))]
+    return runs, *held_out(runs, priors, folds), simple_times(runs, folds)
+
+
+def _by_expectation(split: str, devices: MeasuredDevices, key: Key) -> Found | None:
+    """A group as if nobody had measured it, nor what is held out with it."""
+    own, ignored = devices.traits(key), _IGNORED[split]
+    others = [one for one in devices.evidence().values() if not ignored(own, one)]
+    # Of a device that others measured, those have to be left; of any, a device on such units.
+    left = [one for one in others if (one.unit, one.precision) == (own.unit, own.precision)]
+    if split in _KNOWN_DEVICE:
+        left = [one for one in left if one.id == own.id and one.source != own.source]
+    if not left:
+        return None
+    runs = runs_of(devices.groups[key], find_device(key.gpu), key.precision)
+    prior = devices.prior(key, ignore=lambda other: ignored(own, other), known=False)
+    expected = fit(runs.choose(np.array([], dtype=np.int64)), prior)
+    expected = msgspec.structs.replace(expected, scatter=POOL_SCATTER)
+    predicted, deviation = expected.predict(runs)
+    return runs, predicted, deviation, {"roofline": _simple_terms(runs)[1]}
+
+
+def predict_measured(found: Fit, measurements: Sequence[Measurement], device: Device, precision: str) -> list[Point]:
     """Measurements that a fit has not seen beside its predictions of them."""
-    predicted, deviation = fit.predict(runs_of(measurements, device, precision))
+    predicted, deviation = found.predict(runs_of(measurements, device, precision))
     return [Point(step, float(p), float(d)) for step, p, d in zip(measurements, predicted, deviation)]
 
+
+SMALL_BATCH = 8
 
 _LABELS: dict[str, Callable[[Measurement], str]] = {
     "network": lambda measurement: measurement.network,
     "family": lambda measurement: family_of(measurement.network),
-    "source": lambda measurement: measurement.source,
+    "batch": lambda measurement: f"batch {'up to' if measurement.batch_size <= SMALL_BATCH else 'above'} {SMALL_BATCH}",
 }
+"""What steps of a source are told apart by, for each split that fits the rest of the source."""
 
 
-def _group_by_device(measurements: Sequence[Measurement]) -> dict[Key, list[Measurement]]:
-    groups: dict[Key, list[Measurement]] = defaultdict(list)
-    for step in order(measurements):
-        groups[step.gpu, step.precision, ""].append(step)
-    return groups
+def _author(one: Traits) -> str:
+    """Who measured, whatever the version of the software."""
+    return one.source.split(" ", maxsplit=1)[0]
+
+
+_IGNORED: dict[str, Callable[[Traits, Traits], bool]] = {
+    "gpu": lambda own, other: other.chip == own.chip,
+    "generation": lambda own, other: abs(other.year - own.year) <= 1 or other.chip == own.chip,
+    "source": lambda own, other: other.chip == own.chip and _author(other) == _author(own),
+    "software": lambda own, other: other.chip == own.chip and other.software == own.software,
+    "execution": lambda own, other: other.execution == own.execution and other.chip == own.chip,
+}
+"""What is held out with a group, for each split that holds out all of it."""
+
+_KNOWN_DEVICE = ("source", "software", "execution")
+"""Splits of devices that somebody else measured, too."""
+
+SPLITS = (*_LABELS, *_IGNORED)
 
 
 def _rows(split: str, runs: Runs, points: Sequence[Point], simple: dict[str, Floats]) -> list[Row]:

@@ -7,30 +7,47 @@ from typing import Any
 
 import click
 
-from ..errors import PaleoError, UsageProblem
+from ..errors import Interrupted, PaleoError, UsageProblem
 
-_COMMANDS = {
-    "predict": "Predict how long a network takes on a device.",
-    "gemm": "Time a matrix product, or several put into one.",
-    "pipeline": "Say whether storage, CPU and host link can feed a network, and what would help.",
-    "scale": "Predict how a network trains on many devices, or ask for advice.",
-    "sweep": "Predict every combination of networks, devices, batch sizes and workers into a file.",
-    "best": "Find the best rows of a sweep, or its Pareto front.",
-    "report": "Write a report to send: one HTML file of a prediction or a profile.",
-    "layers": "Count a network layer by layer.",
-    "networks": "List, show and export networks.",
-    "hardware": "List, show and audit devices and links.",
-    "calibrate": "Learn a device's parameters from measured steps.",
-    "calibrations": "List and show what was learnt.",
-    "validate": "Hold measurements out and say how far off predictions of them are.",
-    "measure": "Calibrate the machine this runs on, and check the predictions.",
-    "efficiency": "Say how well a device was used, from profiles.",
-    "kernels": "Say where a profile's time went, kernel by kernel.",
-    "compare": "Lay two profiles, or a prediction and a profile, side by side.",
-    "plot": "Draw a chart: roofline, layers, batch sizes, scaling, timeline, ...",
-    "ui": "Open a page to explore in a browser.",
-    "scaled": "Efficiencies over the time that batches really took.",
+GROUPS = {
+    "How long will it take": {
+        "predict": "Predict how long a network takes on a device.",
+        "scale": "Predict how a network trains on many devices, or ask for advice.",
+        "sweep": "Predict every combination of networks, devices, batch sizes and workers into a file.",
+        "best": "Find the best rows of a sweep, or its Pareto front.",
+        "gemm": "Time a matrix product, or several put into one.",
+        "pipeline": "Say whether storage, CPU and host link can feed a network, and what would help.",
+    },
+    "What is computed, and where": {
+        "layers": "Count a network layer by layer.",
+        "networks": "List, show and export networks.",
+        "hardware": "List, show and audit devices and links.",
+    },
+    "Where did the time go": {
+        "efficiency": "Say how well a device was used, from profiles.",
+        "kernels": "Say where a profile's time went, kernel by kernel.",
+        "compare": "Lay two profiles, or a prediction and a profile, side by side.",
+        "scaled": "Efficiencies over the time that batches really took.",
+    },
+    "How sure is it": {
+        "calibrate": "Learn a device's parameters, or its PPP, from measured steps and profiles.",
+        "calibrations": "List and show what was learnt.",
+        "measure": "Calibrate the machine this runs on, and check the predictions.",
+        "validate": "Hold measurements out and say how far off predictions of them are.",
+    },
+    "Show it": {
+        "plot": "Draw a chart: roofline, layers, batch sizes, scaling, timeline, ...",
+        "report": "Write a report to send: one HTML file of a prediction or a profile.",
+        "ui": "Open a page to explore in a browser.",
+    },
 }
+"""The commands, as help groups them, and what each does."""
+
+_COMMANDS = {name: text for commands in GROUPS.values() for name, text in commands.items()}
+
+
+INTERRUPTED = 130
+"""128 + SIGINT, as shells have it."""
 
 
 class OneSentence(click.Group):
@@ -47,7 +64,16 @@ class OneSentence(click.Group):
             if _debugging(ctx):
                 raise
             click.echo(f"paleo-lite: {error}", err=True)
-            ctx.exit(2 if isinstance(error, UsageProblem) else 1)
+            ctx.exit(INTERRUPTED if isinstance(error, Interrupted) else 2 if isinstance(error, UsageProblem) else 1)
+        except KeyboardInterrupt:
+            click.echo("paleo-lite: interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+        except OSError as error:
+            if _debugging(ctx):
+                raise
+            # Files of ours become errors of ours where they are opened: what is left is the output itself.
+            click.echo(f"paleo-lite: the output cannot be written ({error.strerror or error})", err=True)
+            ctx.exit(1)
         except Exception as error:
             if _debugging(ctx):
                 raise
@@ -70,8 +96,9 @@ class _Commands(OneSentence):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+        for question, commands in GROUPS.items():
+            with formatter.section(question):
+                formatter.write_dl(list(commands.items()))
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0] if args else ""

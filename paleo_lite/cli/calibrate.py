@@ -10,7 +10,7 @@ import msgspec
 from ..calibration.calibrate import calibrate as fit_device
 from ..calibration.calibrate import held_out_error, measurements_of
 from ..calibration.measurements import TEMPLATE, is_measurements, read_measurements
-from ..calibration.pool import pool_prior
+from ..calibration.pool import execution_of, pool_prior, software_of
 from ..calibration.ppp import calibrate_ppp
 from ..calibration.store import make_calibration, write_calibration
 from ..errors import BadValue
@@ -57,8 +57,8 @@ def calibrate(
 ) -> Answer | None:
     """Learn a device's parameters from measured steps in PATHS: measurements CSVs, profiles, folders of profiles.
 
-    Of a profile the forward and the backward pass of a steady iteration are taken. What these measurements leave
-    open follows the shipped fits of other devices.
+    Of a profile the forward and the backward pass of a steady iteration are taken. The fit starts from the best
+    that is known of the device: what was measured of it and of others, under the software that the CSV names.
 
     \b
       paleo-lite calibrate --template > measured.csv
@@ -104,7 +104,7 @@ def calibrate(
             profiles, device.id, network, precision, batch_size, name_pattern, hardware_files
         )
     chosen = measurements_of(everything, device, precision, hardware_files)
-    prior = pool_prior(device, precision)
+    prior = pool_prior(device, precision, execution_of(chosen), software_of(chosen))
     measurements, fit = fit_device(chosen, device, precision, prior)
     error = held_out_error(measurements, device, precision, prior)
     made = make_calibration(

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..hardware import find_device
+from ..api.profiles import efficiency as measure_efficiency
 from . import options
 from .command import Answer, command, progress
 from .options import Names
@@ -31,17 +31,10 @@ from .options import Names
 @options.scheduler()
 @click.option("--keep-going", is_flag=True, help="Report files that cannot be read and go on with the rest.")
 @options.hardware_files()
-@click.pass_context
 def efficiency(
-    ctx: click.Context,
-    /,
     paths: tuple[Path, ...],
-    gpu: str,
-    precision: str,
     group_by: str,
-    durations: tuple[Path, ...],
-    hardware_files: tuple[Path, ...],
-    **settings: Any,
+    **question: Any,
 ) -> Answer:
     """Say how well the device was used, from profiles.
 
@@ -52,29 +45,12 @@ def efficiency(
       paleo-lite efficiency profiles/ --gpu k40m --group-by batch_size,nodes
       paleo-lite efficiency profiles/ --gpu k40m --method notebook --format csv
     """
-    options.need_pyarrow()
-    from ..efficiency.analysis import measure_efficiency
-    from ..report.efficiency import efficiency_page
-
-    device = find_device(gpu, hardware_files)
-    device.find_peak(precision)  # before any work
-    book = None
-    if durations:
-        from ..efficiency.durations import read_durations
-
-        book = read_durations(durations, name_pattern=settings["name_pattern"])
-    try:
-        with progress("reading profiles") as on_done:
-            result = measure_efficiency(
-                paths, device, precision=precision, durations=book, on_done=on_done,
-                group_by=[name.strip() for name in group_by.split(",") if name.strip()], **settings,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        click.echo("paleo-lite: interrupted", err=True)
-        ctx.exit(130)
+    columns = [name.strip() for name in group_by.split(",") if name.strip()]
+    with progress("reading profiles") as on_done:
+        result = measure_efficiency(paths, group_by=columns, on_done=on_done, **question)
     return Answer(
         result.to_dict,
-        (lambda: efficiency_page(result)) if result.rows else None,
+        result.document if result.rows else None,
         lambda: [result],
         [failure["error"] for failure in result.failed],
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from ..hardware import find_device
+from ..api.profiles import kernels as report_kernels
 from . import options
 from .command import Answer, command
 from .options import Names, Printing
@@ -35,18 +36,8 @@ from .options import Names, Printing
 @options.name_pattern()
 @options.hardware_files()
 def kernels(
-    path: Path,
-    gpu: str,
-    precision: str,
-    direction: str,
-    top: int | None,
-    order: str,
-    full_names: bool,
-    tool: str | None,
-    program: str,
-    name_pattern: str | None,
-    hardware_files: tuple[Path, ...],
-) -> Answer:
+    path: Path, top: int | None, order: str, tool: str | None, program: str, **question: Any
+) -> Answer:  # fmt: skip
     """Say where the time of the profile PATH went, kernel by kernel, and what to optimise first.
 
     \b
@@ -54,22 +45,12 @@ def kernels(
       paleo-lite kernels trace.json.gz --gpu v100-sxm2 --sort rank --top 10
       paleo-lite kernels run.parquet --gpu k40m --next-command nvprof --program "python train.py"
     """
-    options.need_pyarrow()
-    import msgspec
-
-    from ..efficiency.contradictions import doubts
-    from ..efficiency.kernels import report_kernels
-    from ..efficiency.next_command import next_command
-    from ..profiles.detect import open_profile
-    from ..report.kernels import command_lines, kernels_page
-
-    device = find_device(gpu, hardware_files)
-    device.find_peak(precision)  # before any work
-    profile = open_profile(path, name_pattern)
-    report = report_kernels(profile, device, precision, direction=direction, full_names=full_names)
-    report = msgspec.structs.replace(report, notes=(*doubts(profile, device), *report.notes))
+    report = report_kernels(path, **question)
     if tool is None:
-        return Answer(report.to_dict, lambda: kernels_page(report, top, order), lambda: [report])
+        return Answer(report.to_dict, lambda: report.document(top=top, order=order), lambda: [report])
+    from ..efficiency.next_command import next_command
+    from ..report.kernels import command_lines
+
     commands = next_command(report.kernels, tool, program)
     return Answer(
         lambda: {**report.to_dict(), "next_command": commands},

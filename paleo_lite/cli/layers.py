@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..api import layers as count_layers
+from ..api.prediction import layers as count_layers
 from ..errors import BadValue
 from ..report.counts import counts_beside_page, counts_page
 from . import options

@@ -98,7 +98,7 @@ def pipeline(
       paleo-lite pipeline resnet50 --gpu k80-die --storage hdd --access random --workers 4
       paleo-lite pipeline alexnet --gpu p100-sxm2 --no-pinned --no-overlap
     """
-    from ..api import predict, resolve
+    from ..api.prediction import predict, resolve
     from ..hardware import find_device
     from ..input_pipeline.feeding import DECODE_PER_WORKER_S, Feeding, feed
     from ..input_pipeline.places import SEPARATE_NODES, find_link, find_store, link_of_host, sources
@@ -151,7 +151,7 @@ def _rate(prediction: Prediction) -> float:
 
 
 def _in_fp16(network: Network, precision: str, asked: dict[str, Any]) -> tuple[float, float] | None:
-    from ..api import predict
+    from ..api.prediction import predict
 
     if precision not in ("fp32", "tf32", "fp64"):
         return None

@@ -93,7 +93,7 @@ def _batch(network: str, gpus: tuple[str, ...], batch_sizes: str, **question: An
     \b
       paleo-lite plot batch resnet50 --gpu titan-rtx --gpu v100-sxm2 --precision fp16 -o batch.png
     """
-    from ..api import predict
+    from ..api.prediction import predict
     from ..sweeps.space import parse_numbers
 
     sizes = parse_numbers(batch_sizes, "batch sizes")

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from ..api import predict as run_prediction
-from ..api import predict_several
+from ..api.prediction import predict as run_prediction
+from ..api.prediction import predict_several
 from ..errors import BadValue
 from ..report.predictions import explain_layer, prediction_page
 from . import options

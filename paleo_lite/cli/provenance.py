@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import BadFile, UnknownName
+from ..errors import BadFile
 from ..files import shipped
 from ..hardware import Device
 from ..networks import is_network_file
@@ -96,19 +96,6 @@ def network_sources(asked: dict[str, Any], prediction: Prediction, calibration: 
 def profile_sources(path: Path, device: Device, hardware_files: Sequence[Path]) -> list[Source]:
     """The files behind the report of a profile."""
     return [_source("profile", path), *_device_sources(device, hardware_files)]
-
-
-def used_calibration(prediction: Prediction, name: str | None) -> Calibration | None:
-    """The calibration of a prediction; None where its model is another, a PPP's, or pooled from other devices."""
-    from ..calibration.store import Calibration, find_calibration
-
-    if not prediction.model.label:
-        return None
-    try:
-        found = find_calibration(name or f"{prediction.device.id}-{prediction.precision}")
-    except UnknownName:  # of none, it was pooled
-        return None
-    return found if isinstance(found, Calibration) else None
 
 
 def _shipped_calibration(calibration: Calibration) -> Path:

@@ -147,10 +147,11 @@ def _of_profile(ctx: click.Context, asked: dict[str, Any]) -> Document:
 
 
 def _of_network(ctx: click.Context, asked: dict[str, Any]) -> Document:
-    from ..api import predict, resolve
+    from ..api.prediction import predict, resolve
     from ..calibration.alternatives import try_alternatives
+    from ..calibration.choose import used_calibration
     from ..report.page.prediction import prediction_report
-    from .provenance import made_from, network_sources, same_figures, used_calibration
+    from .provenance import made_from, network_sources, same_figures
 
     _refuse(ctx, ("name_pattern", "program"), "is for the report of a profile: --profile PATH")
     several = any(asked[name] is not None for name in ("workers", "topology", "platform"))
@@ -185,7 +186,7 @@ def _of_network(ctx: click.Context, asked: dict[str, Any]) -> Document:
 
 
 def _scaled(asked: dict[str, Any], question: dict[str, Any], batch_size: int) -> Any:
-    from ..api import scale
+    from ..api.prediction import scale
     from ..distributed.job import Settings
 
     same = {

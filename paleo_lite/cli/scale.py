@@ -72,7 +72,7 @@ def scale(ctx: click.Context, /, compat: str | None, revision: str, **asked: Any
 
 
 def _own(asked: dict[str, Any]) -> ScaleTable:
-    from ..api import scale as run
+    from ..api.prediction import scale as run
 
     settings = settings_of(asked)
     return run(asked.pop("network"), settings=settings, **asked)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from ..hardware import find_device
+from ..api.profiles import scaled as report_scaled
 from . import options
 from .command import Answer, command
 from .options import WHOLE
@@ -33,18 +34,7 @@ from .options import WHOLE
 @options.precision()
 @options.name_pattern()
 @options.hardware_files()
-def scaled(
-    paths: tuple[Path, ...],
-    gpu: str,
-    durations: tuple[Path, ...],
-    tau_init: Path | None,
-    tau_batches: int,
-    batches: int,
-    groups: tuple[str, ...],
-    precision: str,
-    name_pattern: str | None,
-    hardware_files: tuple[Path, ...],
-) -> Answer:
+def scaled(paths: tuple[Path, ...], groups: tuple[str, ...], **question: Any) -> Answer:
     """Efficiencies over the time that batches really took, from the profiles PATHS (files or folders).
 
     \b
@@ -52,17 +42,6 @@ def scaled(
       paleo-lite scaled profiles/ --gpu k40m --durations markers/ --durations interval.parquet \\
           --tau-init one_batch.parquet
     """
-    options.need_pyarrow()
-    from ..efficiency.durations import read_durations
-    from ..efficiency.files import find_files
-    from ..efficiency.scaled import report_scaled
-    from ..profiles.detect import open_profile
-    from ..report.scaled import scaled_page
-
-    device = find_device(gpu, hardware_files)
-    device.find_peak(precision)  # before any work
-    book = read_durations(durations, initialisation=tau_init, tau_batches=tau_batches, name_pattern=name_pattern)
-    by = [[name.strip() for name in group.split(",") if name.strip()] for group in groups]
-    profiles = [open_profile(path, name_pattern) for path in find_files(paths)]
-    report = report_scaled(profiles, book, device, precision, batches=batches, groups=by or None)
-    return Answer(report.to_dict, lambda: scaled_page(report))
+    columns = [[name.strip() for name in group.split(",") if name.strip()] for group in groups]
+    report = report_scaled(paths, group_by=list(filter(None, columns)), **question)
+    return Answer(report.to_dict, report.document)

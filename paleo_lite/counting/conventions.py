@@ -79,10 +79,8 @@ def _pthflops(op: Op) -> int | None:
         return 0
     if _is_convolution(op):
         rank = len(layer.weights[0]) - 2
-        channels_in, channels_out = layer.inputs[0][-rank - 1], layer.outputs[0][-rank - 1]
-        positions = op.y // channels_out
-        per_position = prod(layer.weights[0][2:]) * channels_in * (channels_out // int(op.attribute("groups", 1)))
-        return int(positions) * (per_position + (channels_out if op.has_bias else 0))
+        channels = layer.inputs[0][-rank - 1] // int(op.attribute("groups", 1))
+        return op.y * (prod(layer.weights[0][2:]) * channels + op.has_bias)
     if layer.origin == "module:Linear":
         return op.inputs[0] * layer.outputs[0][-1] + (layer.outputs[0][-1] if op.has_bias else 0)
     if layer.origin == "module:ReLU" or _has_statistics(op):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
+from ..result import Result
 from .step import ScaleRow
 
 
-class ScaleTable(msgspec.Struct, frozen=True):
+class ScaleTable(Result, msgspec.Struct, frozen=True):
     """Training on several numbers of devices, or, as advice, by several strategies on one.
 
     Attributes
@@ -38,6 +39,8 @@ class ScaleTable(msgspec.Struct, frozen=True):
         For advice: strategies that are impossible, and why.
     notes : tuple of str
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.scale:scale_page"
 
     network: str
     gpu: str

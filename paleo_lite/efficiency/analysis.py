@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -14,6 +14,7 @@ from ..hardware import Device
 from ..hardware.device import PeakRate
 from ..profiles.configuration import parse_name
 from ..profiles.detect import open_profile
+from ..result import Result
 from .contradictions import doubts
 from .files import Finding, Method, examiner, find_files
 from .steady import Steady
@@ -25,7 +26,7 @@ SHARES = ("compute_efficiency", "flops_efficiency", "bandwidth_efficiency")
 """Figures that are shares of 1."""
 
 
-class Efficiency(msgspec.Struct, frozen=True):
+class Efficiency(Result, msgspec.Struct, frozen=True):
     """How well a device was used.
 
     Attributes
@@ -46,6 +47,8 @@ class Efficiency(msgspec.Struct, frozen=True):
     notes : tuple of str
         What in the first profile speaks against the device; those beside it were taken alike.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.efficiency:efficiency_page"
 
     method: Method
     device: Device

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from ..errors import BadProfile
 from ..profiles.configuration import parse_name
 from ..profiles.names import classify
 from ..profiles.table import Profile
+from ..result import Result
 from .totals import SUMS, total_kernels
 
 # Student's t, two-sided 95 %, for 1 to 30 degrees of freedom (any statistics text; scipy.stats.t.ppf(0.975, n)).
@@ -53,7 +54,7 @@ class ComparedKernel(msgspec.Struct, frozen=True):
         return {"name": row.pop("name"), "class": row.pop("label"), **row}
 
 
-class Comparison(msgspec.Struct, frozen=True, eq=False):
+class Comparison(Result, msgspec.Struct, frozen=True, eq=False):
     """Two runs, kernel by kernel, longest in A first, then those that only B has.
 
     Attributes
@@ -66,6 +67,8 @@ class Comparison(msgspec.Struct, frozen=True, eq=False):
         The sums over all kernels.
     notes : tuple of str
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.compare:comparison_page"
 
     a: list[str]
     b: list[str]

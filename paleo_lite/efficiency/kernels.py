@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from ..hardware import Device, PeakRate
 from ..profiles.names import classify
 from ..profiles.table import Profile
+from ..result import Result
 from .metrics import occupancy_of
 from .totals import SUMS, KernelTotals, total_kernels
 
@@ -70,7 +71,7 @@ class KernelRow(msgspec.Struct, frozen=True):
         return {"name": row.pop("name"), "class": row.pop("label"), **row}
 
 
-class KernelReport(msgspec.Struct, frozen=True, eq=False):
+class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
     """The kernels of a profile, longest first.
 
     Attributes
@@ -88,6 +89,8 @@ class KernelReport(msgspec.Struct, frozen=True, eq=False):
         Union of the kernels' intervals for each device: overlapping kernels count once; None without start times.
     notes : tuple of str
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.kernels:kernels_page"
 
     path: str
     format: str

@@ -7,7 +7,7 @@ FLOPs before bytes, its column names bandwidth before FLOPs. Here each stands un
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import BadProfile, UnknownName
 from ..hardware import Device, PeakRate
 from ..profiles.table import Profile
+from ..result import Result
 from .durations import DurationBook
 from .partial import device_rows, numbers
 
@@ -70,7 +71,7 @@ class ScaledRow(msgspec.Struct, frozen=True):
         return {**configuration, **row}
 
 
-class ScaledReport(msgspec.Struct, frozen=True, eq=False):
+class ScaledReport(Result, msgspec.Struct, frozen=True, eq=False):
     """Scaled efficiencies of many profiles.
 
     Attributes
@@ -83,6 +84,8 @@ class ScaledReport(msgspec.Struct, frozen=True, eq=False):
     groups : list of (tuple of str, list of dict)
         Means of `MEASURES`: what they are grouped by, and a row for each group.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.scaled:scaled_page"
 
     device: Device
     peak: PeakRate

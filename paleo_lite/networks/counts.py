@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from ..counting import KINDS, Work, count
 from ..errors import UnknownName
 from ..extras import need
+from ..result import Result
 from ..units import format_si
 from .modules import module_rows
 from .network import Network
 
 
-class LayerCounts(msgspec.Struct, frozen=True, eq=False):
+class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
     """Counts per layer.
 
     Attributes
@@ -29,6 +30,8 @@ class LayerCounts(msgspec.Struct, frozen=True, eq=False):
     kept : tuple of int
         Indices of the layers that are reported.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.counts:counts_page"
 
     network: Network
     work: Work

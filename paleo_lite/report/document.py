@@ -87,6 +87,14 @@ class Table(msgspec.Struct, frozen=True):
         """What a notebook shows."""
         return self.markdown()
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        lines = [f"<caption>{_plain(self.title)}</caption>"] if self.title else []
+        lines.append(f"<tr>{''.join(f'<th>{_plain(column.heading)}</th>' for column in self.columns)}</tr>")
+        lines += [_line(column.text(row) for column in self.columns) for row in self.rows]
+        lines += [_line(column.text(row) if column.key in row else "" for column in self.columns) for row in self.foot]
+        return "<table>{}</table>".format("\n".join(lines))
+
     def write_csv(self, out: IO[str]) -> None:
         """Raw values, one line per row; absent is empty."""
         import csv
@@ -225,11 +233,29 @@ class Document(msgspec.Struct, frozen=True):
         """What a notebook shows."""
         return self.markdown()
 
-    def write_csv(self, out: IO[str]) -> None:
-        """Its data; of a document without a table its facts."""
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        facts = [(answer.name, answer.text) for answer in self.answers] + list(self.facts)
+        parts = [f"<b>{_plain(self.title)}</b>"] if self.title else []
+        parts += [f"<p>{_plain(text)}</p>" for text in (self.question, *self.lead) if text]
+        parts += [f"<ul>{''.join(f'<li>{_plain(name)}: {_plain(value)}</li>' for name, value in facts)}</ul>"]
+        parts += [part._repr_html_() if isinstance(part, Table) else f"<p>{_plain(part)}</p>"
+                  for part in self.content if not isinstance(part, Chart)]  # fmt: skip
+        parts += [f"<p>{_plain(purpose)}: <code>{_plain(command)}</code></p>" for purpose, command in self.commands]
+        parts += [f"<p><small>{_plain(note)}</small></p>" for note in self.notes]
+        parts += [section._repr_html_() for section in self.sections]
+        return "\n".join(part for part in parts if part != "<ul></ul>")
+
+    @property
+    def csv_table(self) -> Table:
+        """What CSV gives: its data; of a document without a table its facts."""
         facts = [{"name": name, "value": value} for name, value in self.facts]
         plain = Table("", [Column("name", "name"), Column("value", "value")], facts)
-        (self.data or next(iter(self.tables), plain)).write_csv(out)
+        return self.data or next(iter(self.tables), plain)
+
+    def write_csv(self, out: IO[str]) -> None:
+        """The table for it, of raw values."""
+        self.csv_table.write_csv(out)
 
 
 def drawn(
@@ -247,6 +273,16 @@ def _raw(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return "x".join(map(str, value))
     return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"<tr>{''.join(f'<td>{_plain(cell)}</td>' for cell in cells)}</tr>"
+
+
+def _plain(text: str) -> str:
+    from html import escape
+
+    return escape(text)
 
 
 def _escaped(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -14,6 +14,7 @@ from ..calibration.validate import Point
 from ..counting import count
 from ..measure.clock import Timing
 from ..measure.probes import Probed
+from ..result import Result
 from ..timing.terms import LEVEL, QUANTILES
 from ..units import format_si
 from .document import Column, Document, Table
@@ -26,7 +27,7 @@ class Step(msgspec.Struct, frozen=True):
     timing: Timing
 
 
-class Measured(msgspec.Struct, frozen=True, eq=False):
+class Measured(Result, msgspec.Struct, frozen=True, eq=False):
     """Everything that measuring a machine gave.
 
     Attributes
@@ -47,6 +48,8 @@ class Measured(msgspec.Struct, frozen=True, eq=False):
     busy : str
         What there is to say of other work on the machine; empty where there was none.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.measure:measured_page"
 
     device: str
     name: str

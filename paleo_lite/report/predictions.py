@@ -195,6 +195,9 @@ def _single(prediction: Prediction) -> Table:
     return Table("", [Column(key, key) for key in row], [row])
 
 
+EXACT = 1e-9
+
+
 def explain_layer(prediction: Prediction, name: str) -> Document:
     """The arithmetic of one layer with its numbers, pass by pass.
 
@@ -210,14 +213,21 @@ def explain_layer(prediction: Prediction, name: str) -> Document:
         peak = prediction.peak_of(part, index)
         rate = f"{format_si(peak.per_s, 'FLOP/s')} ({peak.peak.precision} {peak.peak.unit})"
         flops, moved = int(prediction.counts_by_pass[number, index]), int(prediction.bytes_by_pass[number, index])
-        compute, memory, time = (
-            format_si(seconds[number, index], "s")
-            for seconds in (prediction.terms.compute_s, prediction.terms.memory_s, prediction.terms.layers_s)
+        terms = prediction.terms
+        compute_s, memory_s, time_s = (
+            float(seconds[number, index]) for seconds in (terms.compute_s, terms.memory_s, terms.layers_s)
         )
+        compute, memory, time = (format_si(seconds, "s") for seconds in (compute_s, memory_s, time_s))
         facts += [
-            (f"{part}: compute", f"{flops:,} {_unit(prediction)} / {rate} = {compute}"),
-            (f"{part}: memory", f"{moved:,} B / {bandwidth} = {memory}"),
-            (f"{part}: time", f"{prediction.model.formula(compute, memory)} = {time}"),
+            (
+                f"{part}: compute",
+                f"{flops:,} {_unit(prediction)} / {rate}{_reached(flops / peak.per_s, compute_s)} = {compute}",
+            ),
+            (
+                f"{part}: memory",
+                f"{moved:,} B / {bandwidth}{_reached(moved / prediction.bandwidth_bytes_per_s, memory_s)} = {memory}",
+            ),
+            (f"{part}: time", f"{_joined(prediction, number, index, compute, memory)} = {time}"),
         ]
         if prediction.layers and part in ("inference", "forward"):
             facts += _algorithms(prediction, number, index)
@@ -226,6 +236,22 @@ def explain_layer(prediction: Prediction, name: str) -> Document:
     rows = [{"term": term, "arithmetic": arithmetic} for term, arithmetic in facts]
     table = Table("", [Column("term", "term", left=True), Column("arithmetic", "arithmetic", left=True)], rows)
     return Document(f"{name} of {prediction.network} on {prediction.device.name}", facts, (), prediction.notes, table)
+
+
+def _reached(at_peak_s: float, seconds: float) -> str:
+    """The share of peak that a term is reckoned with: a class's efficiency, and what tiles and padding leave of it."""
+    share = at_peak_s / seconds if seconds else 1.0
+    return "" if abs(share - 1) < EXACT else f" / {share:.4g} reached"
+
+
+def _joined(prediction: Prediction, number: int, index: int, compute: str, memory: str) -> str:
+    """How the terms of a layer make its time, with their numbers."""
+    terms, model = prediction.terms, prediction.model
+    if terms.floor_s is None:
+        return model.formula(compute, memory)
+    floor = format_si(float(terms.floor_s[number, index]), "s")
+    waits = f" x {terms.waiting:.4g} waiting for the host" if terms.waiting > 1 + EXACT else ""
+    return f"({compute} ^4 + {memory} ^4 + {floor} shortest kernel ^4)^(1/4){waits}"
 
 
 def _algorithms(prediction: Prediction, number: int, index: int) -> list[tuple[str, str]]:

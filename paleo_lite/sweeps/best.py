@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
 
 from ..errors import BadFile, BadValue
 from ..extras import need
+from ..result import Result
 from .chunk import BOUND, FORECAST, NUMBERS, WORDS
 from .where import Mask, column_of, parse_where
 
@@ -29,7 +30,7 @@ _BATCH_ROWS = 2**17
 FRONT_AT_MOST = 200_000
 
 
-class Best(msgspec.Struct, frozen=True):
+class Best(Result, msgspec.Struct, frozen=True):
     """What was found.
 
     Attributes
@@ -47,6 +48,8 @@ class Best(msgspec.Struct, frozen=True):
     bounds : int
         Rows that would fit but are bounds of the data sheet, and were left out.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.sweep:best_page"
 
     rows: list[dict[str, Any]]
     objective: str

@@ -12,15 +12,16 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 
-from ..errors import BadFile, BadValue, PaleoError, SweepStopped
+from ..errors import BadFile, BadValue, Interrupted, PaleoError, SweepStopped
 from ..executor import run_tasks
 from ..extras import need
 from ..files import write_aside
+from ..result import Result
 from .chunk import compute_chunk
 from .grid import Words
 from .inputs import ModelOf
@@ -43,7 +44,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chunks: int
 
 
-class Sweep(msgspec.Struct, frozen=True):
+class Sweep(Result, msgspec.Struct, frozen=True):
     """A finished sweep.
 
     Attributes
@@ -53,6 +54,8 @@ class Sweep(msgspec.Struct, frozen=True):
     chunks, resumed : int
         Chunks, and how many of them an earlier run had left.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.sweep:sweep_page"
 
     path: Path
     rows: int
@@ -118,21 +121,29 @@ def run_sweep(
             if progress:
                 progress(len(done), space.chunk_count)
         rows, feasible = _merge(folder, space, output)
-    except (OSError, KeyboardInterrupt) as error:
-        raise SweepStopped(_what_is_kept(error, folder, space)) from None
+    except KeyboardInterrupt:
+        raise Interrupted(f"the sweep was interrupted; {_what_is_kept(folder, space)}") from None
+    except OSError as error:
+        raise SweepStopped(_why_unwritten(error, folder, space)) from None
     shutil.rmtree(folder)
     return Sweep(output, rows, feasible, space.chunk_count, kept)
 
 
-def _what_is_kept(error: BaseException, folder: Path, space: Space) -> str:
-    done = len(list(folder.glob("chunk-*.parquet"))) if folder.is_dir() else 0
-    state = f"{done} of {space.chunk_count} chunks are kept in {folder}: the same command goes on from there"
-    if isinstance(error, KeyboardInterrupt):
-        return f"the sweep was interrupted; {state}"
-    assert isinstance(error, OSError)
+def _what_is_kept(folder: Path, space: Space) -> str:
+    return f"{_done(folder)} of {space.chunk_count} chunks are kept in {folder}: the same command goes on from there"
+
+
+def _why_unwritten(error: OSError, folder: Path, space: Space) -> str:
+    state = _what_is_kept(folder, space)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"no room left to write {error.filename or folder} ({error.strerror}); {state} once there is room"
-    return f"the sweep cannot be written ({error}); {state}" if done else f"the sweep cannot be written: {error}"
+    if _done(folder):
+        return f"the sweep cannot be written ({error}); {state}"
+    return f"the sweep cannot be written: {error}"
+
+
+def _done(folder: Path) -> int:
+    return len(list(folder.glob("chunk-*.parquet"))) if folder.is_dir() else 0
 
 
 def _open(folder: Path, space: Space) -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
@@ -20,6 +20,7 @@ from ..errors import BadValue, UnknownName
 from ..hardware import Device, find_device
 from ..networks import find_network, is_network_file
 from ..ranges import parse_range
+from ..result import Result
 from ..timing.models import TIME_MODELS
 from ..timing.options import OPTIMIZERS
 from ..units import PRECISION_BYTES
@@ -53,7 +54,7 @@ class Chunk(NamedTuple):
     batch_sizes: tuple[int, ...]
 
 
-class Space(msgspec.Struct, frozen=True):
+class Space(Result, msgspec.Struct, frozen=True):
     """Every combination of these is predicted.
 
     Attributes
@@ -77,6 +78,8 @@ class Space(msgspec.Struct, frozen=True):
         Of one device, in place of what its file says.
     hardware_files : tuple of str
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.sweep:size_lines"
 
     networks: tuple[str, ...]
     gpus: tuple[str, ...]

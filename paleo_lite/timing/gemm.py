@@ -95,7 +95,7 @@ def time_gemms(
         raise BadValue("give a device, or a bare peak such as '6000 GFLOP/s': one of the two")
     if peak_per_s is not None and not (0 < peak_per_s < math.inf):
         raise BadValue(f"a peak must be above 0, not {peak_per_s:g} FLOP/s")
-    peak = None if machine is None else machine.peak(precision)
+    peak = None if machine is None else model.peak(machine, precision)
     device = None if machine is None else machine.device
     per_s, words = (peak.per_s, peak.describe()) if peak is not None else (peak_per_s or 0.0, "given")
     shapes = [("separate", products, 1, m)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from ..hardware import Device
+from ..result import Result
 from .models import TimeModel
 
 
@@ -73,7 +74,7 @@ class Way(msgspec.Struct, frozen=True):
     interval: tuple[float, float] | None = None
 
 
-class GemmTimes(msgspec.Struct, frozen=True):
+class GemmTimes(Result, msgspec.Struct, frozen=True):
     """What a product, or several, should take.
 
     Attributes
@@ -93,6 +94,8 @@ class GemmTimes(msgspec.Struct, frozen=True):
         ``separate`` first.
     notes : tuple of str
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.gemm:gemm_page"
 
     m: int
     n: int

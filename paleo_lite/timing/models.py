@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadValue, UnknownName
-from ..hardware import Machine
+from ..hardware import Machine, PeakRate
 from .terms import Terms
 from .workload import Workload
 
@@ -86,6 +86,16 @@ class TimeModel(Protocol):
         """The formula in one line, with words or with numbers in the place of its two terms."""
         ...
 
+    def peak(self, machine: Machine, precision: str) -> PeakRate:
+        """The peak that it holds multiply-accumulates against.
+
+        Raises
+        ------
+        UnknownPrecision
+            If the machine has no such peak.
+        """
+        ...
+
 
 class Want(NamedTuple):
     """What `TimeModel.evaluate_many` is to say beside the times: intervals, and the seconds of each piece."""
@@ -117,6 +127,10 @@ class TwoTerms:
     uses_memory: ClassVar[bool] = True
     takes_count: ClassVar[bool] = True
     notes: tuple[str, ...] = ()
+
+    def peak(self, machine: Machine, precision: str) -> PeakRate:
+        """See `TimeModel.peak`."""
+        return machine.peak(precision)
 
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
         """Seconds of each layer from the seconds of its arithmetic and of its memory traffic at peak, any shape."""

@@ -154,7 +154,7 @@ def _predict_passes(workload: Workload, machine: Machine, model: TimeModel) -> P
 def _notes(workload: Workload, machine: Machine, model: TimeModel) -> list[str]:
     """What somebody who uses the number should know of how it was counted."""
     work, notes = workload.work, []
-    peak, vector = machine.peak(workload.precision), machine.vector_peak(workload.precision)
+    peak, vector = model.peak(machine, workload.precision), machine.vector_peak(workload.precision)
     if work.convention.unit != "FLOP" and model.takes_count:  # a convention in FLOPs goes with the peak
         notes.append(
             f"the {work.convention.name} convention counts a multiply-accumulate as 1, the peak counts it as 2: "

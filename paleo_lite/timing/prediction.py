@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -12,6 +12,7 @@ from ..counting import Layer
 from ..errors import UnknownName
 from ..extras import need
 from ..hardware import Device, Machine, PeakRate
+from ..result import Result
 from ..units import format_si, say_interval
 from ..version import __version__
 from .models import TimeModel
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from .capacity import MemoryFit
 
 
-class Prediction(msgspec.Struct, frozen=True, eq=False):
+class Prediction(Result, msgspec.Struct, frozen=True, eq=False):
     """The answer to "how long?", with everything it was made of.
 
     Attributes
@@ -50,6 +51,8 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
     board_bound_s : float or None
         The bound of all devices of a board together, if they could share the work; None for single devices.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.predictions:prediction_page"
 
     workload: Workload
     machine: Machine
@@ -123,7 +126,7 @@ class Prediction(msgspec.Struct, frozen=True, eq=False):
     @property
     def peak(self) -> PeakRate:
         """The peak that multiply-accumulates are held against."""
-        return self.machine.peak(self.precision)
+        return self.model.peak(self.machine, self.precision)
 
     @property
     def vector_peak(self) -> PeakRate:

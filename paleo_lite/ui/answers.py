@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 import streamlit as st
 
-from .. import api
+from ..api import prediction as api
 from ..distributed.table import ScaleTable
 from ..errors import PaleoError
 from ..hardware import Device, LinkRegistry, find_device, list_devices, read_links

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from paleo_lite.api import predict
+from paleo_lite.api.prediction import predict
 from paleo_lite.calibration.beside import kind_of_layer, lay_beside
 from paleo_lite.efficiency.by_kind import PassTimes
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from paleo_lite.calibration.calibrate import calibrate, features_for, runs_of
 from paleo_lite.calibration.fit import Prior, fit
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.pool import device_fit
-from paleo_lite.calibration.prior import BASE, base_prior, narrow_by_others, on_tensor_cores
+from paleo_lite.calibration.prior import BASE, base_prior, on_tensor_cores
 from paleo_lite.errors import CalibrationFailed
 from paleo_lite.hardware import find_device
 from paleo_lite.timing.calibrated import NAMES, PARAMETERS, sensitivities, step_times
@@ -167,19 +166,6 @@ def test_without_measurements_of_a_class_its_prior_stays() -> None:
     assert found.theta[held] == base_prior(False).mean[held]
     assert found.moved[held] == pytest.approx(0)
     assert found.moved[NAMES.index("efficiency_conv_3x3")] > 0.3
-
-
-def test_a_pooled_prior_of_nothing_is_the_base_and_of_fits_is_narrower() -> None:
-    base = base_prior(False)
-    assert narrow_by_others(base, DEVICE, "", []) is base
-    fits = [calibrate(simulate(base.mean, 0.02, np.random.default_rng(seed)), DEVICE, "fp32")[1] for seed in (7, 8, 9)]
-    gpus = ("titan-xp", "gtx1080ti", "rtx2080ti")
-    others = [device_fit(find_device(gpu), "fp32", "x", fit) for gpu, fit in zip(gpus, fits)]
-    pooled = narrow_by_others(base, DEVICE, "", others)
-    assert (pooled.deviation <= base.deviation).all()
-    assert (
-        pooled.deviation[NAMES.index("efficiency_conv_3x3")] < 0.8 * base.deviation[NAMES.index("efficiency_conv_3x3")]
-    )
 
 
 @pytest.mark.parametrize("time_s", [0.0, -1.0, float("nan"), float("inf")])

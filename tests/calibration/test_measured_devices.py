@@ -10,9 +10,10 @@ import pytest
 
 from paleo_lite.calibration.calibrate import calibrate, runs_of
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.pool import MeasuredDevices
+from paleo_lite.calibration.pool import Key, MeasuredDevices
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.calibration.validate import validate
+from paleo_lite.errors import BadValue
 from paleo_lite.hardware import find_device
 from paleo_lite.timing.calibrated import NAMES
 
@@ -46,7 +47,8 @@ def test_a_device_that_never_ran_a_class_of_work_takes_it_from_others() -> None:
     device, index = find_device("gtx1080ti"), NAMES.index("efficiency_conv_grouped")
     truth = slow_grouped("gtx1080ti")[index]
     alone = calibrate(own, device, "fp32")[1].theta[index]
-    among = calibrate(own, device, "fp32", MeasuredDevices(others).prior(device, "fp32", "me 1"))[1].theta[index]
+    devices = MeasuredDevices([*others, *own])
+    among = calibrate(own, device, "fp32", devices.prior(Key("gtx1080ti", "fp32", "me 1")))[1].theta[index]
     assert abs(among - truth) < abs(alone - truth) - 0.2
 
 
@@ -54,12 +56,10 @@ def test_what_is_held_out_nobody_has_seen() -> None:
     """The only network with groups is held out: that they are slow cannot be known."""
     everything = [m for gpu in GPUS for m in simulate(gpu, slow_grouped(gpu))]
     devices = MeasuredDevices(everything, lambda measurement: measurement.network)
-    device, index = find_device("gtx1080ti"), NAMES.index("efficiency_conv_grouped")
-    base = device_prior(device, "fp32")
-    assert devices.prior(device, "fp32", "me 1", "resnext50_32x4d").mean[index] == pytest.approx(
-        base.mean[index], abs=1e-3
-    )
-    assert devices.prior(device, "fp32", "me 1").mean[index] < base.mean[index] - 0.3
+    index, key = NAMES.index("efficiency_conv_grouped"), Key("gtx1080ti", "fp32", "me 1")
+    base = device_prior(find_device("gtx1080ti"), "fp32")
+    assert devices.prior(key, "resnext50_32x4d").mean[index] == pytest.approx(base.mean[index], abs=1e-3)
+    assert devices.prior(key).mean[index] < base.mean[index] - 0.3
 
 
 def test_asking_for_one_device_changes_no_row() -> None:
@@ -71,5 +71,17 @@ def test_asking_for_one_device_changes_no_row() -> None:
 
 def test_a_device_alone_starts_from_the_prior_of_its_kind() -> None:
     own = simulate("gtx1080ti", slow_grouped("gtx1080ti"))
-    device = find_device("gtx1080ti")
-    assert np.array_equal(MeasuredDevices(own).prior(device, "fp32", "me 1").mean, device_prior(device, "fp32").mean)
+    base = device_prior(find_device("gtx1080ti"), "fp32")
+    assert np.array_equal(MeasuredDevices(own).prior(Key("gtx1080ti", "fp32", "me 1")).mean, base.mean)
+
+
+def test_what_a_split_holds_out_is_ignored() -> None:
+    everything = [m for gpu in GPUS for m in simulate(gpu, slow_grouped(gpu))]
+    devices, key = MeasuredDevices(everything), Key("gtx1080ti", "fp32", "me 1")
+    assert np.array_equal(
+        devices.prior(key, ignore=lambda other: True).mean, device_prior(find_device(key.gpu), "fp32").mean
+    )
+    rows, _ = validate(everything, "gpu")
+    assert {row.gpu for row in rows} == set(GPUS)
+    with pytest.raises(BadValue, match="nothing to hold out"):
+        validate(everything, "source")  # nobody else measured any of them

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from paleo_lite.cli import main
+from paleo_lite.cli import GROUPS, main
 from paleo_lite.files import shipped
 
 pytestmark = pytest.mark.slow
@@ -242,3 +242,30 @@ def test_a_prediction_imports_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is Linux's")
+def test_an_output_that_cannot_be_written_is_one_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        words = [sys.executable, "-m", "paleo_lite", "layers", "alexnet"]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1 and done.stderr == (
+        "paleo-lite: the output cannot be written (No space left on device)\n"
+    )
+
+
+def test_an_interrupt_is_said_and_has_the_exit_code_of_a_shell(monkeypatch) -> None:
+    """128 + SIGINT."""
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("paleo_lite.cli.layers.count_layers", interrupted)
+    result = run("layers", "alexnet")
+    assert (result.exit_code, result.stderr) == (130, "paleo-lite: interrupted\n")
+
+
+def test_help_groups_every_command() -> None:
+    shown = run("--help").stdout
+    for question, commands in GROUPS.items():
+        assert f"{question}:" in shown and all(f"  {name} " in shown for name in commands)

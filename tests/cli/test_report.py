@@ -88,7 +88,7 @@ def test_a_path_that_cannot_be_written(make, sentence, tmp_path):
 
 
 def test_a_folder_without_permission_is_told_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr("paleo_lite.api.predict", lambda **_: pytest.fail("it predicted"))
+    monkeypatch.setattr("paleo_lite.api.prediction.predict", lambda **_: pytest.fail("it predicted"))
     monkeypatch.setattr("os.access", lambda path, mode: False)  # the tests may run as root, who may do anything
     result = run("alexnet", "--gpu", "k40m", "-o", tmp_path / "r.html")
     assert result.exit_code == 1 and f"no permission to write in {tmp_path}" in result.output

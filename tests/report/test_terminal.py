@@ -1,7 +1,4 @@
-"""Bars beside shares, and outputs that lack letters.
-
-Tests: report/predictions.py.
-"""
+"""Bars beside shares, and outputs that lack letters."""
 
 from __future__ import annotations
 

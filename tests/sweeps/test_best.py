@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paleo_lite as pl
-from paleo_lite.api import default_model
+from paleo_lite.calibration.choose import default_model
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.sweeps import best as module
 from paleo_lite.sweeps.best import find_best, pareto_front

@@ -16,12 +16,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from paleo_lite.api import default_model
+from paleo_lite.calibration.choose import default_model
 from paleo_lite.distributed.job import Job, Settings
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.scale import scale
 from paleo_lite.distributed.topology import flat
-from paleo_lite.errors import BadFile, BadValue, MissingExtra, SweepStopped, UnknownName
+from paleo_lite.errors import BadFile, BadValue, Interrupted, MissingExtra, SweepStopped, UnknownName
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
 from paleo_lite.sweeps import space as space_module
@@ -188,7 +188,7 @@ def stop_after(number: int):
 def test_an_interrupted_sweep_goes_on(tmp_path, small_chunks) -> None:
     whole, path = tmp_path / "whole.parquet", tmp_path / "sweep.parquet"
     run_sweep(SMALL, whole, default_model, jobs=1)
-    with pytest.raises(SweepStopped, match=r"interrupted; 5 of 16 chunks are kept in .*sweep\.parquet\.partial"):
+    with pytest.raises(Interrupted, match=r"interrupted; 5 of 16 chunks are kept in .*sweep\.parquet\.partial"):
         run_sweep(SMALL, path, default_model, jobs=1, progress=stop_after(5))
     assert not path.exists()
     other = msgspec.structs.replace(SMALL, batch_sizes=(1, 2, 3))
@@ -229,7 +229,7 @@ def no_file_above():
 def test_a_full_disk_leaves_what_can_go_on(tmp_path, small_chunks, no_file_above, share, suffix) -> None:
     """Below the size of a chunk none can be written; above it only the whole cannot."""
     path = tmp_path / f"sweep.{suffix}"
-    with pytest.raises(SweepStopped):
+    with pytest.raises(Interrupted):
         run_sweep(SMALL, path, default_model, jobs=1, progress=stop_after(1))
     (chunk,) = (tmp_path / f"{path.name}.partial").glob("chunk-*.parquet")
     no_file_above(int(chunk.stat().st_size * share))

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from paleo_lite.api import default_model
+from paleo_lite.calibration.choose import default_model
 from paleo_lite.counting import PHASES, count
 from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.hardware import Machine, find_device

@@ -68,6 +68,8 @@ def test_layers_together_are_the_step_without_its_constant(model) -> None:
         ("v100-sxm2", "fp16", 125e12, 15.7e12),
         ("v100-sxm2", "fp64", 7.8e12, 7.8e12),
         ("p100-sxm2", "fp16", 21.2e12, 10.6e12),
+        # its tensor cores reach 19.5 in fp64, convolutions do not use them
+        ("a100-sxm-80gb", "fp64", 9.7e12, 9.7e12),
         # fp16 at 1/64 of fp32: cuDNN's pseudo-half computes in fp32
         ("gtx1080ti", "fp16", 11.34e12, 11.34e12),
     ],

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from measured import DATA
-from paleo_lite.api import default_model
+from paleo_lite.calibration.choose import default_model
 from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.timing import find_model

@@ -14,7 +14,7 @@ from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.hardware import find_device
 from paleo_lite.networks import Network, find_network
 from paleo_lite.timing.buffers import find_buffers
-from paleo_lite.timing.capacity import MemoryFit
+from paleo_lite.timing.capacity import MemoryFit, fit_memory
 from paleo_lite.timing.checkpointing import find_segments
 from paleo_lite.timing.liveness import make_plan
 from paleo_lite.timing.memory import RESERVE_BYTES, largest_batch, memory_coefficients, memory_of
@@ -138,6 +138,18 @@ def test_memory_that_is_used_up_to_the_last_byte_fits() -> None:
     memory = memory_of(Workload(_one_linear(10, 100), phase="training"))
     fits = [MemoryFit(memory, memory.total_bytes + spare, 0, None).fits for spare in (-1, 0, 1)]
     assert fits == [False, True, True]
+
+
+@pytest.mark.parametrize(("spare_bytes", "fits"), [(-1, False), (0, True)])
+def test_a_remedy_that_uses_the_last_byte_fits(spare_bytes: int, fits: bool, monkeypatch) -> None:
+    """ResNet-50 at 512 images needs more than a V100's 16 GB."""
+    options = TrainingOptions("sgd")
+    asked = Workload(find_network("resnet50"), batch_size=512, phase="training", training=options)
+    needs = memory_of(asked.but(training=TrainingOptions("sgd", checkpointing="all"))).total_bytes
+    monkeypatch.setattr("paleo_lite.timing.capacity.usable_bytes", lambda device: needs + spare_bytes)
+    remedies = {remedy.name: remedy for remedy in fit_memory(asked, find_device("v100-sxm2")).remedies}
+    remedy = remedies["checkpointing, every block"]
+    assert (remedy.total_bytes, remedy.fits, remedy.largest_batch >= 512) == (needs, fits, fits)
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])

@@ -17,6 +17,7 @@ from paleo_lite.errors import BadFile, UsageProblem
 from paleo_lite.hardware import find_device
 
 from ..tables import rows_of
+from .aiconfigurator import modern_product
 from .deepbench import deepbench_convolution, deepbench_product
 from .neusight import neusight
 from .tensorflow import tensorflow_convolution, tensorflow_dense
@@ -32,7 +33,7 @@ _DEVICES = {
     "P100": "p100-pcie-16gb",
     "V100": "v100-sxm2",
 }
-_PRECISIONS = {"fp32": "fp32", "fp16_mixed(16b mul,32b acc)": "fp16"}
+_PRECISIONS = {"fp32": "fp32", "fp16_mixed(16b mul,32b acc)": "fp16", "bfloat16": "bf16", "fp8": "fp8"}
 
 
 class LayerDataset(msgspec.Struct, frozen=True):
@@ -43,18 +44,26 @@ class LayerDataset(msgspec.Struct, frozen=True):
 
 
 def published_layers(
-    folder: Path, gpus: Iterable[str] = (), precisions: Iterable[str] = (), sample: int = SAMPLE
+    folder: Path,
+    gpus: Iterable[str] = (),
+    precisions: Iterable[str] = (),
+    sample: int = SAMPLE,
+    files: Iterable[str] = (),
 ) -> LayerDataset:
-    """The layers that a folder's files time, of some devices and precisions (all where empty), a sample of each group.
+    """The layers that a folder's files time: a sample of each group.
+
+    Of some devices, precisions and `files` only; of all where empty.
 
     Raises
     ------
     BadFile
         If a file is missing or damaged, or a size or time in it is not a number.
     """
-    gpus, precisions, left_out = set(gpus), set(precisions), Counter[str]()
+    gpus, precisions, files, left_out = set(gpus), set(precisions), set(files), Counter[str]()
     groups: dict[tuple[str, ...], list[tuple[int, dict[str, str]]]] = defaultdict(list)
     for file, (_, group) in FILES.items():
+        if files and file not in files:
+            continue
         for row in rows_of(folder / file):
             if missing := {"gpu", "precision", "value", *group} - row.keys():
                 raise BadFile(f"{folder / file}: no column {', '.join(sorted(missing))}")
@@ -97,7 +106,7 @@ def hash_of(text: str) -> int:
 _NO_SIZE = {
     "source", "source_path", "commit", "date", "gpu", "framework", "framework_version", "driver", "mode", "value",
     "unit", "min_ms", "max_ms", "std_ms", "gflop", "gflop_fwd", "tflops", "algo", "app", "check", "kernel", "grid",
-    "block", "n_gpus", "split", "precision", "padded_kernel", "phase", "out_hw", "optimizer",
+    "block", "n_gpus", "split", "precision", "padded_kernel", "phase", "out_hw", "optimizer", "op",
 }  # fmt: skip
 
 
@@ -120,5 +129,9 @@ FILES: dict[str, tuple[Reader, tuple[str, ...]]] = {
     "deepbench_conv.csv.gz": (deepbench_convolution, ("phase",)),
     "deepbench_gemm.csv.gz": (deepbench_product, ()),
     "kernels_neusight.csv.gz": (neusight, ("op",)),
+    "gemm_modern.csv": (modern_product, ()),
 }
 """Each file with what reads its rows, and the columns that separate what is sampled apart."""
+
+OPERATIONS = ("deepbench_gemm.csv.gz", "kernels_neusight.csv.gz", "gemm_modern.csv")
+"""Files of which networks learn: matrix products, and what memory bounds."""

@@ -11,11 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .dataset import Dataset
+from .modern import modern_networks, published_engines
 from .networks import published_networks
 from .timm import published_timm
 from .torchvision import torchvision_benchmark
 
-SOURCES: tuple[Callable[[Path], Dataset], ...] = (torchvision_benchmark, published_networks, published_timm)
+SOURCES: tuple[Callable[[Path], Dataset], ...] = (
+    torchvision_benchmark,
+    published_networks,
+    published_timm,
+    modern_networks,
+    published_engines,
+)
 """What reads each file of a folder."""
 
 

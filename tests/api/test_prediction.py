@@ -1,34 +1,16 @@
-"""The Python face: a question that is asked in several ways has one answer, and importing it costs nothing.
-
-Tests: __init__.py.
-"""
+"""A question that is asked in several ways has one answer."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 
 import paleo_lite as pl
-from paleo_lite import api
 from paleo_lite.errors import BadValue, MissingExtra, UnsupportedPhase
 from paleo_lite.files import shipped
 from paleo_lite.hardware import find_device
 from paleo_lite.networks import find_network
-
-
-def test_what_the_package_offers_is_the_api_and_nothing_else() -> None:
-    for name in ("devices", "layers", "network_names", "predict", "scale", "trace"):
-        assert getattr(pl, name) is getattr(api, name)
-        assert name in dir(pl)
-    with pytest.raises(AttributeError, match="no attribute 'prediction'"):
-        _ = pl.prediction
-
-
-def test_importing_the_package_imports_no_library() -> None:
-    code = "import sys, paleo_lite; print(sorted({'numpy', 'msgspec', 'click', 'torch'} & {*sys.modules}))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 @pytest.mark.slow

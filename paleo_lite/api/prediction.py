@@ -1,4 +1,4 @@
-"""The Python face: `predict`, `layers`, `devices`, and what they return."""
+"""`predict`, `layers`, `scale`, and what of a question they share."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING, Any, TypedDict, overload
 import numpy  # noqa: F401
 from msgspec import structs
 
-from .calibration.choose import choose_model, default_model
-from .counting import find_convention
-from .errors import BadValue, PaleoError
-from .hardware import Device, Machine, find_device, list_devices
-from .networks import CountsBeside, LayerCounts, Network, count_network, find_network, network_names, trace_factory
-from .networks.catalog import networks_of_macs
-from .timing import Prediction, TimeModel, Workload, find_model
-from .timing import predict as predict_workload
-from .timing.models import LEARNT
-from .timing.workload import check_execution
-from .units import element_bytes, parse_quantity
+from ..calibration.choose import choose_model
+from ..counting import find_convention
+from ..errors import BadValue, PaleoError
+from ..hardware import Device, Machine, find_device, list_devices
+from ..networks import CountsBeside, LayerCounts, Network, count_network, find_network, trace_factory
+from ..networks.catalog import networks_of_macs
+from ..timing import Prediction, TimeModel, Workload, find_model
+from ..timing import predict as predict_workload
+from ..timing.models import LEARNT
+from ..timing.workload import check_execution
+from ..units import element_bytes, parse_quantity
 
 if TYPE_CHECKING:
     from torch import nn
     from typing_extensions import Unpack
 
-    from .calibration.several import Predictions
-    from .calibration.store import Calibration
-    from .distributed.job import Settings
-    from .distributed.table import ScaleTable
-    from .timing.options import TrainingOptions
+    from ..calibration.several import Predictions
+    from ..calibration.store import Calibration
+    from ..distributed.job import Settings
+    from ..distributed.table import ScaleTable
+    from ..timing.options import TrainingOptions
 
 
 class Common(TypedDict, total=False):
@@ -121,7 +121,8 @@ def predict(
     hardware_files : sequence of paths
         Further hardware TOMLs.
     calibration : str or Calibration, optional
-        A calibration's path or shipped name; without it the shipped one of the device and precision, or the pool.
+        A calibration's path or shipped name, with the host that it was measured on; without it what the shipped
+        pool says of the device under PyTorch.
     training : TrainingOptions, optional
         Optimizer, mixed precision, checkpointing and accumulation; for the phase ``training`` only. Without it plain
         gradient descent.
@@ -169,7 +170,7 @@ def predict(
     workload, model = _workload_and_model(network, machine, asked, known)
     if workload.training is None and not fit_batch and not memory and workload.phase in ("inference", "forward"):
         return predict_workload(workload, machine, model)
-    from .timing.with_memory import predict_with_memory
+    from ..timing.with_memory import predict_with_memory
 
     return predict_with_memory(workload, machine, model, fit_batch=fit_batch)
 
@@ -202,7 +203,7 @@ def predict_several(
     PaleoError
         One of its classes: of names, and of a combination that cannot be predicted where none can.
     """
-    from .calibration.several import Predictions
+    from ..calibration.several import Predictions
 
     files = [Path(file) for file in question.get("hardware_files", ())]
     shapes = question.pop("image_size", None), question.pop("inputs", ())
@@ -252,7 +253,7 @@ def _workload_and_model(
     """The workload, whose fields are what is left of `asked`, and the model that answers of it on a machine."""
     precision = asked.get("precision", "fp32")
     element_bytes(precision)
-    model = choose_model(machine.device, precision, **known)
+    model = choose_model(machine.device, precision, **known, execution=asked.get("execution", "eager"))
     network = resolve(network, asked.pop("image_size", None), asked.pop("inputs", ()))
     return Workload(network, **asked), model
 
@@ -325,7 +326,7 @@ def _count(
     counts = count_network(resolved, convention, phase=phase, **counting)
     if execution == "eager":
         return counts
-    from .counting.fusion import fuse
+    from ..counting.fusion import fuse
 
     return structs.replace(counts, work=fuse(resolved.layers, counts.work, execution))
 
@@ -336,7 +337,7 @@ def resolve(network: str | Network | nn.Module, image_size: int | None, inputs: 
     if isinstance(network, Network):
         return network
     if not isinstance(network, str):
-        from .networks.trace import trace
+        from ..networks.trace import trace
 
         if not shapes:
             raise BadValue("a module needs the shape of its inputs: inputs=[(3, 224, 224)]")
@@ -409,8 +410,8 @@ def scale(
     >>> import paleo_lite as pl
     >>> pl.scale("resnet50", gpu="k80-die", link="ethernet20", workers="1,2,4,...,128")[-1].speedup  # doctest: +SKIP
     """
-    from .distributed.run import Request, run
-    from .timing.options import TrainingOptions
+    from ..distributed.run import Request, run
+    from ..timing.options import TrainingOptions
 
     asked: dict[str, Any] = dict(question)
     known = _take(asked, "time_model", "ppp", "calibration")
@@ -445,22 +446,9 @@ def trace(module: nn.Module, *inputs: Any, **named_inputs: Any) -> Network:
     TraceFailed
         If the module's forward fails or needs the value of a tensor.
     """
-    from .networks.torch_import import import_torch
+    from ..networks.torch_import import import_torch
 
     import_torch()
-    from .networks.trace import trace as trace_module
+    from ..networks.trace import trace as trace_module
 
     return trace_module(module, *inputs, **named_inputs)
-
-
-__all__ = [
-    "default_model",
-    "devices",
-    "layers",
-    "network_names",
-    "predict",
-    "predict_several",
-    "resolve",
-    "scale",
-    "trace",
-]

@@ -1,0 +1,305 @@
+"""What profiles say: `efficiency`, `kernels`, `compare`, `scaled`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..calibration.choose import used_calibration
+from ..errors import BadProfile, BadValue
+from ..extras import need
+from ..hardware import Device, find_device
+from ..timing.models import PppModel
+from .prediction import predict as run_prediction
+
+if TYPE_CHECKING:
+    from ..calibration.beside import PredictedBeside
+    from ..calibration.store import Calibration
+    from ..efficiency.analysis import Efficiency
+    from ..efficiency.compare import Comparison
+    from ..efficiency.files import Method
+    from ..efficiency.kernels import KernelReport
+    from ..efficiency.scaled import ScaledReport
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A path, or several."""
+
+
+def paths_of(paths: Paths) -> list[Path]:
+    """The paths that are meant."""
+    return [Path(paths)] if isinstance(paths, (str, os.PathLike)) else [Path(path) for path in paths]
+
+
+def need_pyarrow() -> None:
+    """Refuse in one sentence where what reads profiles is absent."""
+    need("pyarrow", "reading profiles", "profiles")
+
+
+def _device(gpu: str | Device, precision: str, hardware_files: Paths) -> Device:
+    """The device, which has a peak in that precision."""
+    device = find_device(gpu, paths_of(hardware_files)) if isinstance(gpu, str) else gpu
+    device.find_peak(precision)  # before any work
+    return device
+
+
+def efficiency(
+    paths: Paths,
+    *,
+    gpu: str | Device,
+    method: Method = "steady",
+    precision: str = "fp32",
+    group_by: Sequence[str] = (),
+    name_pattern: str | None = None,
+    durations: Paths = (),
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    keep_going: bool = False,
+    hardware_files: Paths = (),
+    on_done: Callable[[int, int], None] | None = None,
+) -> Efficiency:
+    """Say how well a device was used, from profiles.
+
+    Parameters
+    ----------
+    paths : path, or sequence of paths
+        Profiles, or folders of them; several are read in parallel.
+    gpu : str or Device
+    method : {"steady", "notebook"}
+        One steady iteration with all that it computes, or all rows as SURFBoard's notebook counts them.
+    precision : str
+        Of the peak.
+    group_by : sequence of str
+        Columns of the configuration, such as ``["batch_size", "nodes"]``: means too.
+    name_pattern : str, optional
+        How to read a run's settings from file names: a regular expression with named groups.
+    durations : path, or sequence of paths
+        Measured batch durations, used instead of kernel times; see `scaled`.
+    jobs : int, optional
+        Processes, one per core without it.
+    scheduler : str, optional
+        A Dask scheduler's address, whose workers read.
+    keep_going : bool
+        Whether files that cannot be read are listed in `failed` rather than raised.
+    hardware_files : path, or sequence of paths
+        Further hardware TOMLs.
+    on_done : callable, optional
+        Called with the number of files done and of all.
+
+    Returns
+    -------
+    Efficiency
+
+    Raises
+    ------
+    PaleoError
+        One of its classes: a bad profile, an unknown device, column or precision.
+    """
+    need_pyarrow()
+    from ..efficiency.analysis import measure_efficiency
+
+    device, book = _device(gpu, precision, hardware_files), None
+    if durations:
+        from ..efficiency.durations import read_durations
+
+        book = read_durations(paths_of(durations), name_pattern=name_pattern)
+    return measure_efficiency(
+        paths_of(paths), device, method, precision, group_by, name_pattern, book, jobs, scheduler, keep_going, on_done
+    )
+
+
+def kernels(
+    path: str | os.PathLike[str],
+    *,
+    gpu: str | Device,
+    precision: str = "fp32",
+    direction: str = "all",
+    full_names: bool = False,
+    name_pattern: str | None = None,
+    hardware_files: Paths = (),
+) -> KernelReport:
+    """Say where the time of a profile went, kernel by kernel, and what to optimise first.
+
+    Parameters
+    ----------
+    path
+        A profile.
+    direction : str
+        Kernels of which pass: one of `paleo_lite.efficiency.DIRECTIONS`.
+    full_names : bool
+        One row per name as the profiler has it, with templates and parameters.
+    gpu, precision, name_pattern, hardware_files
+        As for `efficiency`.
+
+    Returns
+    -------
+    KernelReport
+
+    Raises
+    ------
+    PaleoError
+        One of its classes.
+    """
+    need_pyarrow()
+    from ..efficiency.contradictions import doubts
+    from ..efficiency.kernels import report_kernels
+    from ..profiles.detect import open_profile
+
+    device = _device(gpu, precision, hardware_files)
+    profile = open_profile(Path(path), name_pattern)
+    report = report_kernels(profile, device, precision, direction=direction, full_names=full_names)
+    return msgspec.structs.replace(report, notes=(*doubts(profile, device), *report.notes))
+
+
+def compare(
+    a: Paths,
+    b: Paths = (),
+    *,
+    repeats: bool = False,
+    direction: str = "all",
+    predict: str | None = None,
+    name_pattern: str | None = None,
+    **question: Any,
+) -> Comparison | PredictedBeside:
+    """Lay the kernels of two profiles side by side, or a prediction beside one.
+
+    Parameters
+    ----------
+    a, b : path, or sequence of paths
+        A profile, or its repeats: then every difference is judged against the spread between them. Without `b` a
+        prediction is laid beside `a`.
+    repeats : bool
+        Also read the repeats that lie beside them, by their names.
+    direction : str
+        Kernels of which pass: one of `paleo_lite.efficiency.DIRECTIONS`.
+    predict : str, optional
+        The network to predict.
+    name_pattern : str, optional
+        As for `efficiency`.
+    **question
+        With `predict`: `gpu`, `precision`, `batch_size` (without it what the profile's name says), `time_model`,
+        `ppp`, `calibration` and `hardware_files`, as for `paleo_lite.predict`. The time model ``ppp`` without a PPP is
+        fitted to the profile.
+
+    Returns
+    -------
+    Comparison or PredictedBeside
+
+    Raises
+    ------
+    PaleoError
+        One of its classes; also where the profile contradicts the question.
+    """
+    need_pyarrow()
+    from ..efficiency.compare import compare as compare_profiles
+    from ..efficiency.compare import find_repeats
+    from ..profiles.detect import open_profile
+
+    sides = [paths_of(a), paths_of(b)]
+    if predict is not None:
+        return _beside([path for side in sides for path in side], name_pattern, predict, **question)
+    if any(question.get(name) is not None for name in ("gpu", "batch_size", "time_model", "ppp", "calibration")):
+        raise BadValue("--gpu, --batch-size, --time-model, --ppp and --calibration go with --predict")
+    if not all(sides):
+        raise BadValue("compare takes two profiles, A and B (or --predict NETWORK and one)")
+    if repeats:
+        sides = [[repeat for path in side for repeat in find_repeats(path, name_pattern)] for side in sides]
+    profiles = [[open_profile(path, name_pattern) for path in dict.fromkeys(side)] for side in sides]
+    return compare_profiles(profiles[0], profiles[1], direction)
+
+
+def _beside(
+    paths: Sequence[Path],
+    name_pattern: str | None,
+    network: str,
+    *,
+    gpu: str | Device | None = None,
+    batch_size: int | None = None,
+    time_model: str | None = None,
+    ppp: float | None = None,
+    calibration: str | Calibration | None = None,
+    **question: Any,
+) -> PredictedBeside:
+    from ..calibration.beside import lay_beside, learnt_from
+    from ..calibration.ppp import fit_beside
+    from ..efficiency.by_kind import measure_passes
+    from ..efficiency.contradictions import question as doubt
+    from ..profiles.detect import open_profile
+
+    if gpu is None or len(paths) != 1:
+        raise BadValue("--predict takes one profile and the device it was taken on: --gpu DEVICE")
+    profile = open_profile(paths[0], name_pattern)
+    batch_size = batch_size or profile.configuration.get("batch_size")
+    if not isinstance(batch_size, int):
+        raise BadProfile(f"{paths[0]}: its name does not give the batch size: use --batch-size")
+    is_fitted = time_model == PppModel.name and ppp is None and calibration is None
+    question |= {"gpu": gpu, "batch_size": batch_size, "time_model": time_model, "calibration": calibration,
+                 "ppp": 1.0 if is_fitted else ppp}  # fmt: skip
+    asked = run_prediction(network, **question)  # an unknown network or device is said before the profile is read
+    doubt(profile, asked.device, asked.network, asked.precision)
+    measured = measure_passes(profile)
+    beside = lay_beside(str(paths[0]), measured, run_prediction(network, phase=measured.phase, **question))
+    if is_fitted:
+        return fit_beside(beside)
+    if (learnt := used_calibration(beside.prediction, calibration)) is not None:
+        return msgspec.structs.replace(beside, remarks=learnt_from(beside, learnt.provenance))
+    return beside
+
+
+def scaled(
+    paths: Paths,
+    *,
+    gpu: str | Device,
+    durations: Paths,
+    tau_init: str | os.PathLike[str] | None = None,
+    tau_batches: int = 50,
+    batches: int = 25,
+    group_by: Iterable[Sequence[str]] = (),
+    precision: str = "fp32",
+    name_pattern: str | None = None,
+    hardware_files: Paths = (),
+) -> ScaledReport:
+    """Efficiencies over the time that batches really took.
+
+    Parameters
+    ----------
+    paths, gpu, precision, name_pattern, hardware_files
+        As for `efficiency`.
+    durations : path, or sequence of paths
+        CSV table, CSV of markers, TAU intervals, or a folder of these; the shortest counts.
+    tau_init : path, optional
+        TAU intervals of runs of one batch, whose median is taken for the initialisation.
+    tau_batches : int
+        Batches of the TAU runs.
+    batches : int
+        How many batches the profiles' FLOPs are of.
+    group_by : iterable of sequences of str
+        Means by other columns, each such as ``["batch_size", "nodes"]``.
+
+    Returns
+    -------
+    ScaledReport
+
+    Raises
+    ------
+    PaleoError
+        One of its classes.
+    """
+    need_pyarrow()
+    from ..efficiency.durations import read_durations
+    from ..efficiency.files import find_files
+    from ..efficiency.scaled import report_scaled
+    from ..profiles.detect import open_profile
+
+    device = _device(gpu, precision, hardware_files)
+    book = read_durations(
+        paths_of(durations),
+        initialisation=None if tau_init is None else Path(tau_init),
+        tau_batches=tau_batches,
+        name_pattern=name_pattern,
+    )
+    profiles = [open_profile(path, name_pattern) for path in find_files(paths_of(paths))]
+    return report_scaled(profiles, book, device, precision, batches=batches, groups=list(group_by) or None)

@@ -1,0 +1,37 @@
+"""Profiles through the Python face, by names that folders of the package have too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.errors import BadValue
+
+pytest.importorskip("pyarrow")
+
+
+def test_a_folder_that_is_called_like_a_command_is_the_command() -> None:
+    """Before it is imported, and after, whoever imported it."""
+    code = (
+        "import paleo_lite as pl\n"
+        "early = pl.efficiency\n"
+        "import paleo_lite.efficiency.files\n"
+        "for call in (early, pl.efficiency):\n"
+        "    try: call('absent.parquet', gpu='k40m')\n"
+        "    except pl.PaleoError as error: print(error)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    first, second = said.splitlines()
+    assert first == second and "absent.parquet" in first
+
+
+def test_a_prediction_goes_beside_one_profile() -> None:
+    with pytest.raises(BadValue, match="takes one profile and the device"):
+        pl.compare("a.parquet", "b.parquet", predict="resnet50", gpu="k40m")
+    with pytest.raises(BadValue, match="go with --predict"):
+        pl.compare("a.parquet", "b.parquet", gpu="k40m")
+    with pytest.raises(BadValue, match="takes two profiles"):
+        pl.compare("a.parquet")

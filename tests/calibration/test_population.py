@@ -1,0 +1,113 @@
+"""What is expected of a device: against the same mixed model solved for its effects, one by one."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from paleo_lite.calibration.population import (
+    DEVICE_LEVELS,
+    FIRST_YEAR,
+    GENERATION,
+    HOST,
+    HOST_LEVELS,
+    SHAPE,
+    SHAPE_LEVELS,
+    Evidence,
+    Traits,
+    expect,
+    traits_of,
+)
+from paleo_lite.calibration.prior import BASE, base_prior
+from paleo_lite.hardware import find_device
+from paleo_lite.timing.calibrated import NAMES
+
+ASKED = traits_of(find_device("t4"), "fp32")
+
+
+def evidence(gpu: str, precision: str, seed: int, **traits: str) -> Evidence:
+    draw = np.random.default_rng(seed)
+    own = msgspec.structs.asdict(traits_of(find_device(gpu), precision))
+    theta = base_prior(own["unit"].endswith("tensor")).mean + draw.normal(0, 0.3, len(NAMES))
+    deviation = [None if draw.random() < 0.2 else float(value) for value in draw.uniform(0.02, 0.5, len(NAMES))]
+    return Evidence(
+        **{**own, "source": f"source {seed}", **traits}, points=9, theta=theta.tolist(), deviation=deviation
+    )
+
+
+FITS = [
+    evidence("titan-xp", "fp32", 1),
+    evidence("titan-rtx", "fp32", 2, source="source 1"),
+    evidence("titan-rtx", "fp16", 3, software="mxnet"),
+    evidence("t4", "fp32", 4, execution="folded"),
+    evidence("v100-sxm2", "fp64", 5, software="mxnet"),
+]
+
+
+def by_effects(asked: Traits, name: str) -> tuple[float, float]:
+    """Mean beyond the base and variance: Bayesian linear regression on the effects, a column for each that occurs."""
+    levels = HOST_LEVELS if name in HOST else SHAPE_LEVELS if name in SHAPE else DEVICE_LEVELS
+    index, columns = NAMES.index(name), {}
+
+    def row(one: Traits) -> dict[int, float]:
+        effects = [((level.name, *(getattr(one, field) for field in level.of)), level.deviation) for level in levels]
+        if not one.source:  # nobody's: an effect of its own
+            effects = [((*key, id(one)) if "source" in key or "computer" in key else key, d) for key, d in effects]
+        if levels is DEVICE_LEVELS:
+            effects += [((one.unit, year), GENERATION) for year in range(FIRST_YEAR + 1, one.year + 1)]
+        return {columns.setdefault(key, len(columns)): deviation for key, deviation in effects}
+
+    speaking = [one for one in FITS if one.deviation[index] is not None]
+    rows = [row(one) for one in (*speaking, asked)]
+    design = np.zeros((len(rows), len(columns)))
+    for number, effects in enumerate(rows):
+        design[number, list(effects)] = list(effects.values())
+    design *= max(BASE[name][2], 0.3) / 0.3
+    beyond = [one.theta[index] - base_prior(one.unit.endswith("tensor")).mean[index] for one in speaking]
+    scale = np.array([one.deviation[index] for one in speaking])
+    known = design[:-1] / scale[:, None]
+    covariance = np.linalg.inv(np.eye(design.shape[1]) + known.T @ known)
+    effects = covariance @ known.T @ (np.array(beyond) / scale)
+    return float(design[-1] @ effects), float(design[-1] @ covariance @ design[-1])
+
+
+@pytest.mark.parametrize("asked", [ASKED, traits_of(find_device("rtx3090"), "tf32", "mxnet"), FITS[0]])
+def test_it_is_the_mixed_model_s_best_prediction(asked: Traits) -> None:
+    base = base_prior(asked.unit.endswith("tensor"))
+    found = expect(asked, base, FITS)
+    for index, name in enumerate(NAMES):
+        mean, variance = by_effects(asked, name)
+        assert found.mean[index] - base.mean[index] == pytest.approx(mean, abs=1e-9), name
+        assert found.deviation[index] ** 2 == pytest.approx(variance), name
+
+
+def test_of_nothing_it_is_the_base() -> None:
+    base = base_prior(False)
+    found = expect(ASKED, base, [])
+    assert np.array_equal(found.mean, base.mean)
+    assert (found.deviation > expect(ASKED, base, FITS).deviation).all()
+
+
+@pytest.mark.parametrize("gpu", ["k20", "v100-sxm2", "gb200", "rtx5090"])
+def test_one_software_has_one_host(gpu: str) -> None:
+    """The host launches, whatever the device: no comparison of two depends on whose computer they were measured in."""
+    asked = traits_of(find_device(gpu), "fp32")
+    one, other = (expect(each, base_prior(False), FITS) for each in (asked, ASKED))
+    host = [NAMES.index(name) for name in HOST]
+    assert one.mean[host] == pytest.approx(other.mean[host], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "unit", "kernels"),
+    [
+        ("a100-sxm-80gb", "tf32", "NVIDIA tensor", "fp16"),
+        ("a100-sxm-80gb", "bf16", "NVIDIA tensor", "fp16"),
+        ("a100-sxm-80gb", "fp64", "NVIDIA vector", "fp64"),
+        ("gtx1080ti", "fp16", "NVIDIA vector", "fp16"),
+        ("h100-sxm", "fp8", "NVIDIA tensor", "fp8"),
+    ],
+)
+def test_precisions_share_kernels_where_libraries_do(gpu: str, precision: str, unit: str, kernels: str) -> None:
+    asked = traits_of(find_device(gpu), precision)
+    assert (asked.unit, asked.precision) == (unit, kernels)

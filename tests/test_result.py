@@ -1,0 +1,62 @@
+"""What every answer can do."""
+
+from __future__ import annotations
+
+import csv
+import io
+from html.parser import HTMLParser
+
+import pytest
+
+import paleo_lite as pl
+
+
+class _Cells(HTMLParser):
+    """Texts of the cells of a page, by tag."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, list[str]] = {}
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.open.append(tag)
+        self.found.setdefault(tag, []).append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, "tags close in the order in which they opened"
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.found[self.open[-1]][-1] += data
+
+
+@pytest.fixture(scope="module")
+def table() -> object:
+    return pl.scale("alexnet", gpu="k80-die", link="ethernet20", workers="1,2,4", time_model="roofline")
+
+
+def test_a_frame_is_what_csv_says(table) -> None:
+    """Read back by the standard library's reader, column by column."""
+    pytest.importorskip("pandas")
+    out = io.StringIO()
+    table.document().write_csv(out)
+    rows = list(csv.DictReader(io.StringIO(out.getvalue())))
+    frame = table.to_frame()
+    assert list(frame.columns) == list(rows[0]) and len(frame) == len(rows) == 3
+    assert [int(row["workers"]) for row in rows] == list(frame["workers"]) == [1, 2, 4]
+    assert frame.attrs["title"] == table.document().title
+
+
+def test_a_notebook_shows_every_cell_of_the_document(table) -> None:
+    page = _Cells()
+    page.feed(table._repr_html_())
+    document = table.document()
+    (shown,) = document.tables
+    assert not page.open and page.found["b"] == [document.title]
+    assert page.found["th"] == [column.heading for column in shown.columns]
+    assert page.found["td"] == [column.text(row) for row in shown.rows for column in shown.columns]
+
+
+def test_its_repr_is_the_headline(table) -> None:
+    assert repr(table) == f"<ScaleTable: {table.document().title}>"

@@ -1,0 +1,112 @@
+"""``modern/networks_pytorch.csv`` and ``cnn_more_gpus.csv``: networks in PyTorch and in TensorRT on today's devices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from paleo_lite.calibration.measurements import Measurement, medians
+from paleo_lite.networks import network_names
+
+from ..tables import device_of, rows_of
+from .dataset import Dataset
+
+MODERN = Path("..") / "modern"
+"""Where the newer tables lie, seen from the older ones."""
+
+_ENGINES = {
+    "AlexNet": "alexnet",
+    "DenseNet121": "densenet121", "DenseNet161": "densenet161", "DenseNet169": "densenet169",
+    "DenseNet201": "densenet201",
+    "EfficientNetB0": "efficientnet_b0", "EfficientNetB1": "efficientnet_b1", "EfficientNetB2": "efficientnet_b2",
+    "EfficientNetB3": "efficientnet_b3", "EfficientNetB4": "efficientnet_b4", "EfficientNetB5": "efficientnet_b5",
+    "EfficientNetB6": "efficientnet_b6", "EfficientNetB7": "efficientnet_b7",
+    "MobileNetV2": "mobilenet_v2", "MobileNetV3_large_x1_0": "mobilenet_v3_large",
+    "MobileNetV3_small_x1_0": "mobilenet_v3_small",
+    "ResNeXt50_32x4d": "resnext50_32x4d", "ResNeXt101_32x8d_wsl": "resnext101_32x8d",
+    "ResNeXt101_64x4d": "resnext101_64x4d",
+    "ResNet18": "resnet18", "ResNet34": "resnet34", "ResNet50": "resnet50", "ResNet101": "resnet101",
+    "ResNet152": "resnet152",
+    "ShuffleNetV2_x0_5": "shufflenet_v2_x0_5", "ShuffleNetV2": "shufflenet_v2_x1_0",
+    "ShuffleNetV2_x1_5": "shufflenet_v2_x1_5", "ShuffleNetV2_x2_0": "shufflenet_v2_x2_0",
+    "SqueezeNet1_0": "squeezenet1_0", "SqueezeNet1_1": "squeezenet1_1",
+    "VGG11": "vgg11", "VGG13": "vgg13", "VGG16": "vgg16", "VGG19": "vgg19",
+    "SwinTransformer_tiny_patch4_window7_224": "swin_t", "SwinTransformer_small_patch4_window7_224": "swin_s",
+    "SwinTransformer_base_patch4_window7_224": "swin_b",
+    "ViT_base_patch16_224": "vit_b_16", "ViT_large_patch16_224": "vit_l_16",
+}  # fmt: skip
+"""PaddleClas's names of networks that are torchvision's. Its Inception and GoogLeNet are others."""
+
+_BOARDS = {"V100 (form factor not given)": "v100-sxm2", "T4": "t4"}
+
+
+def modern_networks(folder: Path) -> Dataset:
+    """pytorch-gpu-benchmark, NVIDIA's DeepLearningExamples, timm: eager, and compiled where inference was.
+
+    Raises
+    ------
+    BadFile
+        If the folder beside `folder` does not hold ``networks_pytorch.csv``.
+    """
+    known, left_out, found = set(network_names()), Counter[str](), []
+    for row in rows_of(folder / MODERN / "networks_pytorch.csv"):
+        if row["network"] not in known:
+            left_out["another network than those shipped"] += 1
+            continue
+        version = row["software"].removeprefix("nvcr ").removeprefix("pt")
+        found.append(
+            Measurement(
+                gpu=device_of(row["gpu"]),
+                network=row["network"],
+                batch_size=int(row["batch_size"]),
+                phase=row["phase"],
+                precision=row["precision"],
+                time_s=float(row["ms_per_batch"]) / 1e3,
+                image_size=int(float(row["image_size"])),
+                framework=f"pytorch {version}" if version != "pytorch" else "pytorch",
+                source=f"{_SOURCES[row['source']]} {version}".removesuffix(" pytorch"),
+                execution=row["execution"],
+            )
+        )
+    return Dataset(medians(found), dict(left_out))
+
+
+_SOURCES = {
+    "pytorch-gpu-benchmark": "pytorch-gpu-benchmark",
+    "NVIDIA-DLE": "DeepLearningExamples",
+    "timm amp": "pytorch-image-models",
+}
+
+
+def published_engines(folder: Path) -> Dataset:
+    """PaddleClas: TensorRT on T4 and V100, batch norms folded into convolutions.
+
+    Raises
+    ------
+    BadFile
+        If the folder beside `folder` does not hold ``cnn_more_gpus.csv``.
+    """
+    left_out, found = Counter[str](), []
+    for row in rows_of(folder / MODERN / "cnn_more_gpus.csv"):
+        if row["gpu"] not in _BOARDS or row["precision"] != "fp32":
+            left_out["a device without a file, or a precision that is not said"] += 1
+        elif row["network"] not in _ENGINES or not row["image_size"]:
+            left_out["another network than those shipped"] += 1
+        else:
+            found.append(_engine(row))
+    return Dataset(medians(found), dict(left_out))
+
+
+def _engine(row: dict[str, str]) -> Measurement:
+    return Measurement(
+        gpu=device_of(_BOARDS[row["gpu"]]),
+        network=_ENGINES[row["network"]],
+        batch_size=int(row["batch_size"]),
+        phase="inference",
+        precision=row["precision"],
+        time_s=float(row["ms_per_batch"]) / 1e3,
+        image_size=int(float(row["image_size"])),
+        framework="tensorrt",
+        source="PaddleClas TensorRT",
+        execution="folded",
+    )
