@@ -389,16 +389,3 @@ def need_pyarrow() -> None:
     from ..extras import need
 
     need("pyarrow", "reading profiles", "profiles")
-
-
-def check_new(*paths: Path | None, force: bool) -> None:
-    """Refuse before any work what would replace a file unasked.
-
-    Raises
-    ------
-    BadValue
-        If a file is there and not to be replaced.
-    """
-    for path in paths:
-        if path is not None and path.exists() and not force:
-            raise BadValue(f"{path} already exists: choose another name, or --force to replace it")
