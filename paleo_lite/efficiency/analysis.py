@@ -19,6 +19,7 @@ from .contradictions import doubts
 from .files import Finding, Method, examiner, find_files
 from .idle import Idle
 from .iterations import parse_steps
+from .sample import Operator
 from .steady import Steady
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ def _row(finding: Finding, device: Device, peak: PeakRate, durations: DurationBo
     if finding.steady is not None:
         duration = durations.find(finding.configuration) if durations is not None else None
         figures = steady_figures(finding.steady, peak.per_s, duration.seconds if duration is not None else None)
+        figures["operators"] = [_operator(row, device, peak) for row in finding.steady.operators]
         figures |= _no_times() if finding.idle is None else finding.idle.to_dict()
     row = {"file": finding.path.name, **finding.configuration}
     for name in ("compute_efficiency", "flops_per_s", "bandwidth_bytes_per_s"):
@@ -176,6 +178,20 @@ def _row(finding: Finding, device: Device, peak: PeakRate, durations: DurationBo
     row["flops_efficiency"] = _over(row["flops_per_s"], peak.per_s)
     row["bandwidth_efficiency"] = _over(row["bandwidth_bytes_per_s"], device.bandwidth_bytes_per_s)
     return row | figures
+
+
+def _operator(operator: Operator, device: Device, peak: PeakRate) -> dict[str, Any]:
+    """An operation against the roofline, whose time is the larger of arithmetic's and memory's."""
+    row: dict[str, Any] = msgspec.to_builtins(operator)
+    flops, moved, time_s = operator.flops, operator.bytes, operator.time_s
+    row["of_peak"] = row["bound"] = row["of_roofline"] = None
+    if time_s and flops is not None:
+        row["of_peak"] = flops / time_s / peak.per_s
+    if time_s and flops is not None and moved is not None:
+        compute_s, memory_s = flops / peak.per_s, moved / device.bandwidth_bytes_per_s
+        row["bound"] = "compute" if compute_s >= memory_s else "memory"
+        row["of_roofline"] = max(compute_s, memory_s) / time_s
+    return row
 
 
 def _no_times() -> dict[str, None]:

@@ -12,7 +12,7 @@ from ..errors import BadProfile
 from .iterations import Iterations, find_iterations, step_numbers, typical
 from .overlap import merge
 from .runs import Runs, Signature, divide, settle
-from .sample import Missing, Run, count_sample, list_missing
+from .sample import Missing, Operator, Run, count_sample, list_missing, list_operators
 from .traced import is_convolution
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Steady(msgspec.Struct, frozen=True):
         What the profiler counted of the same.
     conv_flops_forward, conv_flops_backward, conv_forward_s, conv_backward_s : float or None
         Of the convolutions alone.
+    operators : list of Operator
+        Of the sampled iteration, longest first.
     missing : list of Missing
         Longest first.
     steps : list of Step
@@ -96,6 +98,7 @@ class Steady(msgspec.Struct, frozen=True):
     conv_flops_backward: float | None = None
     conv_forward_s: float | None = None
     conv_backward_s: float | None = None
+    operators: list[Operator] = []
     missing: list[Missing] = []
     steps: list[Step] = []
     notes: list[str] = []
@@ -258,6 +261,7 @@ class _Loop:
             profiler_flops=_known(run.profiler.flops for run in sample),
             profiler_bytes=_known(run.profiler.bytes for run in sample),
             steps=self.steps if self.count > 1 or self.marks else [],
+            operators=list_operators(sample, sampled_ns),
             missing=list_missing(sample, sampled_ns),
             notes=self._notes() + _lower_bounds(flops, covered, moved, covered_bytes),
         )

@@ -15,6 +15,7 @@ _TITLES = {
     "gpus_per_node": "GPUs", "repetition": "run",
 }  # fmt: skip
 _LISTS = ("missing", "notes", "idle_s", "gaps", "steps", "operators")
+_COSTLIEST = 5
 _LISTED = 8  # operations without a count that are listed
 
 
@@ -166,6 +167,19 @@ def _one(row: dict[str, Any]) -> list[Table]:
             [total],
         )
     ]
+    if any(item["flops"] for item in row["operators"]):
+        longest = row["operators"][:_COSTLIEST]
+        columns = [
+            Column("op", "operation", left=True),
+            Column("calls", "calls", spare=2),
+            Column("time_s", "time", _time),
+            Column("share", "share", _percent),
+            Column("flops", "FLOPs", format_si, spare=1),
+            Column("of_peak", "of peak\nFLOP/s", _percent),
+            Column("bound", "bound by", left=True),
+            Column("of_roofline", "of the\nroofline", _percent),
+        ]
+        tables.append(Table(f"The {len(longest)} operations that take longest", columns, longest))
     if len(row["steps"]) > 1:
         shown = row["steps"][:_LISTED]
         title = "Steps" if len(shown) == len(row["steps"]) else f"Steps, the first {len(shown)} of {len(row['steps'])}"
