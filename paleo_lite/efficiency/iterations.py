@@ -1,4 +1,4 @@
-"""Where the iterations of a profiled loop begin, found from what repeats."""
+"""Where the iterations of a profiled loop begin: as the program marked them, else found from what repeats."""
 
 from __future__ import annotations
 
@@ -32,21 +32,24 @@ class Iterations(msgspec.Struct, frozen=True, eq=False):
         First row of each; what lies before the first belongs to none.
     number : ndarray of int64, shape (runs,)
         The iteration of every run, counted from 0; -1 before the first.
+    marks : list of str
+        What the program calls them; empty where they were found from what repeats.
     """
 
     anchor: Signature
     thread: int | None
     starts: NDArray[np.int64]
     number: NDArray[np.int64]
+    marks: list[str] = []
 
 
 def find_iterations(runs: Runs) -> Iterations | None:
-    """The iterations of a profile, None where nothing repeats as an iteration does.
+    """The iterations of a profile, None where none is marked and nothing repeats as an iteration does.
 
-    The forward thread is the one with the most time in named operations that are not labelled backward (in anything,
-    where no operation is named). Its first run that comes back at even distances, and less often than almost
-    everything else on the thread, begins an iteration: a layer that repeats within an iteration comes back at uneven
-    ones, with the backward pass after the last.
+    Marks win. Without them, the forward thread is the one with the most time in named operations that are not labelled
+    backward (in anything, where no operation is named). Its first run that comes back at even distances, and less often
+    than almost everything else on the thread, begins an iteration: a layer that repeats within an iteration comes back
+    at uneven ones, with the backward pass after the last.
 
     Parameters
     ----------
@@ -57,6 +60,13 @@ def find_iterations(runs: Runs) -> Iterations | None:
         return None
     table = runs.table
     thread = _forward_thread(runs)
+    if (marked := np.unique(table["step"][table["step"] >= 0])).size:
+        number = np.searchsorted(marked, table["step"])
+        number[table["step"] < 0] = -1
+        first = np.full(len(marked), runs.length)
+        np.minimum.at(first, number[number >= 0], table["row"][number >= 0])
+        anchor = runs.signatures[table["signature"][0]]
+        return Iterations(anchor, thread, first, number, [runs.steps[step] for step in marked])
     candidates = [
         place for place, signature in enumerate(runs.signatures) if signature.thread == thread and _forward(signature)
     ]
@@ -83,12 +93,18 @@ def find_iterations(runs: Runs) -> Iterations | None:
     return None
 
 
-def typical(values: NDArray[Any], among: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which of some iterations have the most frequent value; none where none is asked about."""
+def typical(
+    values: NDArray[Any], among: NDArray[np.bool_], times: NDArray[np.float64] | None = None
+) -> NDArray[np.bool_]:
+    """Which of some iterations have the most frequent value; none where none is asked about.
+
+    Of values that are equally frequent, that of the iterations that take longest together (with `times`).
+    """
     if not among.any():
         return among
-    distinct, counts = np.unique(values[among], return_counts=True)
-    frequent: NDArray[np.bool_] = among & (values == distinct[counts.argmax()])
+    distinct, place, counts = np.unique(values[among], return_inverse=True, return_counts=True)
+    together = np.zeros(len(distinct)) if times is None else np.bincount(place, times[among], len(distinct))
+    frequent: NDArray[np.bool_] = among & (values == distinct[np.lexsort((-together, -counts))[0]])
     return frequent
 
 

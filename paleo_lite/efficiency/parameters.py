@@ -1,4 +1,4 @@
-"""From the shapes that pyprof prints to FLOPs and bytes, by the counting rules that layers are counted with.
+"""From the shapes that profilers print to FLOPs and bytes, by the counting rules that layers are counted with.
 
 The text is data: two regular expressions take numbers and tuples of numbers out of it, nothing is evaluated.
 """
@@ -17,6 +17,7 @@ from ..counting.kinds.kind import NOTHING, Cost, PassCost
 from ..counting.layer import Layer, Op, Shape
 from ..errors import CountFailed
 from ..units import element_bytes
+from .traced import count_traced, is_traced, shapes_in
 
 _LONGEST = 4096  # characters; a longer text is not a list of shapes
 _NUMBER = re.compile(r"\b([A-Za-z]\w*)=(\d{1,9})(?![\d.])")
@@ -25,10 +26,18 @@ _PRECISION = re.compile(r"\b(?:fp|float)(16|32|64)\b|\b(bf16|bfloat16)\b")
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """What one operation takes; None where the text does not say enough."""
+    """What one operation takes; None where the text does not say enough.
+
+    Attributes
+    ----------
+    flops, bytes : float or None
+    precision : str or None
+        Of the numbers that a product multiplies, where the text is of a PyTorch trace.
+    """
 
     flops: float | None = None
     bytes: float | None = None
+    precision: str | None = None
 
 
 UNKNOWN = Counted()
@@ -74,20 +83,23 @@ def count_operation(
     op : str
         PyTorch's name of it, ``conv2d``.
     params : str
-        As pyprof prints it.
+        As pyprof prints it, or as a PyTorch trace has it (`traced`), whose operators name their direction.
     direction : str or None
         ``bprop`` for the gradients; anything else is the forward pass of a training step.
     kernels : iterable of str
         The kernels that did it. Where all of them compute weight gradients, there was no gradient of the input (the
         first layer has none), and the reverse; otherwise backward is both.
     after : shape, optional
-        What the operation gives, for those whose parameters do not say (pooling).
+        What the operation gives, for those whose parameters do not say (pooling, convolutions of traces before 2022);
+        of a convolution's gradient, the shape of its weight.
 
     Returns
     -------
     Counted
         `UNKNOWN` where there is no rule, or the shapes are not given or do not fit.
     """
+    if is_traced(params):
+        return Counted(*count_traced(op, params, after))
     shapes = parse_parameters(params)
     builder = BUILDERS.get(op)
     if builder is None or shapes.precision is None:
@@ -109,6 +121,8 @@ def count_operation(
 
 def output_shape(op: str, params: str) -> Shape | None:
     """The tensor that an operation reads first, which the one before it gave: ``(N, C, H, W)`` or ``(N, features)``."""
+    if is_traced(params):
+        return next(iter(shapes_in(params)), None)
     shapes = parse_parameters(params)
     n = shapes.numbers
     if op == "conv2d" and {"N", "C", "H", "W"} <= set(n):

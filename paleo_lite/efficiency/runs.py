@@ -1,7 +1,8 @@
 """`Runs`: a profile as the operations that its rows belong to, many times shorter than the rows.
 
 A run is what follows each other on one thread with the same operation, shapes and direction; rows of other threads in
-between do not end it. A row without shapes is a run by itself: nothing says that it is one operation with the next.
+between do not end it, and where the profiler tells executions of an operation apart, each is a run. A row without
+shapes is a run by itself: nothing says that it is one operation with the next.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "category", "kernel", "op", "direction", "start_ns", "duration_ns", "flops", "bytes", "thread", "params",
+    "execution", "step",
 )  # fmt: skip
 """What is read of a profile."""
 
@@ -38,6 +40,8 @@ _FIELDS = np.dtype(
         ("flops_rows", np.int64),  # rows whose FLOPs the profiler counted
         ("bytes_rows", np.int64),
         ("mix", np.uint64),  # which kernels how often: the sum of their names' hashes
+        ("execution", np.int64),  # -1 where the profiler does not tell
+        ("step", np.int32),  # place in `steps`, -1 outside of all
     ]
 )
 
@@ -66,6 +70,8 @@ class Runs(msgspec.Struct, frozen=True, eq=False):
         Rows altogether.
     spans_ns : ndarray of int64, shape (rows, 2), or None
         Start and end of every row, run by run; None where the profile has no start times.
+    steps : list of str
+        Iterations that the program marked, in the order of time.
     settled : bool
         Whether the runs are by thread and row, and none is cut in two: those of one batch are.
     """
@@ -76,6 +82,7 @@ class Runs(msgspec.Struct, frozen=True, eq=False):
     length: int = 0
     spans_ns: NDArray[np.int64] | None = None
     settled: bool = False
+    steps: list[str] = []
 
     def merge(self, later: Runs) -> Runs:
         """These rows followed by those; what is one run across the seam becomes one in `settle`."""
@@ -89,12 +96,15 @@ def together(parts: Sequence[Runs]) -> Runs:
         return parts[0]
     place: dict[Signature, int] = {}
     tables: list[NDArray[Any]] = []
+    steps: dict[str, int] = {}
     mixes: dict[int, dict[str, int]] = {}
     length = 0
     for part in parts:
         moved = np.array([place.setdefault(signature, len(place)) for signature in part.signatures], np.int32)
         table = part.table.copy()
         table["signature"] = moved[table["signature"]]
+        marked = np.array([*(steps.setdefault(step, len(steps)) for step in part.steps), -1], np.int32)
+        table["step"] = marked[table["step"]]  # -1 is the last
         table["row"] += length
         table["last"] += length
         tables.append(table)
@@ -107,6 +117,7 @@ def together(parts: Sequence[Runs]) -> Runs:
         mixes,
         length,
         np.concatenate(spans) if spans and len(spans) == len(parts) else None,
+        steps=list(steps),
     )
 
 
@@ -121,7 +132,8 @@ def settle(runs: Runs) -> Runs:
     table = runs.table[order]
     alone = np.array([signature.params is None for signature in runs.signatures])[table["signature"][1:]]
     begins = np.ones(len(table), bool)
-    begins[1:] = alone | (table["signature"][1:] != table["signature"][:-1])  # the thread is part of the signature
+    same = [table[name][1:] == table[name][:-1] for name in ("signature", "execution", "step")]
+    begins[1:] = alone | ~np.logical_and.reduce(same)  # the thread is part of the signature
     mixes = dict(runs.mixes)
     if not begins.all():
         first = np.flatnonzero(begins)
@@ -134,7 +146,7 @@ def settle(runs: Runs) -> Runs:
             parts = table["mix"][first[run] : stops[run]].tolist()
             mixes[int(joined["mix"][run])] = _combined([mixes[part] for part in parts])
         table = joined
-    return Runs(runs.signatures, table, mixes, runs.length, _in_order(runs, order), True)
+    return Runs(runs.signatures, table, mixes, runs.length, _in_order(runs, order), True, runs.steps)
 
 
 def divide(runs: Runs, starts: NDArray[np.int64]) -> Runs:
@@ -170,7 +182,7 @@ def divide(runs: Runs, starts: NDArray[np.int64]) -> Runs:
         mix = sum(count * _name_hash(name) for name, count in share.items()) % 2**64
         mixes[mix] = share
         divided["mix"][place] = mix
-    return Runs(runs.signatures, divided, mixes, runs.length, runs.spans_ns, True)
+    return Runs(runs.signatures, divided, mixes, runs.length, runs.spans_ns, True, runs.steps)
 
 
 def _in_order(runs: Runs, order: NDArray[np.int64]) -> NDArray[np.int64] | None:
@@ -205,7 +217,11 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
     order = np.argsort(thread.astype(np.uint16), kind="stable") if len(threads) > 1 else np.arange(length)
     label = label[order]
     begins = np.ones(length, bool)
-    begins[1:] = (label[1:] != label[:-1]) | (params[order[1:]] == 0)
+    execution = numbers(batch, "execution", -1.0).astype(np.int64)[order]
+    begins[1:] = (label[1:] != label[:-1]) | (params[order[1:]] == 0) | (execution[1:] != execution[:-1])
+    step, steps = _words(batch, "step")
+    step = step[order] - 1
+    begins[1:] |= step[1:] != step[:-1]
     first = np.flatnonzero(begins)
 
     table = np.zeros(len(first), _FIELDS)
@@ -213,6 +229,8 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
     table["row"] = order[first]
     table["last"] = order[np.append(first[1:], length) - 1]
     table["rows"] = np.diff(np.append(first, length))
+    table["execution"] = execution[first]
+    table["step"] = step[first]
     table["duration_ns"] = np.add.reduceat(numbers(batch, "duration_ns")[order], first)
     for name in ("flops", "bytes"):
         values = numbers(batch, name)[order]
@@ -231,7 +249,7 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
     for mix, run in zip(*_distinct(table["mix"])[::2]):
         members = np.bincount(ordered[first[run] : first[run] + table["rows"][run]])
         mixes[int(mix)] = {str(kernels[i]): int(members[i]) for i in np.flatnonzero(members)}
-    return Runs(signatures, table, mixes, length, _spans(batch, order), True)
+    return Runs(signatures, table, mixes, length, _spans(batch, order), True, [str(name) for name in steps[1:]])
 
 
 def _distinct(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:

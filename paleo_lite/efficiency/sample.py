@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ..counting import MATRIX_KINDS
+from ..profiles.names import classify
 from .parameters import UNKNOWN, Counted, count_operation, output_shape
 from .runs import Runs, Signature
+from .traced import is_convolution, shapes_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+_COMPUTES_NOTHING = ("memcpy", "memset", "communication")
 
 
 class Missing(msgspec.Struct, frozen=True):
@@ -58,17 +63,26 @@ def count_sample(runs: Runs, table: NDArray[Any], forward: NDArray[Any], parts: 
     """
     signatures = [runs.signatures[place] for place in table["signature"].tolist()]
     given = _given([signature for signature, is_forward in zip(signatures, forward) if is_forward])
-    known: dict[tuple[Signature, int], Counted] = {}
+    weights = _weights(signatures, given)
+    known: dict[tuple[Signature, int, Any], Counted] = {}
     sample = []
-    fields = ("rows", "duration_ns", "flops", "bytes", "flops_rows", "bytes_rows", "mix")
-    for entry, part, signature in zip(zip(*(table[name].tolist() for name in fields)), parts, signatures):
-        rows, duration_ns, flops, moved, flops_rows, bytes_rows, mix = entry
-        key = (signature, mix)
+    fields = ("rows", "duration_ns", "flops", "bytes", "flops_rows", "bytes_rows", "mix", "execution")
+    seen: set[int] = set()
+    entries = zip(*(table[name].tolist() for name in fields))
+    for place, (entry, part, signature) in enumerate(zip(entries, parts, signatures)):
+        rows, duration_ns, flops, moved, flops_rows, bytes_rows, mix, execution = entry
+        after = weights[place] if place in weights else given.get((signature.op, signature.params))
+        key = (signature, mix, after)
         if key not in known:
-            known[key] = _count(signature, runs.mixes[mix], given.get((signature.op, signature.params)))
+            known[key] = _count(signature, runs.mixes[mix], after, execution >= 0)
+        ruled = known[key]
+        if execution in seen and ruled.flops is not None:  # its kernels lie apart: what it takes is counted once
+            ruled = Counted(0.0, None if ruled.bytes is None else 0.0)
+        elif execution >= 0:
+            seen.add(execution)
         profiler = Counted(flops if flops_rows else None, moved if bytes_rows else None)
         whole = Counted(flops if flops_rows == rows else None, moved if bytes_rows == rows else None)
-        cost = _filled(whole, known[key], signature.op in MATRIX_KINDS)
+        cost = _filled(whole, ruled, signature.op in MATRIX_KINDS)
         sample.append(Run(signature, part, duration_ns, cost, profiler))
     return sample
 
@@ -78,30 +92,68 @@ def list_missing(sample: list[Run], total_ns: float) -> list[Missing]:
     times: dict[str, float] = {}
     for run in sample:
         if run.cost.flops is None:
-            name = run.signature.op or run.signature.kernel or "unnamed"
+            name = run.signature.op or classify(run.signature.kernel or "unnamed").name
             times[name] = times.get(name, 0.0) + run.duration_ns
     longest = sorted(times.items(), key=lambda item: -item[1])
     return [Missing(name, time * 1e-9, time / total_ns) for name, time in longest]
 
 
 def _given(forward: list[Signature]) -> dict[tuple[str | None, str | None], Any]:
-    """For every pooling of the forward pass the shape that it gave, which is what a later operation read."""
+    """For every pooling and convolution of the forward pass the shape that it gave, which a later operation read."""
     shapes: dict[tuple[str | None, str | None], Any] = {}
     for place, signature in enumerate(forward):
-        if "pool" in (signature.op or "") and (signature.op, signature.params) not in shapes:
+        if ("pool" in (signature.op or "") or is_convolution(signature.op or "")) and (
+            signature.op,
+            signature.params,
+        ) not in shapes:
             later = (output_shape(s.op or "", s.params or "") for s in forward[place + 1 : place + 5])
             shapes[signature.op, signature.params] = next((shape for shape in later if shape), None)
     return shapes
 
 
-def _count(signature: Signature, mix: dict[str, int], after: Any) -> Counted:
+def _weights(signatures: list[Signature], given: dict[tuple[str | None, str | None], Any]) -> dict[int, Any]:
+    """For the gradients of convolutions in traces of 2021 the shapes of the weights.
+
+    The gradient of the weight was an operator that is given no weight. It follows that of the input, which is; the
+    first layer, which has none, is found by what it read and gave in the forward pass.
+    """
+    forward: dict[tuple[Any, Any], Any] = {}
+    for (op, params), output in given.items():
+        shapes = shapes_in(params or "") if is_convolution(op or "") else []
+        if output and len(shapes) > 1:
+            forward[shapes[0], output] = shapes[1]
+    weights: dict[int, Any] = {}
+    last: dict[Any, Any] = {}
+    for place, signature in enumerate(signatures):
+        if signature.op is None or not signature.op.endswith(
+            ("convolution_backward_input", "convolution_backward_weight")
+        ):
+            continue
+        shapes = shapes_in(signature.params or "")
+        if len(shapes) < 2:
+            continue
+        gradient, other = shapes[:2]
+        if signature.op.endswith("input"):
+            last[gradient] = weights[place] = other
+        else:
+            weights[place] = last.pop(gradient, None) or forward.get((other, gradient))
+    return weights
+
+
+def _count(signature: Signature, mix: dict[str, int], after: Any, alone: bool) -> Counted:
+    """What a run takes; `alone` is one execution of its operation, and no other."""
+    if all(classify(name).label in _COMPUTES_NOTHING for name in mix):
+        return Counted(0.0)
     if signature.op is None or signature.params is None:
         return UNKNOWN
     one = count_operation(signature.op, signature.params, signature.direction, mix, after)
+    if alone:
+        return one
     # Operations alike that follow each other are one run: each brought its rarest kernel once. Not so convolutions,
     # which other layers part, and whose algorithms launch a kernel several times for parts of the batch.
     times = 1 if signature.op.startswith("conv") else min(mix.values())
-    return Counted(*(None if value is None else value * times for value in (one.flops, one.bytes)))
+    flops, moved = (None if value is None else value * times for value in (one.flops, one.bytes))
+    return Counted(flops, moved)
 
 
 def _filled(profiler: Counted, ruled: Counted, once: bool) -> Counted:
@@ -111,5 +163,7 @@ def _filled(profiler: Counted, ruled: Counted, once: bool) -> Counted:
     """
     first, second = (ruled, profiler) if once else (profiler, ruled)
     return Counted(
-        second.flops if first.flops is None else first.flops, second.bytes if first.bytes is None else first.bytes
+        second.flops if first.flops is None else first.flops,
+        second.bytes if first.bytes is None else first.bytes,
+        ruled.precision,
     )

@@ -13,6 +13,7 @@ from .iterations import Iterations, find_iterations, typical
 from .overlap import merge
 from .runs import Runs, Signature, divide, settle
 from .sample import Missing, Run, count_sample, list_missing
+from .traced import is_convolution
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,7 +102,7 @@ def steady_state(runs: Runs) -> Steady:
         notes.append("no iterations were found in it: the figures are of the whole profile")
         first = runs.signatures[runs.table["signature"][0]]
         found = Iterations(first, None, np.zeros(1, np.int64), np.zeros(len(runs.table), np.int64))
-    else:
+    elif not found.marks:
         runs = divide(runs, found.starts)
         number = np.searchsorted(found.starts, runs.table["row"], side="right") - 1
         found = msgspec.structs.replace(found, number=number)
@@ -113,6 +114,7 @@ class _Loop:
 
     def __init__(self, runs: Runs, found: Iterations, notes: list[str]) -> None:
         self.runs, self.table, self.notes = runs, runs.table, notes
+        self.marks = found.marks
         self.count = len(found.starts)
         self.number = found.number
         of_signature = [_facts(signature, found.thread) for signature in runs.signatures]
@@ -120,14 +122,16 @@ class _Loop:
         self.conv = conv
         self.labelled = bool(back.any())
         self.part = self._parts(back, main, named)
+        inside = self.number >= 0
+        times = np.bincount(self.number[inside], self.table["duration_ns"][inside], self.count).astype(np.float64)
         forward, backward = (self._mix(part) for part in (_FORWARD, _BACKWARD))
-        self.forwards = typical(forward, self._has(_FORWARD))
-        self.backwards = typical(backward, self._has(_BACKWARD))
+        self.forwards = typical(forward, self._has(_FORWARD), times)
+        self.backwards = typical(backward, self._has(_BACKWARD), times)
         self.matched = self.forwards & self.backwards
         # What an iteration takes in all is asked of those with both passes, else of those with one, else of all.
         self.whole = next((m for m in (self.matched, self.forwards) if m.any()), np.ones(self.count, bool))
         if not self.labelled:
-            self.whole = typical(self._mix(None), np.ones(self.count, bool))
+            self.whole = typical(self._mix(None), np.ones(self.count, bool), times)
         self.sample = int(np.flatnonzero(self.whole)[0])
 
     def _parts(self, back: NDArray[Any], main: NDArray[Any], named: NDArray[Any]) -> NDArray[np.int64]:
@@ -244,6 +248,11 @@ class _Loop:
         if self.count > 1:
             if not self.labelled:
                 notes.append("no backward pass is labelled: forward, backward and update are not told apart")
+                if not self.marks:
+                    notes.append(
+                        f"{self.count} iterations are what repeats, which may be a network's blocks: no mark in the "
+                        "profile says where they begin"
+                    )
             else:
                 notes += self._left_out("forward", self.forwards) + self._left_out("backward", self.backwards)
         return notes
@@ -267,7 +276,7 @@ def _facts(signature: Signature, thread: int | None) -> tuple[bool, bool, bool, 
 
 
 def _is_conv(signature: Signature) -> bool:
-    return (signature.op or "").startswith("conv")
+    return is_convolution(signature.op or "")
 
 
 def _share(sample: list[Run], total_ns: float, chosen: Callable[[Run], bool]) -> float:

@@ -4,7 +4,7 @@ The trace is decoded a piece at a time; only the fields named here are built, of
 temporary file, in Arrow's own form, until the trace is read to its end: only then are all operations known, and the
 time that the trace counts from (``baseTimeNanoseconds`` often stands last). Memory is a piece,
 the distinct names and, to link kernels by, some 200 bytes for each CPU operation (a sixth of the trace's own size);
-without the columns op, params and direction not even that.
+without the columns op, params, direction, execution and step not even that.
 
 Left out: Python functions, flow arrows, synchronisation, overheads, and ``cuda_profiler_range``, whose times are made
 up.
@@ -30,7 +30,7 @@ from .json_stream import JsonArray, decode_around
 from .table import batch_of
 
 _KEY = re.compile(rb'"(traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
-_LINKED = ("op", "params", "direction")
+_LINKED = ("op", "params", "direction", "execution", "step")
 
 
 class _Around(msgspec.Struct):
@@ -52,8 +52,10 @@ class ChromeTrace:
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """The events of `CATEGORIES` in the order of the file.
 
-        `op`, `params` and `direction` of a kernel, copy or call of the runtime are those of the operation that
-        launched it (see `launches`). ``metric.est_achieved_occupancy`` is a share of 1.
+        `op`, `params`, `direction` and `execution` of a kernel, copy or call of the runtime are those of the operation
+        that launched it (see `launches`). `params` are its ``Input Dims``, ``Input type`` and, where they decide its
+        work, ``Concrete Inputs``, as JSON. `step` is the iteration that launched it (see `marks`).
+        ``metric.est_achieved_occupancy`` is a share of 1.
 
         Raises
         ------
@@ -67,13 +69,16 @@ class ChromeTrace:
                 base_ns = _spool(path, rows, spool)
             except OSError as error:  # of the spool: those of the trace have become BadProfile
                 raise BadFile(f"{tempfile.gettempdir()}: cannot hold the rows of {path} ({error.strerror})") from None
+            launched = rows.steps() if rows.linked else None
             links = rows.links() if rows.linked else None
             names, params = pa.array(rows.names, pa.string()), pa.array(rows.params, pa.string())
             spool.seek(0)
             for batch in pa.ipc.open_stream(spool):
                 found = {name: batch.column(name) for name in batch.schema.names}
-                found["start_ns"] = pa.compute.add(found["start_ns"], base_ns)
                 external, correlation, own = (np.asarray(found.pop(key)) for key in ("external", "correlation", "own"))
+                if launched is not None:
+                    found["step"] = launched.find(correlation, np.asarray(found["start_ns"]))
+                found["start_ns"] = pa.compute.add(found["start_ns"], base_ns)
                 if links is not None:
                     at = np.where(own >= 0, own, links.find(external, correlation))
                     found |= links.columns(at, names, params)

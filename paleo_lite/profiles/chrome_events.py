@@ -39,6 +39,8 @@ class Args(msgspec.Struct, gc=False):
     grid: msgspec.Raw = msgspec.Raw()
     block: msgspec.Raw = msgspec.Raw()
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
+    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
+    numbers: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw())
     occupancy: float | None = msgspec.field(name="est. achieved occupancy %", default=None)
     sequence: Whole = msgspec.field(name="Sequence number", default=None)
     forward_thread: Whole = msgspec.field(name="Fwd thread id", default=None)

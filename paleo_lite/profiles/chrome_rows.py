@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,10 +14,15 @@ from numpy.typing import NDArray
 from .chrome_events import CATEGORIES, Args, Decoded, Event, Whole, times_ns
 from .json_stream import Piece
 from .launches import BPROP, LAUNCH, OPERATION, STEP, Integers, Links, direction_of
+from .marks import PROFILER_STEP, Steps, find_steps
 
 COMMUNICATION = re.compile(r"(?:void )?[nr]ccl")
 """Kernels of NCCL and RCCL: ``ncclKernel_AllReduce_RING_LL_Sum_float(...)``, ``ncclDevKernel_...``."""
 
+
+_BY_NUMBERS = re.compile(r"conv|pool|norm|upsample|gelu|mean|sum|amax|amin|argm|var|std|::a(?:ll|ny)$|::m(?:ax|in)$")
+"""Operations whose work the numbers among their arguments decide: strides, windows, which dimensions are reduced. Those
+of others (a learning rate) would part what is alike."""
 
 _NO_ARGS = Args()
 _DIGITS = re.compile(r"-?\d{1,18}", re.ASCII)
@@ -27,6 +32,32 @@ _KERNEL, _COMMUNICATION, _CPU, _API, _MARKER = map(_KINDS.index, ("kernel", "com
 _ON_DEVICE = frozenset(cat for cat, of in CATEGORIES.items() if of in ("kernel", "memcpy", "memset")) | {
     "gpu_user_annotation"
 }
+
+
+class Launched(NamedTuple):
+    """In which iteration events on a device were launched.
+
+    Attributes
+    ----------
+    steps : Steps
+    correlations, times : ndarray of int64
+        Of all launches, by correlation.
+    """
+
+    steps: Steps
+    correlations: Integers
+    times: Integers
+
+    def find(self, correlation: Integers, start: Integers) -> pa.DictionaryArray:
+        """The iteration's name of each event; what was launched by nothing that is known, by when it ran."""
+        place = np.minimum(np.searchsorted(self.correlations, correlation), max(len(self.correlations) - 1, 0))
+        time = start
+        if len(self.correlations):
+            time = np.where((self.correlations[place] == correlation) & (correlation >= 0), self.times[place], start)
+        found = self.steps.find(time)
+        return pa.DictionaryArray.from_arrays(
+            pa.array(found.astype(np.int32), mask=found < 0), pa.array(self.steps.names, pa.string())
+        )
 
 
 class Rows:
@@ -45,6 +76,7 @@ class Rows:
         self._threads: dict[tuple[Whole, str], int] = {}
         self._operations: list[NDArray[Any]] = []
         self._launches: list[NDArray[Any]] = []
+        self._marks: list[tuple[str, int, int]] = []
         self._count = 0  # operations so far
         self._with_both = self._alike = 0  # events with external and correlation id, and those where they are equal
 
@@ -65,6 +97,14 @@ class Rows:
         operations, self._operations = np.concatenate(self._operations), []
         launches, self._launches = np.concatenate(self._launches), []
         return Links(operations, launches, external_ids=2 * self._alike <= self._with_both)
+
+    def steps(self) -> Launched:
+        """The iterations, once all events were seen."""
+        launches = np.concatenate(self._launches) if self._launches else np.empty(0, LAUNCH)
+        names, starts, ends = zip(*self._marks) if self._marks else ((), (), ())
+        steps = find_steps(names, np.array(starts, np.int64), np.array(ends, np.int64), launches["start"])
+        order = np.argsort(launches["correlation"], kind="stable")
+        return Launched(steps, launches["correlation"][order], launches["start"][order])
 
     def batch(self, path: Path, piece: Piece[Decoded]) -> pa.RecordBatch:
         """The columns that events have by themselves, and `external`, `correlation` and `own` to link them by.
@@ -91,6 +131,7 @@ class Rows:
             end_ns = start_ns + np.nan_to_num(duration_ns).astype(np.int64)
             self._remember_operations(events, args, kind, start_ns, end_ns, ids)
             self._remember_launches(events, kind, start_ns, ids)
+            self._remember_marks(events, start_ns, end_ns)
         there = [event.cat in _ON_DEVICE for event in events]
         columns = {
             "category": pa.DictionaryArray.from_arrays(pa.array(kind), pa.array(_KINDS)),
@@ -126,9 +167,12 @@ class Rows:
         record["external"], record["start"], record["end"] = ids["external"][at], start_ns[at], end_ns[at]
         record["thread"] = self._thread_codes(mine)
         record["name"] = np.where(is_cpu[at], [self._names.setdefault(name, len(self._names)) for name in names], -1)
-        shapes = [bytes(of.dims) for of in theirs]
-        code_of = {raw: self._params_code(raw) for raw in dict.fromkeys(shapes)}
-        record["params"] = [code_of[raw] for raw in shapes]
+        told = [
+            (bytes(of.dims), bytes(of.types), bytes(of.numbers) if _BY_NUMBERS.search(name) else b"")
+            for of, name in zip(theirs, names)
+        ]
+        code_of = {raws: self._params_code(raws) for raws in dict.fromkeys(told)}
+        record["params"] = [code_of[raws] for raws in told]
         record["sequence"] = _integers([of.sequence for of in theirs]).fill_null(-1).to_numpy()
         forward_thread = _integers([of.forward_thread for of in theirs]).fill_null(0).to_numpy()
         known = {name: direction_of(name) for name in {*names}}
@@ -148,9 +192,18 @@ class Rows:
         record["thread"] = self._thread_codes([events[i] for i in calls])
         self._launches.append(record)
 
-    def _params_code(self, raw: bytes) -> int:
-        text = b"".join(raw.split())
-        return -1 if text in (b"", b"null") else self._params.setdefault(text, len(self._params))
+    def _remember_marks(self, events: list[Event], start_ns: Integers, end_ns: Integers) -> None:
+        for place, event in enumerate(events):
+            if event.cat == "user_annotation" or (event.cat == "Operator" and event.name.startswith(PROFILER_STEP)):
+                self._marks.append((event.name, int(start_ns[place]), int(end_ns[place])))
+
+    def _params_code(self, raws: tuple[bytes, ...]) -> int:
+        """The code of the shapes, the types and, where they were kept, the numbers, a space between them."""
+        dims, *rest = (b"".join(raw.split()) for raw in raws)
+        if dims in (b"", b"null"):
+            return -1
+        text = b" ".join([dims, *rest]).rstrip()
+        return self._params.setdefault(text, len(self._params))
 
     def _thread_codes(self, events: list[Event]) -> list[int]:
         pairs = [(event.pid, event.tid) for event in events]

@@ -151,7 +151,7 @@ class Links:
         return np.where(found >= 0, found, self._by_correlation.look_up(correlation))
 
     def columns(self, at: Integers, names: pa.Array, params: pa.Array) -> dict[str, pa.Array]:
-        """`op`, `params` and `direction` of the events that these operations (-1 for none) stand behind.
+        """`op`, `params`, `direction` and `execution` of the events that these operations (-1 for none) stand behind.
 
         Parameters
         ----------
@@ -168,7 +168,7 @@ class Links:
                 pa.array(code.astype(np.int32), mask=(at < 0) | (code < 0)), texts[name]
             )
             for name, code in codes.items()
-        }
+        } | {"execution": pa.array(at, mask=at < 0)}
 
 
 def _directions(operations: NDArray[Any]) -> NDArray[np.int8]:

@@ -36,6 +36,8 @@ SCHEMA = pa.schema(
         ("thread", pa.int64()),
         ("tensor_core", pa.bool_()),
         ("params", _NAME),  # shapes, as the profiler printed them: data, never evaluated
+        ("execution", pa.int64()),  # which of the framework's operations in time: the same for all kernels of one
+        ("step", _NAME),  # the iteration, where the program marked them
     ]
 )
 """Columns of every table, in this order. Metrics of a kernel follow as float64 columns named ``metric.NAME``."""

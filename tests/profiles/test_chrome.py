@@ -102,6 +102,12 @@ def enclosing(operations: list[dict], event: dict) -> list[dict]:
     return [op for op in around if (op["ts"], -op["dur"]) == inner]
 
 
+def params_of(args: dict) -> list[str]:
+    """Shapes and types without white space, which is the only thing that parts them."""
+    texts = (json.dumps(args[key], separators=(",", ":")) for key in ("Input Dims", "Input type"))
+    return ["".join(text.split()) for text in texts]
+
+
 @pytest.mark.needs_data
 @pytest.mark.parametrize("name", [REAL[0], *REAL[2:3], *REAL[4:]], ids=lambda name: Path(name).name[:24])
 def test_real_kernels_are_linked_to_the_operation_that_launched_them(data_folder, name):
@@ -125,9 +131,9 @@ def test_real_kernels_are_linked_to_the_operation_that_launched_them(data_folder
         if name not in COPIED_IDS:
             named = by_id.get(args.get("External id", args.get("external id")))
             expected = [named] if named else expected
-        shapes = [op["args"].get("Input Dims") for op in expected]
-        texts = [None if one is None else json.dumps(one, separators=(",", ":")) for one in shapes]
-        found = (table["op"][index], table["params"][index])
+        texts = [None if "Input Dims" not in op["args"] else params_of(op["args"])[:2] for op in expected]
+        params = table["params"][index]
+        found = (table["op"][index], params and params.split(" ")[:2])
         assert found in list(zip([op["name"] for op in expected], texts)) or (not expected and found == (None, None))
         checked += bool(expected)
     assert checked > 0
@@ -212,6 +218,7 @@ def test_any_white_space_and_any_cut(tmp_path, monkeypatch, piece, indent, bare)
     assert len(table) == 15
     assert table[2] == {field.name: None for field in SCHEMA} | {
         "category": "kernel", "kernel": 'sgemm \\" }, { [', "op": "aten::mm", "params": "[[2,3],[3,4]]",
+            "execution": 0,
         "start_ns": 130500, "duration_ns": 4250.0, "calls": 1, "grid": "1,2,3", "block": "64,1,1", "stream": 7,
         "device": 0, "metric.est_achieved_occupancy": 0.4,
     }  # fmt: skip
@@ -395,3 +402,34 @@ def test_damaged_traces_give_a_table_or_our_error(tmp_path, monkeypatch, table_o
     raw = damaged(TEXT.encode(), happened)
     path = write(tmp_path, gzip.compress(raw) if zipped else raw)
     table_or_our_error(path, ChromeTrace())
+
+
+@pytest.mark.needs_data
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch_chrome_trace/nccl_parser_config__nccl_data.json.gz", "hta/trace_diff__test__test.json.gz",
+        "hta/ns_resolution_trace__rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz", REAL[0], REAL[5],
+        "tracelens_models/h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
+    ],
+    ids=lambda name: Path(name).name[:24],
+)  # fmt: skip
+def test_real_steps_are_the_profilers_around_the_launch(data_folder, name):
+    events, _ = reference(data_folder / "profiles" / name)
+    table = read(data_folder / "profiles" / name, ("step",)).to_pydict()
+    marks = {
+        event["name"]: (event["ts"], event["ts"] + event["dur"])
+        for event in events
+        if event["name"].startswith("ProfilerStep#") and event["cat"] in ("user_annotation", "Operator")
+    }
+    launches = {
+        e["args"]["correlation"]: e["ts"] for e in events if KIND[e["cat"]] == "api" and "correlation" in e["args"]
+    }
+    seen = set()
+    for index, event in enumerate(events):
+        if is_device(event):
+            at = launches.get(event["args"]["correlation"], event["ts"])
+            expected = next((mark for mark, (start, end) in marks.items() if start <= at < end), None)
+            assert table["step"][index] == expected
+            seen.add(expected)
+    assert seen - {None} == set(marks)
