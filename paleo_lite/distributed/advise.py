@@ -137,4 +137,13 @@ def _why(rows: list[ScaleRow], job: Job) -> str:
     gap = second.time_s / best.time_s - 1
     if gap <= 0:
         return f"{named}: {because}; {second.strategy} is at most {-gap:.1%} faster, and less simple"
-    return f"{named}: {because}; {second.strategy} takes {gap:.1%} longer, limited by {second.limited_by}"
+    said = f"{named}: {because}; {second.strategy} takes {gap:.1%} longer, limited by {second.limited_by}"
+    return said + "".join(f"; on {which} cluster {second.strategy} is faster" for which in _reversed(best, second))
+
+
+def _reversed(best: ScaleRow, second: ScaleRow) -> list[str]:
+    """On which clusters the second is faster: both would run on the same one, so that their ends compare in pairs."""
+    if best.cluster_interval is None or second.cluster_interval is None:
+        return []
+    pairs = zip(("a better", "a worse"), best.cluster_interval, second.cluster_interval)
+    return [which for which, first_s, second_s in pairs if second_s < first_s]

@@ -100,7 +100,7 @@ def _columns(table: ScaleTable) -> list[Column]:
         *([Column("interval", "at 90 %", say_interval)] if any(row.interval for row in table.rows) else []),
         *([Column("bound_s", "at least", seconds, spare=5)] if table.is_forecast and _bounded(table) else []),
         Column("throughput_per_s", "samples\nper s", _rate, spare=4),
-        Column("speedup", "speed-up", lambda value: f"{value:.4g}"),
+        Column("speedup", "speed-up", lambda value: f"{value:.4g}", spare=1),
         Column("efficiency", "efficiency", lambda value: f"{value:.1%}"),
     ]
     if any(row.memory_bytes is not None for row in table.rows):

@@ -8,10 +8,12 @@ import msgspec
 import pytest
 
 import paleo_lite
+from paleo_lite.distributed.advise import _why
 from paleo_lite.distributed.clusters import ClusterPrior, Range, best_case, cluster_prior
 from paleo_lite.distributed.collectives import LinkRate
 from paleo_lite.distributed.job import Settings
 from paleo_lite.distributed.links import link_rate
+from paleo_lite.distributed.step import ScaleRow
 from paleo_lite.distributed.topology import flat
 from paleo_lite.errors import BadValue
 from paleo_lite.report.scale import scale_page
@@ -99,6 +101,18 @@ def test_platforms_leave_open_what_their_fit_did(tmp_path) -> None:
     row = paleo_lite.scale("vgg16", platform="dgx1-p100", gpu="p100-sxm2", workers=[8])[0]
     assert row.cluster_interval[1] / row.time_s == pytest.approx(math.exp(1.645 * 0.041))
     assert row.cluster_interval[0] < row.time_s
+
+
+def test_advice_says_when_it_depends_on_the_cluster() -> None:
+    """Steps of 10 and 11 s, the second less sensitive: on a bad cluster it is the faster one, on a good one not."""
+    first = ScaleRow(compute_s=10.0, workers=8, batch_size=8, alone_per_s=1.0, cluster_interval=(9.0, 20.0), fits=True)
+    second = ScaleRow(
+        compute_s=11.0, workers=8, batch_size=8, alone_per_s=1.0, cluster_interval=(10.5, 12.0), fits=True,
+        strategy="hybrid",
+    )  # fmt: skip
+    assert _why([first, second], None).endswith("; on a worse cluster hybrid is faster")
+    steady = msgspec.structs.replace(second, cluster_interval=(9.5, 21.0))
+    assert "cluster" not in _why([first, steady], None)
 
 
 def test_the_shipped_prior_is_in_order() -> None:

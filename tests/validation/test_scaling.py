@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from measured import DATA
+from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.distributed.platforms import find_platform, platform_names
 from paleo_lite.errors import BadFile
 from paleo_lite.units import parse_quantity
+from validation.scaling.clusters import cluster_points, hold_out, learn_stragglers, quoted_points
 from validation.scaling.hold_out import validate_scaling
 from validation.scaling.page import scaling_truth_page
 from validation.scaling.platforms import platforms_of
@@ -90,3 +92,32 @@ def test_predictions_hold_on_what_was_held_out(truth):
     assert sum(abs(gap.predicted_s / gap.measured_s - 1) < 0.3 for gap in gaps) >= 11
     page = scaling_truth_page(truth)
     assert page.tables[0].rows and len(page.data.rows) == len(truth.points)
+
+
+def test_quoted_points_are_what_their_sources_print():
+    quoted = quoted_points()
+    efficiencies = {point.efficiency for point in quoted if point.cluster == "Horovod"}
+    assert efficiencies == {0.9, 0.68}  # docs/benchmarks.rst: "90% ... for both Inception V3 and ResNet-101, and 68%"
+    oneflow = [point for point in quoted if point.alone_s == 128 / 384.85]
+    per_s = [point.efficiency * point.workers * 384.85 for point in oneflow]
+    assert per_s == pytest.approx([2969.45, 5906.55, 11711.18], rel=1e-3)
+    (dgx,) = [point for point in quoted if point.than_workers > 1]
+    assert (dgx.workers, dgx.than_workers, dgx.efficiency) == (16, 8, 0.831)
+
+
+@pytest.mark.needs_data
+def test_clusters_that_the_prior_did_not_see():
+    points = cluster_points(DATA)
+    prior = cluster_prior()
+    assert (len(points), len({point.cluster for point in points})) == (prior.measurements, prior.clusters)
+    assert prior.stragglers.expected == pytest.approx(learn_stragglers(points), abs=0.002)
+    for by in ("cluster", "source"):
+        held = hold_out(points, by)
+        off = [each.off for each in held]
+        # The best case is 11 points off, all of them upwards.
+        assert sum(map(abs, off)) / len(off) < 0.065
+        assert abs(sum(off) / len(off)) < 0.02
+        assert 0.85 <= sum(each.covered for each in held) / len(held) <= 0.95
+    said = float(prior.held_out.split()[0]) / 100
+    cluster = hold_out(points)
+    assert said == pytest.approx(sum(abs(each.off) for each in cluster) / len(cluster), abs=0.001)
