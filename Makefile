@@ -70,7 +70,7 @@ calibrations: data $(STAMPS)/test
 # How true predictions are, on what was held out of the same measurements.
 accuracy: data $(STAMPS)/test
 	sed -n '/^# /,/^<!-- tables -->/p' docs/accuracy.md > docs/accuracy.md.new
-	for split in network family gpu source; do \
+	for split in network family batch gpu generation source software execution; do \
 		printf '\n## Leave one %s out\n\n' $$split; \
 		COLUMNS=400 $(BIN)/python -m validation accuracy --data $(DATA) --split $$split --format markdown || exit 1; \
 	done >> docs/accuracy.md.new

@@ -16,8 +16,13 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .api.prediction import devices, layers, predict, scale, trace
+    from .api.calibrations import calibrate, calibrations, validate
+    from .api.catalogue import audit, hardware, links, networks
+    from .api.feeding import pipeline
+    from .api.gemm import gemm
+    from .api.prediction import devices, layers, predict, predict_several, scale, trace
     from .api.profiles import compare, efficiency, kernels, scaled
+    from .api.sweeps import best, sweep
     from .calibration.store import Calibration
     from .distributed.job import Settings
     from .errors import PaleoError
@@ -28,12 +33,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Calibration", "Machine", "PaleoError", "Settings", "TrainingOptions", "Workload", "__version__",
-    "compare", "devices", "efficiency", "kernels", "layers", "network_names", "predict", "scale", "scaled", "trace",
+    "audit", "best", "calibrate", "calibrations", "compare", "devices", "efficiency", "gemm", "hardware", "kernels",
+    "layers", "links", "network_names", "networks", "pipeline", "predict", "predict_several", "scale", "scaled",
+    "sweep", "trace", "validate",
 ]  # fmt: skip
 
 _NAMES = {
-    "api.prediction": "devices layers predict scale trace",
+    "api.calibrations": "calibrate calibrations validate",
+    "api.catalogue": "audit hardware links networks",
+    "api.feeding": "pipeline",
+    "api.gemm": "gemm",
+    "api.prediction": "devices layers predict predict_several scale trace",
     "api.profiles": "compare efficiency kernels scaled",
+    "api.sweeps": "best sweep",
     "calibration.store": "Calibration",
     "distributed.job": "Settings",
     "errors": "PaleoError",

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from .errors import BadFile, PaleoError
+from .errors import BadFile, BadValue, PaleoError
 
 _T = TypeVar("_T")
 
@@ -81,3 +81,16 @@ def read_typed(path: Path, kind: type[_T], what: str, bytes_at_most: int, raised
         raise raised(f"{path}: {error}") from None
     except RecursionError:
         raise raised(f"{path}: nested too deeply for a {what}") from None
+
+
+def check_new(*paths: Path | None, force: bool) -> None:
+    """Refuse before any work what would replace a file unasked.
+
+    Raises
+    ------
+    BadValue
+        If a file is there and not to be replaced.
+    """
+    for path in paths:
+        if path is not None and path.exists() and not force:
+            raise BadValue(f"{path} already exists: choose another name, or --force to replace it")

@@ -21,7 +21,8 @@ from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.ordering import shifts
 from paleo_lite.calibration.pool import POOL_FILE, Key, MeasuredDevices, Pool, make_pool, write_pool
 from paleo_lite.calibration.poolable import why_not_pooled
-from paleo_lite.calibration.population import KERNELS, Measured, traits_of
+from paleo_lite.calibration.population import KERNELS, Measured, expect, traits_of
+from paleo_lite.calibration.prior import device_prior
 from paleo_lite.calibration.store import make_calibration, write_calibration
 from paleo_lite.calibration.validate import Point, validate
 from paleo_lite.files import write_aside
@@ -82,22 +83,28 @@ def ship_devices(data: Path, folder: Path) -> Written:
     ]
     operations = operations_of(data / "measured")
     everything = MeasuredDevices([*measurements, *profiled], operations=operations)
-    points = validate(measurements, "network", operations=operations)[1]
-    groups: dict[tuple[str, str], list[Key]] = defaultdict(list)
-    for key in everything.groups:
-        groups[key.gpu, key.precision].append(key)
-    for (gpu, precision), keys in sorted(groups.items()):
-        chosen = max(sorted(keys), key=lambda key: len(everything.groups[key]))
-        group = everything.groups[chosen]
-        fit = fit_among_others(chosen, everything)
-        error = error_of(points, group)
-        calibration = make_calibration(gpu, precision, group, fit, held_out_error=error)
-        write_calibration(calibration, folder / f"{gpu}-{precision}.toml", force=True)
-        shown = "-" if error is None else f"{error:.1%}"
-        yield f"{gpu}-{precision}", f"{len(group)} measurements, held-out error {shown}"
     pool = ordered(make_pool([*everything.evidence().values(), *everything.operations]))
     write_pool(pool, folder / POOL_FILE)
     yield "pooled", f"{len(pool.fits)} fits; {len(pool.order)} shifted into the order of their data sheets"
+    points = validate(measurements, "network", operations=operations)[1]
+    yield from ship_measured(everything, pool, points, folder)
+
+
+def ship_measured(devices: MeasuredDevices, pool: Pool, points: Sequence[Point], folder: Path) -> Written:
+    """Fit and write what one source measured of each device in each precision, from what the pool says besides."""
+    groups: dict[tuple[str, str], list[Key]] = defaultdict(list)
+    for key in devices.groups:
+        groups[key.gpu, key.precision].append(key)
+    for (gpu, precision), keys in sorted(groups.items()):
+        chosen = max(sorted(keys), key=lambda key: len(devices.groups[key]))
+        group = devices.groups[chosen]
+        error = error_of(points, group)
+        calibration = make_calibration(
+            gpu, precision, group, fit_among_others(chosen, devices, pool), held_out_error=error
+        )
+        write_calibration(calibration, folder / f"{gpu}-{precision}.toml", force=True)
+        shown = "-" if error is None else f"{error:.1%}"
+        yield f"{gpu}-{precision}", f"{len(group)} measurements, held-out error {shown}"
 
 
 def ordered(pool: Pool) -> Pool:
@@ -108,9 +115,12 @@ def ordered(pool: Pool) -> Pool:
     return msgspec.structs.replace(pool, order=order)
 
 
-def fit_among_others(key: Key, devices: MeasuredDevices) -> Fit:
+def fit_among_others(key: Key, devices: MeasuredDevices, pool: Pool) -> Fit:
     """Fit what one source measured of a device in a precision, from what all others say of it."""
-    return calibrate(devices.groups[key], find_device(key.gpu), key.precision, devices.prior(key))[1]
+    others = [one for one in pool.fits if Key(one.id, one.measured_in, one.source, one.execution) != key]
+    device = find_device(key.gpu)
+    prior = expect(devices.traits(key), device_prior(device, key.precision), others)
+    return calibrate(devices.groups[key], device, key.precision, prior)[1]
 
 
 def error_of(points: Sequence[Point], group: Sequence[Measurement]) -> float | None:

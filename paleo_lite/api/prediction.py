@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
@@ -12,7 +13,7 @@ from msgspec import structs
 
 from ..calibration.choose import choose_model
 from ..counting import find_convention
-from ..errors import BadValue
+from ..errors import BadValue, PaleoError
 from ..hardware import Device, Machine, find_device, list_devices
 from ..networks import CountsBeside, LayerCounts, Network, count_network, find_network, trace_factory
 from ..networks.catalog import networks_of_macs
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
     from typing_extensions import Unpack
 
+    from ..calibration.several import Predictions
     from ..calibration.store import Calibration
     from ..distributed.job import Settings
     from ..distributed.table import ScaleTable
@@ -171,6 +173,53 @@ def predict(
     from ..timing.with_memory import predict_with_memory
 
     return predict_with_memory(workload, machine, model, fit_batch=fit_batch)
+
+
+def predict_several(
+    networks: Sequence[str | Network | nn.Module | None],
+    *,
+    gpus: Sequence[str | Device],
+    precisions: Sequence[str] = ("fp32",),
+    phases: Sequence[str] = ("inference",),
+    batch_sizes: Sequence[int] = (1,),
+    **question: Any,
+) -> Predictions:
+    """Predict every combination, beside each other: networks first, then devices, precisions, phases, batch sizes.
+
+    Parameters
+    ----------
+    networks, gpus, precisions, phases, batch_sizes : sequence
+        One or more of what `predict` takes one of.
+    **question
+        What else `predict` takes, of all alike.
+
+    Returns
+    -------
+    Predictions
+        With ``rows()``, ``speedup(prediction)``, ``to_dict()``, ``to_frame()``.
+
+    Raises
+    ------
+    PaleoError
+        One of its classes: of names, and of a combination that cannot be predicted where none can.
+    """
+    from ..calibration.several import Predictions
+
+    files = [Path(file) for file in question.get("hardware_files", ())]
+    shapes = question.pop("image_size", None), question.pop("inputs", ())
+    found = [None if network is None else resolve(network, *shapes) for network in networks]
+    devices = [find_device(gpu, files) if isinstance(gpu, str) else gpu for gpu in gpus]
+    predictions: list[Prediction] = []
+    failures: dict[str, PaleoError] = {}
+    for network, device, precision, phase, batch_size in product(found, devices, precisions, phases, batch_sizes):
+        try:
+            asked = {"precision": precision, "phase": phase, "batch_size": batch_size, **question}
+            predictions.append(predict(network, gpu=device, **{"memory": network is not None, **asked}))
+        except PaleoError as error:
+            failures[f"{network.name if network else 'the count'} on {device.id} in {precision}: {error}"] = error
+    if not predictions:
+        raise next(iter(failures.values()), BadValue("name a network, a device, a precision, a phase and a batch size"))
+    return Predictions(predictions, tuple(failures))
 
 
 def _bare(flops: float | str | None, macs: float | str | None, asked: dict[str, Any]) -> Workload:

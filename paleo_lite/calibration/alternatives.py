@@ -71,12 +71,20 @@ def try_alternatives(
     machine, model = prediction.machine, prediction.model
     # A calibration is of one device and precision: elsewhere the best that is known there answers.
     elsewhere = time_model if model.label else model.name
+    usual = _model_of_kind(model.name, prediction.workload, machine, elsewhere)
+    is_default = usual is not None and usual.label == model.label
     tried, left_out = [], []
 
     def attempt(change: str, name: str, workload: Workload, other: Machine = machine, note: str = "") -> None:
         try:
-            same = workload.precision == prediction.precision
-            used = model if same else choose_model(machine.device, workload.precision, elsewhere)
+            asked_alike = (workload.precision, workload.execution) == (prediction.precision, prediction.execution)
+            # What somebody calibrated holds for the software that they ran, however it is executed.
+            same = asked_alike or (workload.precision == prediction.precision and not is_default)
+            used = (
+                model
+                if same
+                else choose_model(machine.device, workload.precision, elsewhere, execution=workload.execution)
+            )
             answer = predict_with_memory(workload, other, used)
         except PaleoError as error:
             left_out.append(f"{name}: {error}")
@@ -140,7 +148,7 @@ def _on_other_devices(
     for device in list_devices(hardware_files):
         if device.id == prediction.device.id:
             continue
-        model = _model_of_kind(prediction.model.name, Machine(device), workload.precision, time_model)
+        model = _model_of_kind(prediction.model.name, workload, Machine(device), time_model)
         try:
             other = None if model is None else predict(workload, Machine(device), model)
         except PaleoError:  # it lacks the precision
@@ -153,10 +161,10 @@ def _on_other_devices(
     return found, unknown
 
 
-def _model_of_kind(kind: str, machine: Machine, precision: str, time_model: str | None) -> TimeModel | None:
+def _model_of_kind(kind: str, workload: Workload, machine: Machine, time_model: str | None) -> TimeModel | None:
     """The model of a machine where it is of that kind; None where nothing is known but another."""
     try:
-        model = choose_model(machine.device, precision, time_model)
+        model = choose_model(machine.device, workload.precision, time_model, execution=workload.execution)
     except PaleoError:
         return None
     return model if model.name == kind else None

@@ -105,7 +105,9 @@ def pooled_model(
     for name, shift in pool.order.get(order_key(device, precision), {}).items():
         prior.mean[NAMES.index(name)] += shift
     label, notes = _told(device, precision, traits, known)
-    return CalibratedModel(label, prior.mean, np.diag(prior.deviation**2), SCATTER, notes=notes)
+    return CalibratedModel(
+        label, prior.mean, np.diag(prior.deviation**2), SCATTER, notes=notes, moved=np.zeros(len(NAMES))
+    )
 
 
 def pool_prior(

@@ -91,7 +91,8 @@ class Calibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     def model(self) -> CalibratedModel:
         """The time model with these parameters."""
         theta = np.log([self.parameters[name].value for name in NAMES])
-        return CalibratedModel(self.label, theta, _matrix(self.covariance), self.scatter)
+        moved = np.array([self.parameters[name].moved for name in NAMES])
+        return CalibratedModel(self.label, theta, _matrix(self.covariance), self.scatter, moved=moved)
 
 
 class _Head(msgspec.Struct):
@@ -200,7 +201,7 @@ def _matrix(rows: Sequence[str]) -> Floats:
 
 def shipped_calibrations() -> dict[str, Path]:
     """The shipped calibrations by name, ``DEVICE-PRECISION``."""
-    return {path.stem: path for path in sorted(shipped("calibrations").glob("*.toml"))}
+    return {path.stem: path for path in sorted(shipped("calibrations").glob("*-*.toml"))}  # not clusters
 
 
 def find_calibration(name: str) -> AnyCalibration:

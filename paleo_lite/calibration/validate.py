@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
 
 from ..errors import BadValue
 from ..hardware import Device, find_device
+from ..result import Result
 from ..timing.terms import QUANTILES
 from ..units import format_si
 from .calibrate import folds_of, held_out, runs_of
@@ -67,6 +68,28 @@ class Row(msgspec.Struct, frozen=True):
 def family_of(network: str) -> str:
     """The family of a network by its name: itself where it belongs to none."""
     return next((family for family in FAMILIES if network.startswith(family)), network)
+
+
+class Validation(Result, msgspec.Struct, frozen=True):
+    """How far off predictions of held-out measurements are.
+
+    Attributes
+    ----------
+    split : str
+        What was held out at a time.
+    rows : list of Row
+    points : list of Point
+    """
+
+    _page: ClassVar[str] = "paleo_lite.report.calibrations:page_of_validation"
+
+    split: str
+    rows: list[Row]
+    points: list[Point]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented JSON."""
+        return {"rows": [msgspec.to_builtins(row) for row in self.rows]}
 
 
 def validate(
@@ -214,7 +237,13 @@ def explain(point: Point, points: Sequence[Point]) -> str:
     wider = [m.time_s for m in alike if _step(m) == _step(own) and m.precision == "fp32"]
     if own.precision == "fp16" and wider and own.time_s > 1.2 * min(wider):
         return f"a suspicious row: the same step takes {format_si(min(wider), 's')} in fp32"
-    larger = [m.time_s / m.batch_size for m in alike if (m.network, m.phase) == ("vgg19", own.phase)]
+    # Of a smaller batch a sample takes no less; of a larger one, or in another precision, it may.
+    larger = [
+        m.time_s / m.batch_size
+        for m in alike
+        if (m.network, m.phase, m.precision, m.image_size) == ("vgg19", own.phase, own.precision, own.image_size)
+        and m.batch_size <= own.batch_size
+    ]
     if own.network in ("vgg11", "vgg13", "vgg16") and larger and own.time_s / own.batch_size > min(larger):
         return "a suspicious row: slower per sample than VGG19, which contains it"
     if own.precision == "fp16" and not on_tensor_cores(find_device(own.gpu), "fp16"):

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 import msgspec
 
+from ..api.sweeps import best as search
 from ..errors import BadValue
-from ..report.sweep import best_page
-from ..sweeps.best import FRONT_AT_MOST, find_best
+from ..sweeps.best import FRONT_AT_MOST
 from ..sweeps.space import parse_names
 from .command import Answer, chart_of, command
 from .options import WHOLE, Printing
@@ -46,7 +46,7 @@ def best(
         from ..report.charts.pareto import NO_FRONT
 
         raise BadValue(NO_FRONT)
-    drawn = find_best(
+    drawn = search(
         file,
         minimise=minimise,
         maximise=maximise,
@@ -57,8 +57,4 @@ def best(
         sample=SAMPLE if charted else 0,
     )
     found = msgspec.structs.replace(drawn, rows=drawn.rows[:top])
-    return Answer(
-        lambda: {"objective": found.objective, "seen": found.seen, "fitting": found.fitting, "rows": found.rows},
-        lambda: best_page(found),
-        lambda: [drawn],
-    )
+    return Answer(found.to_dict, found.document, lambda: [drawn])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import click
-import msgspec
 
-from ..calibration.store import find_calibration, read_calibration, shipped_calibrations
-from ..report.calibrations import calibrations_page, page_of
+from ..api.calibrations import calibrations as find_calibrations
 from .command import Answer, AnswerCommand
 
 
@@ -18,13 +16,13 @@ def calibrations() -> None:
 @calibrations.command("list", cls=AnswerCommand)
 def list_calibrations() -> Answer:
     """List the shipped calibrations with their held-out error."""
-    page = calibrations_page({name: read_calibration(path) for name, path in shipped_calibrations().items()})
-    return Answer(lambda: {"calibrations": list(page.tables[0].rows)}, lambda: page)
+    found = find_calibrations()
+    return Answer(found.to_dict, found.document)
 
 
 @calibrations.command("show", cls=AnswerCommand)
 @click.argument("calibration")
 def show_calibration(calibration: str) -> Answer:
     """Show every parameter of CALIBRATION (a name or a file), its interval and what would narrow it."""
-    found = find_calibration(calibration)
-    return Answer(lambda: msgspec.to_builtins(found), lambda: page_of(found))
+    found = find_calibrations(calibration)
+    return Answer(found.to_dict, found.document)

@@ -17,7 +17,7 @@ from ..calibration.store import make_calibration, write_calibration
 from ..calibration.validate import predict_measured
 from ..errors import AmbiguousName, BadValue, CalibrationFailed, UnknownName
 from ..extras import need
-from ..files import write_aside
+from ..files import check_new, write_aside
 from ..hardware import Device, Machine, find_device
 from ..hardware.registry import read_device
 from ..measure.clock import QUICK, ROUNDS, Effort, Timing, best_of
@@ -91,7 +91,7 @@ def measure(
     """
     if gpu is not None and hardware_out is not None:
         raise click.UsageError("--gpu takes the figures of a known device, --hardware-out measures them: give one")
-    options.check_new(output, calibration_out, hardware_out, force=force)
+    check_new(output, calibration_out, hardware_out, force=force)
     need("torch", "measuring this machine", "torch")
     for module in ("scipy", "tomli_w"):
         need(module, "fitting what was measured", "calibrate")

@@ -6,17 +6,15 @@ from pathlib import Path
 
 import click
 
+from ..api import catalogue
+from ..files import check_new
 from ..networks import (
-    find_network,
     is_network_file,
-    network_names,
     read_network_file,
     trace_factory,
     trace_named,
     write_descriptor,
 )
-from ..networks.listing import network_rows
-from ..report.networks import network_dict, network_page, networks_page
 from . import options
 from .command import Answer, AnswerCommand
 
@@ -29,8 +27,8 @@ def networks() -> None:
 @networks.command("list", cls=AnswerCommand)
 def list_networks() -> Answer:
     """List the shipped networks with image size, parameters and MACs."""
-    rows = network_rows(network_names())
-    return Answer(lambda: {"networks": rows}, lambda: networks_page(rows))
+    found = catalogue.networks()
+    return Answer(found.to_dict, found.document)
 
 
 @networks.command("show", cls=AnswerCommand)
@@ -38,8 +36,8 @@ def list_networks() -> Answer:
 @options.image_size()
 def show_network(network: str, image_size: int | None) -> Answer:
     """Show the layers of NETWORK: kinds, shapes, attributes, parents."""
-    found = find_network(network, image_size)
-    return Answer(lambda: network_dict(found), lambda: network_page(found))
+    found = catalogue.networks(network, image_size=image_size)
+    return Answer(found.to_dict, found.document)
 
 
 @networks.command("export")
@@ -57,7 +55,7 @@ def export(
     NETWORK is a torchvision classification model, googlenet-caffe, resnet50-caffe, package.module:factory (which
     is imported and called), a Caffe prototxt, or a JSON network file of PALEO's.
     """
-    options.check_new(output, force=force)
+    check_new(output, force=force)
     if is_network_file(network):
         if inputs:
             raise click.UsageError("--input is for package.module:factory; a file says its own, and takes --image-size")

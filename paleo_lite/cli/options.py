@@ -102,6 +102,34 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
+class Several(click.ParamType):  # type: ignore[type-arg]
+    """One value, or several with commas between them: a list then. A file whose name has commas is one value."""
+
+    def __init__(self, one: Any = click.STRING) -> None:
+        self.one, self.name = one, one.name
+
+    def get_metavar(self, *where: Any, **named: Any) -> str | None:
+        """That of one value."""
+        metavar: str | None = self.one.get_metavar(*where, **named)
+        return metavar and f"{metavar}[,...]"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """That of one value."""
+        found: list[CompletionItem] = self.one.shell_complete(ctx, param, incomplete)
+        return found
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = str(value)
+        if isinstance(self.one, Whole) and re.search("[,:]", text):
+            from ..ranges import parse_range
+
+            parts: list[Any] = list(map(str, parse_range(text, _called(param))))
+        else:
+            parts = [text] if Path(text).exists() else [part.strip() for part in text.split(",")]
+        found = list(dict.fromkeys(self.one.convert(part, param, ctx) for part in parts))
+        return found if len(found) > 1 else found[0]
+
+
 class Quantity(click.ParamType):  # type: ignore[type-arg]
     """A quantity above 0 in a unit, such as 110k or 25 MiB."""
 
@@ -361,16 +389,3 @@ def need_pyarrow() -> None:
     from ..extras import need
 
     need("pyarrow", "reading profiles", "profiles")
-
-
-def check_new(*paths: Path | None, force: bool) -> None:
-    """Refuse before any work what would replace a file unasked.
-
-    Raises
-    ------
-    BadValue
-        If a file is there and not to be replaced.
-    """
-    for path in paths:
-        if path is not None and path.exists() and not force:
-            raise BadValue(f"{path} already exists: choose another name, or --force to replace it")

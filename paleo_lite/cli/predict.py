@@ -7,18 +7,20 @@ from typing import Any
 import click
 
 from ..api.prediction import predict as run_prediction
+from ..api.prediction import predict_several
+from ..errors import BadValue
 from ..report.predictions import explain_layer, prediction_page
 from . import options
 from .command import Answer, command
-from .options import Printing
+from .options import Printing, Several
 
 
 @command()
-@options.network(required=False)
-@options.gpu()
-@options.precision()
-@options.batch_size()
-@options.phase()
+@options.network(required=False, type=Several())
+@options.gpu(type=Several(), help="Device, by name or alias, such as k80 or v100-sxm2; several with commas.")
+@options.precision(type=Several(options.PRECISIONS))
+@options.batch_size(type=Several(options.WHOLE), help="Samples per pass; 1,8,32 or a range.")
+@options.phase(type=Several(options.PHASES))
 @options.time_model()
 @options.ppp()
 @click.option("--overlap", is_flag=True, help="For the model ppp: arithmetic and memory traffic overlap.")
@@ -44,15 +46,27 @@ def predict(
     """Predict how long NETWORK takes on a device.
 
     NETWORK is a shipped network (`paleo-lite networks list`), a descriptor file, or package.module:factory with
-    --input, which is imported and called.
+    --input, which is imported and called. Of several networks, devices, precisions, phases or batch sizes, with commas
+    between them, every combination is predicted, and each held against the first.
 
     \b
       paleo-lite predict vgg16 --gpu k80 --precision fp64
       paleo-lite predict resnet50 --gpu v100-sxm2 --precision fp16 --batch-size 64 --phase training
       paleo-lite predict resnet50 --gpu t4 --phase training --fit-batch --optimizer adam --checkpointing sqrt
+      paleo-lite predict vgg16,resnet50 --gpu k80-die,k40m,p100-sxm2 --batch-size 1,8,32
       paleo-lite predict vgg16 --gpu k40m --ppp 0.62
       paleo-lite predict --macs 15503M --gpu k80
     """
+    asked = {name: question[name] for name in ("gpu", "precision", "phase", "batch_size")}
+    if any(isinstance(value, list) for value in (network, *asked.values())):
+        if explain:
+            raise BadValue("--explain shows the arithmetic of one prediction: name one network, device and batch size")
+        from ..report.side_by_side import side_by_side_page
+
+        rest = {name: value for name, value in question.items() if name not in asked}
+        each = {f"{name}s": _listed(value) for name, value in asked.items()}
+        several = predict_several(_listed(network), **each, **rest)
+        return Answer(several.to_dict, lambda: side_by_side_page(several))
     in_json = ctx.meta.get("paleo_lite.format") == "json" and network is not None
     prediction = run_prediction(network, memory=memory or in_json, **question)
     return Answer(
@@ -60,3 +74,7 @@ def predict(
         lambda: explain_layer(prediction, explain) if explain else prediction_page(prediction, top, memory),
         lambda: [prediction],
     )
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

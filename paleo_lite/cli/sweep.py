@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
+from typing import Any
 
 import click
 
-from ..calibration.choose import default_model
-from ..counting import PHASES
+from ..api.sweeps import sweep as run_sweep
 from ..distributed.collectives import COLLECTIVES
-from ..errors import BadValue
-from ..hardware import list_devices
-from ..networks import network_names
-from ..report.sweep import size_lines, sweep_page
-from ..sweeps.run import Sweep, run_sweep
-from ..sweeps.space import AUTOMATIC, ROWS_UNASKED, Space, parse_names, parse_numbers
+from ..sweeps.space import AUTOMATIC, ROWS_UNASKED
 from ..timing import TIME_MODELS
-from ..units import PRECISION_BYTES
 from . import options
 from .command import Answer, command, progress
 from .options import Quantity
@@ -79,31 +71,7 @@ from .options import Quantity
 @click.option("--dry-run", is_flag=True, help="Say how many combinations there are, and stop.")
 @options.jobs()
 @options.scheduler()
-def sweep(
-    networks: str,
-    gpus: str,
-    precisions: str,
-    phases: str,
-    batch_sizes: str,
-    time_models: str,
-    ppp: float | None,
-    workers: str,
-    strategies: str,
-    scalings: str,
-    links: str,
-    collectives: str,
-    optimizer: str,
-    samples: float,
-    price: float | None,
-    power: float | None,
-    hardware_files: tuple[Path, ...],
-    output: Path,
-    force: bool,
-    yes: bool,
-    dry_run: bool,
-    jobs: int | None,
-    scheduler: str | None,
-) -> Answer:
+def sweep(**question: Any) -> Answer:
     """Predict every combination of networks, devices, batch sizes, ... into a file.
 
     \b
@@ -114,51 +82,6 @@ def sweep(
 
     What is infeasible is kept with its reason. What is interrupted goes on from where it was: give the same command.
     """
-    if links and parse_numbers(workers, "workers") == (1,):
-        raise BadValue("--links join several workers: give --workers, such as --workers 1,2,4,8")
-    space = Space(
-        networks=parse_names(networks, "networks", network_names()),
-        gpus=parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_files)]),
-        precisions=parse_names(precisions, "precisions", list(PRECISION_BYTES)),
-        phases=parse_names(phases, "phases", list(PHASES)),
-        batch_sizes=parse_numbers(batch_sizes, "batch sizes"),
-        time_models=parse_names(time_models, "time models"),
-        workers=parse_numbers(workers, "workers"),
-        strategies=parse_names(strategies, "strategies"),
-        scalings=parse_names(scalings, "scalings"),
-        links=parse_names(links, "links") if links else ("",),
-        collectives=parse_names(collectives, "collectives", list(COLLECTIVES)) if collectives else ("",),
-        ppp=ppp,
-        optimizer=optimizer,
-        samples=samples,
-        price_usd_per_h=price,
-        power_w=power,
-        hardware_files=tuple(str(path.absolute()) for path in hardware_files),
-    ).resolved()
-    space.check()
-    if dry_run:
-        return Answer(lambda: {"rows": space.size, "chunks": space.chunk_count}, lambda: size_lines(space))
-    if space.size > ROWS_UNASKED and not yes:
-        raise BadValue(
-            f"the sweep has {space.size:,} combinations ({space.describe()}), which take about {space.hours():,.3g} "
-            f"core hours and {space.gigabytes():,.3g} GB: narrow it, or say --yes"
-        )
-    started = time.perf_counter()
     with progress("sweep, in chunks") as on_done:
-        done = run_sweep(
-            space, output, default_model, jobs=jobs, scheduler=scheduler, force=force, progress=on_done
-        )  # fmt: skip
-    seconds = time.perf_counter() - started
-    return Answer(lambda: to_dict(done, seconds), lambda: sweep_page(done, space, seconds))
-
-
-def to_dict(done: Sweep, seconds: float) -> dict[str, object]:
-    """The documented JSON."""
-    return {
-        "output": str(done.path),
-        "rows": done.rows,
-        "feasible": done.feasible,
-        "chunks": done.chunks,
-        "resumed": done.resumed,
-        "seconds": seconds,
-    }
+        found = run_sweep(on_done=on_done, **question)
+    return Answer(found.to_dict, found.document)

@@ -5,12 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
 
-from ..calibration.measurements import read_measurements
-from ..calibration.validate import validate as hold_out
-from ..errors import BadValue
-from ..report.calibrations import validation_page
+from ..api.calibrations import validate as hold_out
 from .command import Answer, command
 from .options import Names
 
@@ -33,17 +29,12 @@ def validate(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
       paleo-lite calibrate --template > measured.csv
       paleo-lite validate --data measured.csv --split network
     """
-    measurements = read_measurements(data)
-    if not any((not gpus or m.gpu in gpus) and (not precisions or m.precision in precisions) for m in measurements):
-        raise BadValue(f"no measurement of {', '.join((*gpus, *precisions))} in {data}")
-    rows, points = hold_out(measurements, split, gpus, precisions)
+    found = hold_out(data, split=split, gpus=gpus, precisions=precisions)
 
     def drawn() -> list[object]:
         from ..report.charts.pairs import network_pairs
 
         title = f"Predicted beside measured: one {split} left out at a time"
-        return [network_pairs(points), title, "dashed: a factor of 1.2 to either side"]
+        return [network_pairs(found.points), title, "dashed: a factor of 1.2 to either side"]
 
-    return Answer(
-        lambda: {"rows": [msgspec.to_builtins(row) for row in rows]}, lambda: validation_page(rows, points), drawn
-    )
+    return Answer(found.to_dict, found.document, drawn)

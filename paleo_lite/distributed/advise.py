@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..errors import BadValue
+from .clusters import Cluster
 from .collectives import COLLECTIVES
 from .cost import Budget
 from .job import Job, Settings
@@ -56,6 +57,7 @@ def advise(
     settings: Settings | None = None,
     budget: Budget | None = None,
     collectives: Sequence[str] = (),
+    cluster: Cluster | None = None,
 ) -> Advice:
     """Try all strategies and collectives on a number of devices.
 
@@ -64,7 +66,7 @@ def advise(
 
     Parameters
     ----------
-    job, topology, batch_size, scaling, budget
+    job, topology, batch_size, scaling, budget, cluster
         As for `scale`.
     workers : int
     settings : Settings, optional
@@ -93,8 +95,9 @@ def advise(
             one = msgspec.structs.replace(settings, collective=collective)
             try:
                 rows += scale(
-                    job, topology, [workers], batch_size, scaling=scaling, strategy=name, settings=one, budget=budget
-                )
+                    job, topology, [workers], batch_size, scaling=scaling, strategy=name, settings=one, budget=budget,
+                    cluster=cluster,
+                )  # fmt: skip
             except BadValue as error:
                 refused[name] = str(error)
                 break

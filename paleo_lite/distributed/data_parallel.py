@@ -55,7 +55,8 @@ def beside_backward(step: DeviceStep, exchange: Exchange, settings: Settings) ->
     if settings.overlap:
         # Only the last micro-batch's backward pass makes gradients that are exchanged.
         ready = exchange.buckets.ready_s(step.backward_s * (longer / step.micro_batches))
-        exposed = plain(exposed_s(ready[:-1].T, exchange.bucket_s, ready[-1]))
+        could_hide = total - plain(exposed_s(ready[:-1].T, exchange.bucket_s, ready[-1]))
+        exposed = total - settings.hiding * could_hide
     losses = {}
     if settings.slowdown:
         losses["slowdown"] = step.compute_s * settings.slowdown

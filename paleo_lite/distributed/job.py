@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -11,7 +12,7 @@ import numpy as np
 
 from ..errors import BadValue
 from ..hardware import Machine
-from ..timing import TimeModel, Workload, predict
+from ..timing import RooflineModel, TimeModel, Workload, predict
 from ..timing.memory import Memory, memory_of
 from ..timing.predict import RECOMPUTE
 from ..units import element_bytes
@@ -46,6 +47,11 @@ class Settings(msgspec.Struct, frozen=True):
         By what share computing takes longer as soon as several devices work: a board's power limit, a host they share.
     interference : float
         By what share of the time of a hidden exchange the computation that hides it takes longer.
+    hiding : float
+        The share that really hides of what the backward pass could hide of exchanges, 0 to 1.
+    stragglers : float
+        By what share of it computing scatters from worker to worker: all wait for the slowest, which of n takes
+        sqrt(2 ln n) deviations longer (the expected largest of n normal numbers, for large n).
     """
 
     collective: str | None = None
@@ -55,6 +61,8 @@ class Settings(msgspec.Struct, frozen=True):
     micro_batches: int | None = None
     slowdown: float = 0.0
     interference: float = 0.0
+    hiding: float = 1.0
+    stragglers: float = 0.0
 
     def __post_init__(self) -> None:
         if self.gradient_precision is not None:
@@ -65,6 +73,13 @@ class Settings(msgspec.Struct, frozen=True):
             raise BadValue(f"micro-batches must be 1 or more, not {self.micro_batches}")
         if not (0 <= self.slowdown < math.inf and 0 <= self.interference < math.inf):
             raise BadValue("slowdown and interference must be shares of 0 or more")
+        if not (0 <= self.hiding <= 1 and 0 <= self.stragglers < math.inf):
+            raise BadValue("hiding must be a share from 0 to 1, stragglers a share of 0 or more")
+
+    def among(self, workers: int) -> Settings:
+        """The same for a number of workers: what they wait for the slowest of them is a slowdown."""
+        waiting = self.stragglers * math.sqrt(2 * math.log(workers))
+        return msgspec.structs.replace(self, slowdown=self.slowdown + waiting, stragglers=0.0) if waiting else self
 
 
 class Job:
@@ -84,6 +99,11 @@ class Job:
         self.workload, self.machine, self.model, self.computing = workload, machine, model, computing
         self._steps: dict[Any, DeviceStep] = {}
         self._made: dict[tuple[Any, ...], Any] = {}
+
+    @cached_property
+    def bound(self) -> Job:
+        """The same job as the device's data sheet allows it."""
+        return Job(self.workload, self.machine, RooflineModel())
 
     @property
     def element_bytes(self) -> int:

@@ -44,6 +44,9 @@ class LinkRate(msgspec.Struct, frozen=True):
         interpolated over log(workers), beyond them it stays. `ppp` is that of most workers then.
     scatter : float
         Relative deviation of what was measured from the model; 0 where nothing was.
+    kind : str
+        Of what kind of link the share is taken where nobody says it: see `clusters.ClusterPrior`. Empty where it is
+        measured or given.
     """
 
     name: str
@@ -57,6 +60,7 @@ class LinkRate(msgspec.Struct, frozen=True):
     small_share: float = 1.0
     ppp_at: tuple[tuple[int, float], ...] = ()
     scatter: float = 0.0
+    kind: str = ""
 
     def __post_init__(self) -> None:
         if not 0 < self.bandwidth_bytes_per_s < math.inf:

@@ -61,7 +61,7 @@ def _named(text: str, operation: str, calibrated: bool) -> LinkRate:
             one, name=f"{count}x {one.name}", bandwidth_bytes_per_s=count * one.bandwidth_bytes_per_s
         )
     if _RATE.fullmatch(text):
-        return LinkRate(text, parse_rate(text), label="given")
+        return LinkRate(text, parse_rate(text), label="given", kind="network")
     calibrations = shipped_link_calibrations()
     if text in calibrations:
         identity, named = calibrations[text].link, {text: calibrations[text]}
@@ -128,4 +128,4 @@ def find_link(name: str) -> tuple[str, Link]:
 
 def _sheet_rate(identity: str, link: Link) -> LinkRate:
     latency_s = parse_quantity(link.latency.value, "s") if link.latency else 0.0
-    return LinkRate(identity, link.bandwidth_bytes_per_s, latency_s)
+    return LinkRate(identity, link.bandwidth_bytes_per_s, latency_s, kind=link.kind)

@@ -13,6 +13,7 @@ from ..ranges import parse_range
 from ..timing import TimeModel, Workload, describe
 from ..timing.memory import largest_batch, usable_bytes
 from .advise import advise as give_advice
+from .clusters import Cluster, ClusterPrior, cluster_prior
 from .cost import Budget, make_budget
 from .job import Job, Settings
 from .links import link_rate
@@ -124,6 +125,8 @@ def run(
     if platform is not None:
         settings = platform.settings(settings or Settings())
     computing = 1.0 if platform is None else platform.computing
+    # A bound of computing asks for one of exchanging: no prior speaks of it.
+    cluster: Cluster | None = platform or (cluster_prior() if model.is_forecast else None)
     job = Job(workload, machine, model, computing)
     counts = request.counts() or [topology.workers]
     samples = request.samples(max(counts))
@@ -134,15 +137,18 @@ def run(
                 f"advice is for one number of workers, not for {len(counts)}: use --workers {counts[-1]}, for example"
             )
         advice = give_advice(
-            job, topology, counts[0], samples, scaling=request.scaling, settings=settings, budget=budget
-        )
+            job, topology, counts[0], samples, scaling=request.scaling, settings=settings, budget=budget,
+            cluster=cluster,
+        )  # fmt: skip
         rows, why, refused = advice.rows, advice.why, advice.refused
     else:
         rows = scale(
             job, topology, counts, samples, scaling=request.scaling, strategy=request.strategy, settings=settings,
-            budget=budget,
+            budget=budget, cluster=cluster,
         )  # fmt: skip
     used = topology.with_workers(max(counts))
+    if isinstance(cluster, ClusterPrior):
+        used, _ = cluster.at("expected", used, settings or Settings())
     return _table(request, used, job, rows, budget, samples, why, refused)
 
 
@@ -168,6 +174,8 @@ def _table(
         )
     if request.platform is not None:
         notes.append(f"fitted: {find_platform(request.platform).describe()}")
+    elif job.model.is_forecast and machine.workers > 1:
+        notes.append(f"this cluster was not measured: links, overlap and waiting are {cluster_prior().describe()}")
     notes += _too_large(job, rows)
     alone = job.at(samples)
     return ScaleTable(
@@ -180,6 +188,7 @@ def _table(
         topology=machine.describe(),
         links=tuple(link.describe() for link in links),
         model=describe(job.model),
+        is_forecast=job.model.is_forecast,
         memory_bytes=device.memory_bytes,
         rows=rows,
         images=budget.images,

@@ -10,9 +10,10 @@ import numpy as np
 
 from ..errors import BadValue
 from ..timing.memory import usable_bytes
+from .clusters import Cluster, best_case
 from .cost import Budget, priced
 from .job import Job, Settings
-from .step import ScaleRow, Step
+from .step import ScaleRow, Step, plain
 from .strategies import find_strategy
 from .topology import Topology
 
@@ -34,6 +35,7 @@ def scale(
     strategy: str = "data",
     settings: Settings | None = None,
     budget: Budget | None = None,
+    cluster: Cluster | None = None,
 ) -> list[ScaleRow]:
     """Predict training on several numbers of workers.
 
@@ -51,6 +53,8 @@ def scale(
     settings : Settings, optional
     budget : Budget, optional
         Images, epochs and price for hours and cost.
+    cluster : Cluster, optional
+        What is known of such machines; without it links and overlap do what `topology` and `settings` say.
 
     Returns
     -------
@@ -72,27 +76,37 @@ def scale(
     for number in workers:
         if number < 1:
             raise BadValue(f"workers must be whole numbers of 1 or more, not {number}")
-    alone = step_of(job, topology.with_workers(1), batch_size, strategy, settings)
+    alone = step_of(job, topology.with_workers(1), settings, batch_size, strategy)
     rows = []
     for number in workers:
         machine = topology.with_workers(number)
         total = batch_size * number if scaling == "weak" else batch_size
-        step = step_of(job, machine, total, strategy, settings) if number > 1 else alone
-        rows.append(_row(job, machine, total, step, batch_size / alone.time_s, strategy))
+        step = step_of(job, machine, settings, total, strategy, cluster) if number > 1 else alone
+        bound = step_of(job.bound, *best_case(machine, settings), total, strategy)
+        rows.append(_row(job, machine, total, step, batch_size / alone.time_s, strategy, float(bound.time_s)))
     return priced(rows, budget)
 
 
-def step_of(job: Job, machine: Topology, batch_size: Any, strategy: str, settings: Settings) -> Step:
+def step_of(
+    job: Job,
+    machine: Topology,
+    settings: Settings,
+    batch_size: Any,
+    strategy: str,
+    cluster: Cluster | None = None,
+) -> Step:
     """A step by a strategy on all devices of a machine.
 
     Parameters
     ----------
     job : Job
     machine : Topology
+    settings : Settings
     batch_size : int, or ndarray where the strategy takes one
         Of all devices together.
     strategy : str
-    settings : Settings
+    cluster : Cluster, optional
+        What is known of such machines.
 
     Raises
     ------
@@ -104,17 +118,33 @@ def step_of(job: Job, machine: Topology, batch_size: Any, strategy: str, setting
     run, workers = find_strategy(strategy).run, machine.workers
     if np.any(batch_size < workers):
         raise BadValue(f"a batch of {batch_size} is smaller than {workers} workers: each needs a sample")
-    step = run(job, machine, batch_size, settings)
+
+    def run_on(machine: Topology, settings: Settings) -> Step:
+        return run(job, machine, batch_size, settings.among(workers))
+
+    if cluster is None or workers == 1:
+        step = run_on(machine, settings)
+        best_s = worst_s = step.time_s
+    else:
+        step, best_s, worst_s = cluster.around(run_on, machine, settings)
+        step = msgspec.structs.replace(step, cluster_interval=(best_s, worst_s))
     alone = job.at(batch_size // workers)
     if alone.interval is None:
         return step
-    # What is computed lies as far off as one device's step of its samples does; exchanges are taken as they are.
+    # What is computed lies as far off as one device's step of its samples does. Exchanges and waiting have causes of
+    # their own: logarithms of the two, which are independent, add up by their squares.
     own_s = step.time_s - step.exposed_s
-    low, high = (step.exposed_s + own_s * end / alone.time_s for end in alone.interval)
-    return msgspec.structs.replace(step, interval=(low, high))
+    ends = []
+    for end_s, cluster_s in zip(alone.interval, (best_s, worst_s)):
+        computing = np.log((step.exposed_s + own_s * end_s / alone.time_s) / step.time_s)
+        off = np.hypot(computing, np.log(cluster_s / step.time_s))
+        ends.append(plain(step.time_s * np.exp(np.copysign(off, computing))))
+    return msgspec.structs.replace(step, interval=(ends[0], ends[1]))
 
 
-def _row(job: Job, machine: Topology, total: int, step: Step, alone_per_s: float, strategy: str) -> ScaleRow:
+def _row(
+    job: Job, machine: Topology, total: int, step: Step, alone_per_s: float, strategy: str, bound_s: float
+) -> ScaleRow:
     fits = None if step.memory_bytes is None else step.memory_bytes <= usable_bytes(job.machine.device)
     return ScaleRow(
         **{name: getattr(step, name) for name in Step.__struct_fields__},
@@ -124,6 +154,7 @@ def _row(job: Job, machine: Topology, total: int, step: Step, alone_per_s: float
         limited_by=_limit(machine, step, total / alone_per_s / machine.workers, fits),
         strategy=strategy,
         fits=fits,
+        bound_s=bound_s,
     )
 
 

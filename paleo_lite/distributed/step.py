@@ -44,6 +44,9 @@ class Step(msgspec.Struct, frozen=True):
         What somebody who uses it should know.
     interval : tuple of float or None
         Seconds between which ``time_s`` lies with 90 %; None where the time model does not say.
+    cluster_interval : tuple of float or None
+        The same if computing takes what it is said to: what exchanges and waiting for each other leave open. None where
+        nobody says.
     """
 
     compute_s: Any
@@ -55,6 +58,7 @@ class Step(msgspec.Struct, frozen=True):
     losses: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
     interval: tuple[Any, Any] | None = None
+    cluster_interval: tuple[Any, Any] | None = None
 
     @property
     def time_s(self) -> Any:
@@ -125,6 +129,9 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         Hours and USD for the images and epochs that were asked for; None where none were, or no price is known.
     fits : bool or None
         Whether a device holds it; None where that is not known.
+    bound_s : float or None
+        Seconds that data sheets allow: the roofline's computing, and links at their full bandwidth; None where it was
+        not asked for.
     """
 
     workers: int
@@ -135,6 +142,7 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     hours: float | None = None
     cost: float | None = None
     fits: bool | None = None
+    bound_s: float | None = None
 
     @property
     def throughput_per_s(self) -> float:
@@ -151,11 +159,22 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         """Speed-up over workers."""
         return self.speedup / self.workers
 
+    @property
+    def efficiency_interval(self) -> tuple[float, float] | None:
+        """Between which the efficiency lies with 90 %: one worker's time is in it twice and plays no part."""
+        if self.cluster_interval is None:
+            return None
+        best_s, worst_s = self.cluster_interval
+        return self.efficiency * self.time_s / worst_s, self.efficiency * self.time_s / best_s
+
     def to_dict(self) -> dict[str, Any]:
         """The documented JSON: `COLUMNS` first."""
         row = {name: getattr(self, name) for name in COLUMNS}
         row |= {name: getattr(self, name) for name in ("strategy", "collective", "limited_by", "hours", "fits")}
-        row["interval"] = None if self.interval is None else list(self.interval)
+        row["bound_s"] = self.bound_s
+        for name in ("interval", "efficiency_interval"):
+            ends = getattr(self, name)
+            row[name] = None if ends is None else list(ends)
         row["notes"] = list(self.notes)
         return row
 

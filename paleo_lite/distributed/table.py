@@ -38,6 +38,8 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     refused : dict of str to str
         For advice: strategies that are impossible, and why.
     notes : tuple of str
+    is_forecast : bool
+        Whether the times are what to expect; else they are the best case: what data sheets allow.
     """
 
     _page: ClassVar[str] = "paleo_lite.report.scale:scale_page"
@@ -59,6 +61,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     why: str = ""
     refused: dict[str, str] = {}
     notes: tuple[str, ...] = ()
+    is_forecast: bool = True
 
     def __iter__(self) -> Iterator[ScaleRow]:
         return iter(self.rows)
@@ -72,8 +75,8 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     def to_dict(self) -> dict[str, Any]:
         """The documented JSON."""
         names = (
-            "network", "gpu", "precision", "scaling", "batch_size", "topology", "model", "images", "epochs",
-            "price_usd_per_h",
+            "network", "gpu", "precision", "scaling", "batch_size", "topology", "model", "is_forecast", "images",
+            "epochs", "price_usd_per_h",
         )  # fmt: skip
         answer = {name: getattr(self, name) for name in names}
         if self.why:

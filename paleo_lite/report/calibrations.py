@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from ..calibration.store import AnyCalibration, Calibration
-from ..calibration.validate import Point, Row, explain
+from ..calibration.validate import Point, Row, Validation, explain
 from ..units import format_si
 from .document import Column, Document, Table
 
@@ -104,6 +104,11 @@ def calibrations_page(calibrations: Mapping[str, AnyCalibration]) -> Document:
         rows,
     )
     return Document(f"{len(rows)} calibrations", (), [table])
+
+
+def page_of_validation(validation: Validation) -> Document:
+    """The page of what `paleo_lite.validate` found."""
+    return validation_page(validation.rows, validation.points)
 
 
 def validation_page(rows: Sequence[Row], points: Sequence[Point]) -> Document:

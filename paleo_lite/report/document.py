@@ -11,6 +11,7 @@ from typing import IO, Any
 import msgspec
 
 from ..errors import BadValue
+from ..result import Result
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -256,6 +257,21 @@ class Document(msgspec.Struct, frozen=True):
     def write_csv(self, out: IO[str]) -> None:
         """The table for it, of raw values."""
         self.csv_table.write_csv(out)
+
+
+class Shown(Result, msgspec.Struct, frozen=True):
+    """An answer that is a list, or a record of a file: its JSON, and its document."""
+
+    data: dict[str, Any]
+    page: Document
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented JSON."""
+        return self.data
+
+    def document(self, **how: Any) -> Document:
+        """What the command prints."""
+        return self.page
 
 
 def drawn(

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..distributed.step import ScaleRow
 from ..distributed.table import ScaleTable
-from ..units import format_si
+from ..units import format_si, say_interval
 from .document import Column, Document, Table
 
 
@@ -34,13 +34,25 @@ def _headline(table: ScaleTable) -> str:
     if table.why:
         return f"{head}, {batch}, {table.rows[0].workers} workers: {table.why}"
     last = table.rows[-1]
-    answer = (
-        f"{last.workers} worker{'' if last.workers == 1 else 's'}: {format_si(last.time_s, 's')} per step, "
-        f"{_rate(last.throughput_per_s)} samples per second, "
-        f"{last.speedup:.4g} times one worker ({last.efficiency:.1%})"
+    time = format_si(last.time_s, "s")
+    if not table.is_forecast:
+        time = f"the best case of the data sheets, at least {time}"
+    answer = f"{last.workers} worker{'' if last.workers == 1 else 's'}: {time} per step"
+    if last.interval is not None:
+        answer += f" ({say_interval(last.interval)} at 90 %)"
+    answer += (
+        f", {_rate(last.throughput_per_s)} samples per second, "
+        f"{last.speedup:.4g} times one worker ({_efficiency(last)})"
     )
     refused = "; it does not fit into memory" if last.fits is False else ""
     return f"{head}, {batch}, {last.strategy}: {answer}{refused}"
+
+
+def _efficiency(row: ScaleRow) -> str:
+    if row.efficiency_interval is None:
+        return f"{row.efficiency:.1%}"
+    low, high = row.efficiency_interval
+    return f"{row.efficiency:.1%}, {low:.0%} to {high:.0%} at 90 %"
 
 
 def _rate(value: float) -> str:
@@ -65,6 +77,10 @@ def _shown(row: ScaleRow) -> dict[str, Any]:
     return {**row.to_dict(), "hidden_s": row.hidden_s, "limited_by": limited}
 
 
+def _bounded(table: ScaleTable) -> bool:
+    return any(row.bound_s is not None for row in table.rows)
+
+
 def _columns(table: ScaleTable) -> list[Column]:
     def seconds(value: float) -> str:
         return format_si(value, "s", 3)
@@ -81,6 +97,8 @@ def _columns(table: ScaleTable) -> list[Column]:
         Column("hidden_s", "hidden\nexchange", seconds, spare=6),
         Column("update_s", "update", seconds, spare=7),
         Column("time_s", "step", seconds),
+        *([Column("interval", "at 90 %", say_interval)] if any(row.interval for row in table.rows) else []),
+        *([Column("bound_s", "at least", seconds, spare=5)] if table.is_forecast and _bounded(table) else []),
         Column("throughput_per_s", "samples\nper s", _rate, spare=4),
         Column("speedup", "speed-up", lambda value: f"{value:.4g}"),
         Column("efficiency", "efficiency", lambda value: f"{value:.1%}"),

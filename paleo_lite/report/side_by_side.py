@@ -1,13 +1,13 @@
-"""Predictions side by side, of devices or of batch sizes: how long, what bounds it, how far apart they are."""
+"""Predictions side by side: how long, what bounds them, what they cost, how far apart they are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from ..calibration.several import Predictions
 from ..timing import Prediction
 from ..units import format_si
-from .document import Column, Table
+from .document import Column, Document, Table
 
 
 def shares_by_bound(prediction: Prediction) -> dict[str, float]:
@@ -38,51 +38,81 @@ def _percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.005 else "under 1%"
 
 
-def side_by_side(predictions: Sequence[Prediction]) -> Table:
-    """One row per prediction; times relative to the first where all are of one batch size."""
-    first = predictions[0].time_s
-    sizes = {each.batch_size for each in predictions}
-    rows = [_row(each, first) for each in predictions]
-
-    def seconds(value: float) -> str:
-        return format_si(value, "s", 3)
-
-    def share(value: float) -> str:
-        return f"{value:.0%}"
-
-    apart = (
-        Column("relative", "times the first", lambda value: f"{value:.2f}", spare=1)
-        if len(sizes) == 1
-        else Column("batch_size", "batch")
-    )
-    columns = [
-        Column("gpu", "device", left=True),
-        apart,
-        Column("time_s", "time", seconds),
-        Column("low_s", "from (90 %)", seconds, spare=3),
-        Column("high_s", "to (90 %)", seconds, spare=3),
-        Column("throughput_per_s", "samples per s", lambda value: f"{value:,.4g}"),
-        Column("compute_share", "compute bounds", share, spare=2),
-        Column("memory_share", "memory bounds", share, spare=2),
-        Column("memory_bytes", "memory", lambda value: format_si(value, "B", 3), spare=4),
-        Column("time_model", "time model", left=True, spare=5),
-    ]
-    return Table("Side by side" if len(sizes) == 1 else "By batch size", columns, rows)
+def side_by_side(predictions: Predictions) -> Table:
+    """One row per prediction; a bound has only what the data sheet allows, and is never held against forecasts."""
+    rows = list(predictions.rows())
+    for row, prediction in zip(rows, predictions.predictions):
+        shares = shares_by_bound(prediction) if prediction.is_forecast else {}
+        row |= {"compute_share": shares.get("compute"), "memory_share": shares.get("memory")}
+    several = [key for key in _ASKED if len({row[key] for row in rows}) > 1] or ["gpu"]
+    columns = [Column(key, title, left=key != "batch_size") for key, title in _ASKED.items() if key in several]
+    columns += [column for column in _FOUND if any(row[column.key] is not None for row in rows)]
+    return Table("Side by side", columns, rows, sortable=True)
 
 
-def _row(prediction: Prediction, first_s: float) -> dict[str, Any]:
-    low, high = prediction.interval or (None, None)
-    shares = shares_by_bound(prediction)
-    return {
-        "gpu": prediction.device.id,
-        "batch_size": prediction.batch_size,
-        "time_s": prediction.time_s,
-        "low_s": low,
-        "high_s": high,
-        "relative": prediction.time_s / first_s if first_s else None,
-        "throughput_per_s": prediction.throughput_per_s,
-        "compute_share": shares.get("compute", 0.0),
-        "memory_share": shares.get("memory", 0.0),
-        "memory_bytes": None if prediction.memory is None else prediction.memory.memory.total_bytes,
-        "time_model": prediction.model.name,
-    }
+def _seconds(value: float) -> str:
+    return format_si(value, "s", 3)
+
+
+def _share(value: float) -> str:
+    return f"{value:.0%}"
+
+
+def _times(value: float) -> str:
+    return f"{value:.3g}"
+
+
+_ASKED = {"network": "network", "gpu": "device", "precision": "precision", "phase": "phase", "batch_size": "batch"}
+"""Of which a table shows what differs."""
+
+_FOUND = [
+    Column("time_s", "time", _seconds),
+    Column("low_s", "from\n(90 %)", _seconds, spare=6),
+    Column("high_s", "to\n(90 %)", _seconds, spare=6),
+    Column("bound_s", "at least", _seconds, spare=4),
+    Column("throughput_per_s", "samples\nper s", lambda value: f"{value:,.4g}"),
+    Column("speedup", "times\nas fast", _times),
+    Column("speedup_low", "from\n(90 %)", _times, spare=1),
+    Column("speedup_high", "to\n(90 %)", _times, spare=1),
+    Column("memory_bytes", "memory", lambda value: format_si(value, "B", 3), spare=5),
+    Column("fits", "fits", lambda value: "yes" if value else "no", left=True, spare=2),
+    Column("usd_per_million", "USD per\nmillion", lambda value: f"{value:.3g}", spare=3),
+    Column("time_model", "time model", left=True, spare=7),
+    Column("compute_share", "compute\nbounds", _share, spare=8),
+    Column("memory_share", "memory\nbounds", _share, spare=8),
+]
+
+
+def side_by_side_page(predictions: Predictions) -> Document:
+    """Several predictions, with what holds for all of them and what is to be minded of some."""
+    first, table = predictions.first, side_by_side(predictions)
+    shown = {column.key for column in table.columns}
+    same = {key: value for key, value in table.rows[0].items() if key in _ASKED and key not in shown}
+    batch = f"batch {same['batch_size']}" if "batch_size" in same else ""
+    alike = (str(same.get(key, "")) for key in ("network", "gpu", "precision", "phase"))
+    title = f"{len(table.rows)} predictions side by side"
+    said = ", ".join(filter(None, [*alike, batch]))
+    facts = [("times as fast", f"samples per second over those of {_named(first)}; errors that both share cancel")]
+    if not all(each.is_forecast for each in predictions.predictions):
+        facts.append(("bounds", "rows without a time: the data sheet says how long it takes at least, and no more"))
+    unit = next((each.peak for each in predictions.predictions if each.convention == "given"), None)
+    if unit is None:
+        facts.append(("at least", "what the data sheet allows, by the roofline"))
+    if "usd_per_million" in shown:
+        facts.append(("USD per million", "samples, at the price of an hour on record (paleo-lite hardware show)"))
+    data = Table("", [Column(key, key) for key in next(predictions.rows())], list(predictions.rows()))
+    notes = [*(f"left out: {sentence}" for sentence in predictions.left_out), *_notes(predictions.predictions)]
+    return Document(f"{title}: {said}" if said else title, facts, [table], notes, data)
+
+
+def _notes(predictions: Sequence[Prediction]) -> list[str]:
+    """Every note once, with the devices and networks that it is of."""
+    places: dict[str, dict[str, None]] = {}
+    for each in predictions:
+        for note in each.notes:
+            places.setdefault(note, {})[f"{each.network} on {each.device.id}"] = None
+    return [f"{', '.join(named)}: {note}" for note, named in places.items()]
+
+
+def _named(prediction: Prediction) -> str:
+    return f"{prediction.network} on {prediction.device.id}, {prediction.precision}, batch {prediction.batch_size}"

@@ -11,14 +11,14 @@ from ..units import format_si, say_interval
 from .document import Column, Document, Table
 
 
-def sweep_page(done: Sweep, space: Space, seconds: float) -> Document:
+def sweep_page(done: Sweep) -> Document:
     """What a finished sweep wrote."""
     facts = [("feasible", f"{done.feasible:,}"), ("infeasible", f"{done.rows - done.feasible:,}, each with its reason")]
     if done.resumed:
         facts.append(("resumed", f"{done.resumed} of {done.chunks} chunks were there from an earlier run"))
-    took = format_si(seconds, "s", 3)
-    facts.append(("took", took if done.resumed else f"{took}, {done.rows / seconds:,.0f} rows per second"))
-    facts.append(("hours, cost and energy", f"for {format_si(space.samples)} samples"))
+    took = format_si(done.seconds, "s", 3)
+    facts.append(("took", took if done.resumed else f"{took}, {done.rows / done.seconds:,.0f} rows per second"))
+    facts.append(("hours, cost and energy", f"for {format_si(done.samples)} samples"))
     return Document(title=f"{done.path}: {done.rows:,} combinations", facts=facts)
 
 

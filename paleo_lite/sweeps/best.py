@@ -59,6 +59,10 @@ class Best(Result, msgspec.Struct, frozen=True):
     sample: list[tuple[float, ...]] = []
     bounds: int = 0
 
+    def to_dict(self) -> dict[str, Any]:
+        """The documented JSON."""
+        return {"objective": self.objective, "seen": self.seen, "fitting": self.fitting, "rows": self.rows}
+
 
 def find_best(
     path: Path,

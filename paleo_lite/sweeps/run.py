@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -53,6 +54,10 @@ class Sweep(Result, msgspec.Struct, frozen=True):
     rows, feasible : int
     chunks, resumed : int
         Chunks, and how many of them an earlier run had left.
+    seconds : float
+        How long this run took.
+    samples : float
+        What hours, cost and energy are for.
     """
 
     _page: ClassVar[str] = "paleo_lite.report.sweep:sweep_page"
@@ -62,6 +67,30 @@ class Sweep(Result, msgspec.Struct, frozen=True):
     feasible: int
     chunks: int
     resumed: int
+    seconds: float
+    samples: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented JSON."""
+        return {
+            "output": str(self.path),
+            "rows": self.rows,
+            "feasible": self.feasible,
+            "chunks": self.chunks,
+            "resumed": self.resumed,
+            "seconds": self.seconds,
+        }
+
+    def to_frame(self) -> Any:
+        """The rows that were written, as a pandas DataFrame.
+
+        Raises
+        ------
+        MissingExtra
+            If pandas is not installed.
+        """
+        pandas = need("pandas", "a data frame", "profiles")
+        return pandas.read_csv(self.path) if self.path.suffix == ".csv" else pandas.read_parquet(self.path)
 
 
 def run_sweep(
@@ -103,6 +132,7 @@ def run_sweep(
         If pyarrow, or for a scheduler Dask, is not installed.
     """
     need("pyarrow", "a sweep's output", "profiles")
+    started = time.perf_counter()
     space.check()
     if output.suffix not in FORMATS:
         raise BadValue(f"{output}: a sweep is written as {' or '.join(FORMATS)}")
@@ -126,7 +156,8 @@ def run_sweep(
     except OSError as error:
         raise SweepStopped(_why_unwritten(error, folder, space)) from None
     shutil.rmtree(folder)
-    return Sweep(output, rows, feasible, space.chunk_count, kept)
+    seconds = time.perf_counter() - started
+    return Sweep(output, rows, feasible, space.chunk_count, kept, seconds, space.samples)
 
 
 def _what_is_kept(folder: Path, space: Space) -> str:

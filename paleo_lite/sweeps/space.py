@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -98,6 +98,10 @@ class Space(Result, msgspec.Struct, frozen=True):
     price_usd_per_h: float | None = None
     power_w: float | None = None
     hardware_files: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """How large it is."""
+        return {"rows": self.size, "chunks": self.chunk_count}
 
     def check(self) -> None:
         """Refuse what no combination could be predicted of.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..distributed.clusters import cluster_prior
 from ..distributed.job import Job, Settings
 from ..distributed.links import link_rate
 from ..distributed.overlap import Buckets
@@ -117,7 +118,8 @@ def _put_step(grid: Grid, row: tuple[int, ...], job: Job, batch: Any, batch_size
     settings = Settings(collective=space.collectives[collective] or None)
     topology = _joined(space.links[link], space.workers[count])
     try:
-        step = step_of(job, topology, batch_size, space.strategies[strategy], settings)
+        prior = cluster_prior() if job.model.is_forecast else None
+        step = step_of(job, topology, settings, batch_size, space.strategies[strategy], prior)
     except PaleoError as error:
         chosen = dict(zip(AXES, row))
         grid.refuse(str(error), **(chosen if np.ndim(batch) else chosen | {"batch": batch}))

@@ -14,10 +14,14 @@ from ..counting import INPUT, Layer
 from ..errors import BadValue
 from ..hardware import Device, Machine
 from ..networks import Network
+from .calibrated import POWER
 from .features import WORK_COLUMNS, WORK_ROWS
 from .gemm_times import GemmTimes, Tiling, Way
 from .models import TimeModel
 from .workload import Workload
+
+LAUNCH_S = 3.8e-6
+"""Of a kernel behind another, nothing waited for: Gray 2019, "Getting Started with CUDA Graphs" (NVIDIA), V100."""
 
 LAUNCHES_AT_MOST = 1_000_000
 _FLOPS_AT_MOST = 2**62
@@ -53,7 +57,7 @@ def time_gemms(
     peak_per_s: float | None = None,
     products: int = 1,
     into: int = 1,
-    tile: tuple[int, int] = (WORK_ROWS, WORK_COLUMNS),
+    tile: tuple[int, ...] = (WORK_ROWS, WORK_COLUMNS),
 ) -> GemmTimes:
     """Time `products` products of ``m x k`` by ``k x n``: one by one, stacked, and batched.
 
@@ -131,11 +135,17 @@ def _layer(m: int, n: int, k: int, groups: int) -> Layer:
 def _time(
     workload: Workload, launches: int, model: TimeModel, machine: Machine
 ) -> tuple[float, tuple[float, float] | None]:
-    """Seconds of so many launches, and their interval; a step's overhead goes around networks, not around products."""
+    """Seconds of so many launches by a library, and their interval.
+
+    A step's overhead goes around networks, and a framework's host stands between its operators; a library's products
+    follow one another as fast as kernels are launched (`LAUNCH_S`). Models without a host launch for nothing.
+    """
     work = workload.work
     all_of_them = msgspec.structs.replace(work, fixed=launches * work.fixed, per_sample=launches * work.per_sample)
     terms = model.evaluate(workload.doing(all_of_them), machine)
-    seconds, interval = float(terms.layers_s.sum()), terms.interval()
+    device_s, interval = float(terms.layers_s.sum()) / terms.waiting, terms.interval()
+    launching_s = launches * LAUNCH_S if terms.floor_s is not None else 0.0
+    seconds = float((device_s**POWER + launching_s**POWER) ** (1 / POWER))
     return seconds, interval and tuple(seconds * bound / terms.time_s for bound in interval)  # type: ignore[return-value]
 
 

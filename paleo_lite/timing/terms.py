@@ -43,6 +43,8 @@ class Terms(msgspec.Struct, frozen=True, eq=False):
         Seconds of a step that belong to no layer; 0 for models that know of none.
     deviation : float or None
         Standard deviation of the logarithm of the time; None for models that do not say.
+    slopes : ndarray, shape (parameters,), or None
+        Derivatives of the logarithm of the time by those of the model's parameters; None for models without.
     waiting : float
         By what factor the host, launching more slowly than the device computes, stretches the layers; 1: not at all.
     """
@@ -55,6 +57,7 @@ class Terms(msgspec.Struct, frozen=True, eq=False):
     deviation: float | None = None
     waiting: float = 1.0
     floor_s: Floats | None = None
+    slopes: Floats | None = None
 
     @property
     def time_s(self) -> float:

@@ -7,9 +7,8 @@ import streamlit as st
 
 from ..distributed.step import ScaleRow
 from ..report.charts.scaling import scaling_chart
-from ..report.document import Column, Table
+from ..report.document import Table
 from ..report.scale import scale_page
-from ..units import say_interval
 from .answers import Failed, attempt, devices, scale
 from .show import plain, say_failed, show_chart, show_document
 from .view import View, read_workers
@@ -49,6 +48,6 @@ def scale_view(view: View) -> None:
 
 def _reordered(table: Table) -> Table:
     """With the interval, and with what is looked at first in front: a phone shows few columns at once."""
-    columns = {column.key: column for column in (*table.columns, Column("interval", "at 90 %", say_interval))}
+    columns = {column.key: column for column in table.columns}
     order = [key for key in _FIRST if key in columns] + [key for key in columns if key not in _FIRST]
     return table.but(columns=[columns[key] for key in order])

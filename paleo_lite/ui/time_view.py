@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from ..calibration.several import Predictions
 from ..report.charts.curves import batch_chart
 from ..report.charts.layers import kind_chart, layer_chart, pass_chart
 from ..report.charts.roofline import prediction_roofline
@@ -41,7 +42,7 @@ def time_view(view: View) -> None:
                 _card(gpu, answers[gpu])
     found = [answer for answer in answers.values() if isinstance(answer, Prediction)]
     if len(found) > 1:
-        page = Document("", content=[side_by_side(found)])
+        page = Document("", content=[side_by_side(Predictions(found))])
         show_table(page.tables[0])
         download(page, f"{view.network}-side-by-side")
     draw_shown(view)
@@ -111,6 +112,6 @@ def batch_view(view: View) -> None:
         return
     show_chart(lambda: batch_chart(predictions), columns=2)
     st.caption("Up to the largest power of two that fits into a device's memory.")
-    table = side_by_side(predictions)
+    table = side_by_side(Predictions(predictions))
     show_long_table(table)
     download(Document("", content=[table]), f"{view.network}-batch-sizes")

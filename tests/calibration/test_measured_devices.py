@@ -12,9 +12,11 @@ from paleo_lite.calibration.calibrate import calibrate, runs_of
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.pool import Key, MeasuredDevices
 from paleo_lite.calibration.prior import device_prior
-from paleo_lite.calibration.validate import validate
+from paleo_lite.calibration.validate import Point, explain, validate
 from paleo_lite.errors import BadValue
-from paleo_lite.hardware import find_device
+from paleo_lite.hardware import Machine, find_device
+from paleo_lite.networks import find_network
+from paleo_lite.timing import RooflineModel, Workload, predict
 from paleo_lite.timing.calibrated import NAMES
 
 pytest.importorskip("scipy")
@@ -85,3 +87,47 @@ def test_what_a_split_holds_out_is_ignored() -> None:
     assert {row.gpu for row in rows} == set(GPUS)
     with pytest.raises(BadValue, match="nothing to hold out"):
         validate(everything, "source")  # nobody else measured any of them
+
+
+@pytest.mark.parametrize("split", ["network", "gpu"])
+def test_the_roofline_beside_a_row_is_as_far_off_as_its_predictions_are(split: str) -> None:
+    everything = [m for gpu in GPUS for m in simulate(gpu, slow_grouped(gpu))]
+    for row in validate(everything, split)[0]:
+        machine, errors = Machine(find_device(row.gpu)), []
+        for m in everything:
+            if m.gpu == row.gpu:
+                asked = Workload(find_network(m.network), m.precision, m.batch_size, m.phase)
+                errors.append(predict(asked, machine, RooflineModel()).time_s / m.time_s - 1)
+        assert row.baselines["roofline"] == pytest.approx(np.mean(np.abs(errors)), rel=1e-12)
+
+
+def point(network: str, precision: str = "fp32", batch_size: int = 64, time_s: float = 1.0, gpu: str = "v100-sxm2"):
+    """A step that somebody timed, and no matter what was predicted of it."""
+    return Point(Measurement(gpu, network, batch_size, "inference", precision, time_s, source="me 1"), time_s, 0.1)
+
+
+OTHERS = [point(network) for network in ("resnet18", "alexnet", "googlenet", "inception_v3", "vgg19", "densenet121")]
+
+
+@pytest.mark.parametrize(
+    ("hard", "says"),
+    [
+        (point("resnet18", "fp16", time_s=1.3), "a suspicious row: the same step takes 1 s in fp32"),
+        (point("resnet18", "fp16", time_s=1.1), "the source's software"),  # a fifth is no wonder
+        (point("resnet50", "fp16", time_s=1.3), "the source's software"),  # other networks in fp32 tell nothing
+        (point("resnet18", "fp16", 32, time_s=1.3), "the source's software"),  # nor do other batches
+        (point("vgg11", time_s=1.3), "a suspicious row: slower per sample than VGG19"),
+        (point("vgg11", batch_size=256, time_s=4.1), "a suspicious row: slower per sample than VGG19"),
+        (point("vgg11", batch_size=8, time_s=0.2), "the source's software"),  # small batches are slower per sample
+        (point("vgg11", "fp64", time_s=1.3), "fp64 kernels differ"),
+        (point("resnet50", "fp16", gpu="gtx1080ti"), "fp16 without tensor cores"),
+        (point("resnet50", gpu="gtx1080ti"), "one of 1 networks of its source"),
+        (point("resnet50", batch_size=2), "a batch so small"),
+        (point("resnext50_32x4d"), "grouped convolutions"),
+        (point("resnet50", "fp64"), "fp64 kernels differ"),
+        (point("mobilenet_v2"), "many short kernels"),
+        (point("resnet50"), "the source's software"),
+    ],
+)
+def test_why_a_point_is_hard(hard: Point, says: str) -> None:
+    assert explain(hard, [*OTHERS, hard]).startswith(says)

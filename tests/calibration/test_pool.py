@@ -92,7 +92,6 @@ def test_amd_s_are_known_from_single_operations() -> None:
 @pytest.mark.parametrize(
     ("gpu", "precision", "reason"),
     [
-        ("k80", "fp64", "k80 is a board of 2"),
         ("xeon-8380", "fp32", "only GPUs of NVIDIA and AMD"),
         ("a100-sxm-80gb", "int8", "no device was measured in int8 on tensor units"),
     ],

@@ -132,7 +132,7 @@ def test_a_bad_measurement_is_named_with_its_line(csv_file: Path, old: str, new:
         (["validate", "--data", "absent"], 1, "cannot be read"),
         (["validate"], 2, "Missing option '--data'"),
         (["validate", "--data", ".", "--split", "layers"], 2, "no split is called 'layers'"),
-        (["predict", "vgg16", "--gpu", "k80", "--time-model", "calibrated"], 2, "needs a calibration"),
+        (["predict", "vgg16", "--gpu", "xeon-8380", "--time-model", "calibrated"], 2, "needs a calibration"),
     ],
 )
 def test_mistakes_get_one_sentence(arguments: list[str], code: int, message: str) -> None:

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from paleo_lite.cli import main
-from paleo_lite.cli.options import SHARE, WHOLE, Names, Number, Whole
+from paleo_lite.cli.options import SHARE, WHOLE, Names, Number, Several, Whole
 from paleo_lite.errors import BadValue, UnknownName
 
 
@@ -42,12 +42,26 @@ def test_an_option_takes_the_same_in_every_command():
     meant = {}
     for words, option in OPTIONS:
         if isinstance(option, click.Option) and not option.multiple:
-            kind = option.type.places if isinstance(option.type, Names) else type(option.type).__name__
+            one = option.type.one if isinstance(option.type, Several) else option.type
+            kind = one.places if isinstance(one, Names) else type(one).__name__
             meant.setdefault(option.opts[-1], {}).setdefault(kind, []).append(words)
     differing = {name: kinds for name, kinds in meant.items() if len(kinds) > 1}
     # `layers` counts single passes too; of `measure` the device is that of torch, and its phases are those it can time;
     # a front has rows, not tables that end; workers that decode are counted one by one; two models can be learnt.
     assert differing.keys() <= {"--phase", "--top", "--workers", "--precision", "--output", "--time-model"}, differing
+
+
+def test_several_values_are_a_list_and_one_is_itself(tmp_path, monkeypatch):
+    assert Several(WHOLE).convert("8", None, None) == 8
+    assert Several(WHOLE).convert("1,8,8,32", None, None) == [1, 8, 32]
+    assert Several(WHOLE).convert("1:8:x2", None, None) == [1, 2, 4, 8]
+    names = Several(Names("phase", ".counting:PHASES"))
+    assert names.convert("training, inference", None, None) == ["training", "inference"]
+    with pytest.raises(UnknownName, match="trainig"):
+        names.convert("inference,trainig", None, None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine,too.json").touch()
+    assert Several().convert("mine,too.json", None, None) == "mine,too.json"
 
 
 def test_every_option_says_what_it_is():

@@ -120,6 +120,17 @@ def test_machines_that_are_none(arguments, says):
     assert result.exit_code == 2 and says in result.stderr and "Traceback" not in result.output
 
 
+def test_a_batch_that_does_not_fit_is_told_the_largest_that_does():
+    def asked(batch_size):
+        table = paleo_lite.scale("vgg16", gpu="k80-die", link="ethernet20", workers=[2], batch_size=batch_size)
+        return table[0].fits, [note for note in table.notes if "does not fit" in note]
+
+    fits, (note,) = asked(4096)
+    assert not fits and note.startswith("a batch of 4096 per worker does not fit into ")
+    largest = int(note.rpartition("the largest batch that does is ")[2])
+    assert asked(largest) == (True, []) and asked(largest + 1)[0] is False
+
+
 def test_python_face():
     table = paleo_lite.scale("alexnet", gpu="k80-die", link="ethernet20", workers=[1, 4])
     assert len(table) == 2 and table[1].workers == 4 and [row.workers for row in table] == [1, 4]

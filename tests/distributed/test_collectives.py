@@ -236,3 +236,11 @@ def test_what_cannot_be(call, says: str) -> None:  # type: ignore[no-untyped-def
 def test_an_unknown_collective() -> None:
     with pytest.raises(UnknownName, match="no collective is called 'rings': did you mean ring"):
         all_reduce_time_s("rings", 1, 2, PLAIN)
+
+
+def test_a_link_names_the_shares_that_its_collectives_reach() -> None:
+    """From the least to the most where they differ with the workers; the whole of a link needs no words."""
+    measured = LinkRate("pcie", 16e9, ppp=0.1, label="fitted", ppp_at=((2, 0.5), (8, 0.1)))
+    assert measured.describe() == "pcie: 16 GB/s per direction at PPP 0.1 to 0.5 (fitted)"
+    assert SLOW.describe().startswith("slow: 1 GB/s per direction at PPP 0.5, latency 10 µs (")
+    assert PLAIN.describe().startswith("plain: 2.5 GB/s per direction (")

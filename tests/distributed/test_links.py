@@ -125,6 +125,7 @@ def test_measured_links_are_listed_beside_the_data_sheets() -> None:
         ({"format": 2}, "format is 2, this version of paleo-lite reads 1"),
         ({"speed": 1}, "unknown field `speed`"),
         ({"link": 3}, r"Expected `str`, got `int` - at `\$.link`"),
+        ({"operations": {"all-reduce": {"latency": 1.0}}}, r"unknown field `latency` - at `\$.operations"),
         ({"operations": {"all-reduces": {}}}, r"missing required field .* at `\$.operations"),
         ({"workers": [2, 2, 8]}, "operations.all-reduce: workers must rise, each with a PPP"),
         ({"workers": [2, 4]}, "workers must rise, each with a PPP"),

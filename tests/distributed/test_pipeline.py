@@ -30,6 +30,11 @@ def test_no_other_cut_has_a_shorter_longest_stage(times, stages):
     assert max(np.add.reduceat(times, starts)) == pytest.approx(best)
 
 
+def test_a_spare_stage_halves_the_longest_that_has_layers_to_give():
+    """No stage can be shorter than 4, and two are enough for that: of 1 + 1 + 2 the third takes the last layer."""
+    assert partition([4, 1, 1, 2], 3) == [0, 1, 3]
+
+
 def played(stations, jobs):
     """When the last of equal jobs leaves a row of stations."""
     done = [0.0] * len(stations)

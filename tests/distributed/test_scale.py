@@ -108,6 +108,8 @@ def test_tensor_splits_of_a_transformer():
     (row,) = rows("vit_b_16", [4], 8, strategy="tensor", scaling="strong", settings=Settings("ring"))
     message = 8 * 197 * 768 * 4
     assert row.exposed_s == pytest.approx(24 * 2 * 2 * 3 / 4 * message / 2.5e9)
+    (chosen,) = rows("vit_b_16", [4], 8, strategy="tensor", scaling="strong")
+    assert (chosen.collective, chosen.exposed_s) == ("ring", row.exposed_s)  # none sends less (Patarasuk and Yuan)
 
 
 def test_layers_that_nothing_divides():
@@ -117,6 +119,7 @@ def test_layers_that_nothing_divides():
     assert [(layers[p.first].name, layers[p.last].name) for p in pairs[:2]] == [
         ("layer1.0.conv1", "layer1.0.conv2"), ("layer1.1.conv1", "layer1.1.conv2"),
     ]  # fmt: skip
+    assert [layers[pair.last].name[-5:] for pair in pairs] == ["conv2"] * (3 + 4 + 6 + 3)  # no sum is passed through
     assert layers[dense_tail(layers)].name == "fc"
 
 
@@ -215,6 +218,17 @@ def test_stages_send_over_the_link_that_joins_them():
     )
 
 
+@pytest.mark.parametrize("strategy", ["pipeline-gpipe", "pipeline-1f1b"])
+def test_what_a_pipeline_loses_is_what_it_takes_beyond_its_share(strategy):
+    """An ideal device of four takes a quarter of the batch's time on one; micro-batches alone already take longer."""
+    chosen = Settings(micro_batches=8)
+    (row,) = rows("vgg16", [4], 64, strategy=strategy, scaling="strong", settings=chosen)
+    whole_s, eighths_s = job("vgg16").at(64).compute_s, 8 * job("vgg16").at(8).compute_s
+    assert sum(row.losses.values()) == pytest.approx(row.compute_s - whole_s / 4)
+    assert row.losses["small micro-batches"] == pytest.approx((eighths_s - whole_s) / 4)
+    assert min(row.losses.values()) > 0
+
+
 def test_a_node_s_devices_share_its_link():
     """Two levels by hand: ring in the node over 2 devices (D), ring between 4 nodes (2 * 3/4 D)."""
     machine = Topology(None, 2, LinkRate("inside", 1e10), 4, LinkRate("between", 1e9))
@@ -295,6 +309,16 @@ def test_advice_takes_the_fastest_that_fits():
         (row,) = rows("vgg16", settings=Settings(collective), strategy="data")
         data = next(each for each in found.rows if each.strategy == "data")
         assert data.time_s <= row.time_s * (1 + 1e-9)
+
+
+def test_advice_says_how_much_slower_the_second_is():
+    """SqueezeNet has no dense tail, ZeRO no tree, pipelines no accumulation: only two strategies are possible."""
+    many = of_one("squeezenet1_1", TrainingOptions("momentum", accumulation=2))
+    found = advise(many, flat(LinkRate("fast", 1e10), 2), 2, 8, collectives=["tree"])
+    data, tensor = found.rows
+    longer = (tensor.time_s - data.time_s) / data.time_s
+    assert (data.strategy, tensor.strategy) == ("data", "tensor") and 0.5 < longer < 1
+    assert found.why.endswith(f"; tensor takes {longer:.1%} longer, limited by communication over fast")
 
 
 def test_advice_names_what_would_not_fit():

@@ -208,3 +208,4 @@ def test_what_cannot_be_exchanged() -> None:
 def test_it_describes_itself() -> None:
     assert parse_topology(ISSUE).describe() == "16 nodes of 2 k40m: pcie3-x16 inside, infiniband-fdr between"
     assert flat(BETWEEN, 4).describe() == "4 nodes of 1 device: between between"
+    assert flat(BETWEEN, 1).describe() == "1 node of 1 device"  # nothing leaves it, whatever link it has

@@ -68,6 +68,8 @@ def test_devices_of_a_node_share_storage_and_workers():
     assert (four.throughput_per_s, four.utilisation, four.bottleneck.name) == (2000, 0.5, "decode")
     assert four.needed_workers == 40 and four.needed_bytes_per_s == 4000 * 100e3
     assert rates(four.feeding)["copy"] == pytest.approx(4 * 0.771 * 10e9 / 600e3)  # each has a link of its own
+    own = [feed(pipeline(devices=number)).stages[-1].what for number in (1, 2)]
+    assert own == ["the device's own work", "the own work of 2 devices"]
     assert four.compute_s == alone.compute_s and four.waiting_s == pytest.approx(four.compute_s)
 
 
@@ -112,6 +114,13 @@ def test_remedies_come_in_the_order_of_their_gain():
     before = 1 / 86 + 100e3 / 150e6 + 1 / 800 + 600e3 / 5.5e9 + 1 / 1000
     after = before - 1 / 86  # the disk reads the same bytes without seeking
     assert by_name["sequential reads"].gain == pytest.approx(before / after)
+
+
+def test_pinned_memory_copies_at_the_link_s_rate_beside_the_device():
+    """600 kB at 5.5 GB/s and 1 ms of work in turns; pinned at 7.71 GB/s beside the work, which then sets the pace."""
+    by_name = {remedy.name: remedy for remedy in remedies(feed(pipeline(pinned=False, workers=100)), OTHERS)}
+    assert by_name["pinned memory"].after.throughput_per_s == pytest.approx(1000)
+    assert by_name["pinned memory"].gain == pytest.approx(1000 * (600e3 / 5.5e9 + 1 / 1000))
 
 
 def test_what_is_there_already_is_no_remedy():

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from paleo_lite.calibration.choose import default_model
+from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.distributed.job import Job, Settings
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.scale import scale
@@ -103,6 +104,24 @@ def test_a_file_is_swept_itself_not_what_it_calls_its_network(tmp_path) -> None:
     assert row["time_s"] == pytest.approx(one.time_s, rel=1e-12)
 
 
+def check_against_scale(row: dict) -> None:
+    """A row that trains, beside what `scale` says of it alone."""
+    device = find_device(row["gpu"])
+    model = RooflineModel() if row["time_model"] == "roofline" else default_model(device, "fp32")
+    asked = Workload(find_network(row["network"]), phase="training", training=TrainingOptions("sgd"))
+    (one,) = scale(
+        Job(asked, Machine(device), model), flat(link_rate(row["link"]), row["workers"]), [row["workers"]],
+        row["batch_size"], scaling=row["scaling"], strategy=row["strategy"], settings=Settings(),
+        cluster=cluster_prior() if model.is_forecast else None,
+    )  # fmt: skip
+    for name in ("time_s", "exposed_s", "throughput_per_s", "speedup", "memory_bytes"):
+        assert row[name] == pytest.approx(getattr(one, name), rel=1e-9, abs=1e-12), (name, row)
+    assert row["scaling_efficiency"] == pytest.approx(one.efficiency, rel=1e-9)
+    assert (row["collective"] or "") == one.collective
+    ends = None if row["low_s"] is None else (row["low_s"], row["high_s"])
+    assert ends == (None if one.interval is None else pytest.approx(one.interval, rel=1e-9))
+
+
 @pytest.mark.parametrize("strategy", ["data", "zero-1", "zero-2", "zero-3", "pipeline-1f1b"])
 def test_several_workers_are_those_of_scale(tmp_path, strategy) -> None:
     """What broadcasts (the first three) is what `scale` says of each; what does not is taken from there."""
@@ -111,28 +130,25 @@ def test_several_workers_are_those_of_scale(tmp_path, strategy) -> None:
         workers=(1, 4, 8), strategies=(strategy,), scalings=("weak", "strong"), links=("pcie3-x16", "10 Gbit/s"),
         time_models=("default", "roofline"),
     )  # fmt: skip
-    compared = 0
-    for row in rows_of(space, tmp_path / "sweep.parquet"):
-        if row["reason"] is not None:
-            continue
-        device = find_device(row["gpu"])
-        model = default_model(device, "fp32")
-        if row["time_model"] == "roofline":
-            model = RooflineModel()
-        asked = Workload(find_network(row["network"]), phase="training", training=TrainingOptions("sgd"))
-        job = Job(asked, Machine(device), model)
-        (one,) = scale(
-            job, flat(link_rate(row["link"]), row["workers"]), [row["workers"]], row["batch_size"],
-            scaling=row["scaling"], strategy=strategy, settings=Settings(),
-        )  # fmt: skip
-        compared += row["workers"] > 1
-        for name in ("time_s", "exposed_s", "throughput_per_s", "speedup", "memory_bytes"):
-            assert row[name] == pytest.approx(getattr(one, name), rel=1e-9, abs=1e-12), (name, row)
-        assert row["scaling_efficiency"] == pytest.approx(one.efficiency, rel=1e-9)
-        assert (row["collective"] or "") == one.collective
-        ends = None if row["low_s"] is None else (row["low_s"], row["high_s"])
-        assert ends == (None if one.interval is None else pytest.approx(one.interval, rel=1e-9))
-    assert compared > 30
+    rows = [row for row in rows_of(space, tmp_path / "sweep.parquet") if row["reason"] is None]
+    for row in rows:
+        check_against_scale(row)
+    assert sum(row["workers"] > 1 for row in rows) > 30
+
+
+def test_what_follows_an_impossible_combination_is_those_of_scale(tmp_path) -> None:
+    """First in its list stands what has no step of several workers: a phase, a number of workers, a batch size."""
+    space = Space(
+        networks=("alexnet",), gpus=("k80-die",), phases=("inference", "training"), batch_sizes=(2**17, 8),
+        workers=(2**18, 1, 4), strategies=("tensor", "data"), scalings=("strong", "weak"), links=("10 Gbit/s",),
+        time_models=("roofline",),
+    )  # fmt: skip
+    rows = [row for row in rows_of(space, tmp_path / "sweep.parquet") if row["phase"] == "training"]
+    possible = [row for row in rows if row["reason"] is None]
+    for row in possible:
+        check_against_scale(row)
+    assert len([row for row in possible if row["workers"] == 4]) == 4  # strategies and scalings, at a batch of 8
+    assert {(row["collective"], row["time_s"]) for row in rows if row not in possible} == {(None, None)}
 
 
 def test_what_workers_cannot_share_has_its_reason(tmp_path) -> None:

@@ -14,6 +14,7 @@ RATES = Rates(matrix_per_s=10e12, vector_per_s=4e12, bandwidth_bytes_per_s=500e9
 VALUES = {name: 0.30 + 0.03 * place for place, name in enumerate(NAMES)} | {
     "floor_s": 3e-6, "overhead_s": 11e-6, "overhead_backward_s": 7e-6, "overhead_gradient_s": 5e-6, "step_s": 2e-3,
 }  # fmt: skip
+VALUES_IN_ORDER = np.array([VALUES[name] for name in NAMES])
 FORWARD, DATA_GRADIENT, WEIGHT_GRADIENT, UPDATE = range(4)
 # FLOPs, bytes, kernels, gradients, padding, tiles, class, part
 ENTRIES = [
@@ -53,18 +54,33 @@ def device_s(entry: tuple[object, ...]) -> float:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry[6]}-{entry[7]}-{entry[5]}")
 def test_an_entry_takes_what_the_formula_says(entry: tuple[object, ...]) -> None:
-    values = np.array([VALUES[name] for name in NAMES])
-    assert evaluate(features([entry]), RATES, values).device_s[0] == pytest.approx(device_s(entry), rel=1e-12)
+    assert evaluate(features([entry]), RATES, VALUES_IN_ORDER).device_s[0] == pytest.approx(device_s(entry), rel=1e-12)
 
 
-def test_a_step_takes_what_the_formula_says() -> None:
+def step_s(scale: float) -> float:
     """Host: 11 us for each of 6 forward and update kernels, 7 us for 9 backward ones, 5 us for 3 gradients."""
-    values = np.array([VALUES[name] for name in NAMES])
-    run = np.zeros(len(ENTRIES), dtype=int)
     kernels = {part: sum(entry[2] for entry in ENTRIES if entry[7] == part) for part in range(4)}
     forward, backward = kernels[FORWARD] + kernels[UPDATE], kernels[DATA_GRADIENT] + kernels[WEIGHT_GRADIENT]
     host = 11e-6 * forward + 7e-6 * backward + 5e-6 * 3
-    for scale in (1e-4, 1.0):  # bounded by the host, and by the device
-        scaled = [(flops * scale, moved * scale, *rest) for flops, moved, *rest in ENTRIES]
-        expected = (sum(map(device_s, scaled)) ** 4 + host**4) ** 0.25 + 2e-3
-        assert step_times(features(scaled), RATES, values, run, 1)[0] == pytest.approx(expected, rel=1e-12)
+    device = sum(device_s((flops * scale, moved * scale, *rest)) for flops, moved, *rest in ENTRIES)
+    return (device**4 + host**4) ** 0.25 + 2e-3
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0], ids=["bounded by the host", "bounded by the device"])
+def test_a_step_takes_what_the_formula_says(scale: float) -> None:
+    scaled = features([(flops * scale, moved * scale, *rest) for flops, moved, *rest in ENTRIES])
+    found = step_times(scaled, RATES, VALUES_IN_ORDER, np.zeros(len(ENTRIES), dtype=int), 1)
+    assert found[0] == pytest.approx(step_s(scale), rel=1e-12)
+
+
+def test_steps_of_more_batch_sizes_than_are_computed_at_once_do_so_too() -> None:
+    """Kernels and gradients, which do not grow with the batch, have one column for all."""
+    scales, one = np.linspace(1e-4, 1, 5001), features(ENTRIES)
+    columns = {name: getattr(one, name)[:, None] for name in Features.__struct_fields__ if name != "place"}
+    grown = {name: columns[name] * scales for name in ("flops", "bytes")}
+    filled = {name: columns[name] * np.ones_like(scales) for name in ("padding", "tiles")}
+    many = Features(**(columns | grown | filled), place=one.place)
+    found = step_times(many, RATES, VALUES_IN_ORDER, np.zeros((len(ENTRIES), 1), dtype=int), 1)
+    assert found.shape == (1, len(scales))
+    for place in (0, 2500, 4000, 5000):
+        assert found[0, place] == pytest.approx(step_s(scales[place]), rel=1e-12)

@@ -1,0 +1,220 @@
+"""What is learnt from measurements: `calibrate`, `calibrations`, `validate`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..calibration.calibrate import calibrate as fit_device
+from ..calibration.calibrate import held_out_error, measurements_of
+from ..calibration.fit import Fit
+from ..calibration.measurements import Measurement, is_measurements, read_measurements
+from ..calibration.pool import execution_of, pool_prior, software_of
+from ..calibration.ppp import PppCalibration, calibrate_ppp
+from ..calibration.store import (
+    AnyCalibration,
+    find_calibration,
+    make_calibration,
+    read_calibration,
+    shipped_calibrations,
+    write_calibration,
+)
+from ..calibration.validate import Validation
+from ..calibration.validate import validate as hold_out
+from ..errors import BadValue
+from ..files import check_new
+from ..hardware import Device, Machine, find_device
+from ..networks import find_network
+from ..report.calibrations import calibrations_page
+from ..report.document import Shown
+from ..timing.models import LEARNT, PppModel
+from ..version import __version__
+from .profiles import Paths, need_pyarrow, paths_of
+
+
+class Learnt(NamedTuple):
+    """A calibration; of all parameters also what they were fitted to, in the order of the fit's residuals."""
+
+    calibration: AnyCalibration
+    measurements: Sequence[Measurement] = ()
+    fit: Fit | None = None
+
+
+def calibrate(
+    measured: Paths | Sequence[Measurement],
+    *,
+    gpu: str | Device,
+    precision: str = "fp32",
+    network: str | None = None,
+    time_model: str = LEARNT,
+    batch_size: int | None = None,
+    name_pattern: str | None = None,
+    output: str | Path | None = None,
+    force: bool = False,
+    date: str = "",
+    hardware_files: Paths = (),
+) -> AnyCalibration:
+    """Learn a device's parameters from measured steps.
+
+    Of a profile the forward and the backward pass of a steady iteration are taken. The fit starts from the best that is
+    known of the device: what was measured of it and of others, under the software that the CSV names.
+
+    Parameters
+    ----------
+    measured : path, sequence of paths, or sequence of Measurement
+        Measurements CSVs, profiles, folders of profiles.
+    gpu : str or Device
+        The device that was measured.
+    precision : str
+    network : str, optional
+        What was profiled; needed for profiles.
+    time_model : {"calibrated", "ppp"}
+        What to learn: all parameters, or PALEO's one, the platform percent of peak.
+    batch_size : int, optional
+        Only profiles of this batch size.
+    name_pattern : str, optional
+        How to read a run's settings from file names: a regular expression with named groups.
+    output : path, optional
+        A TOML to write; `force` replaces one that is there.
+    date : str
+        When it was measured, for the record.
+    hardware_files : path, or sequence of paths
+        Further hardware TOMLs.
+
+    Returns
+    -------
+    Calibration or PppCalibration
+        What `paleo_lite.predict` and others take as `calibration`.
+
+    Raises
+    ------
+    PaleoError
+        One of its classes: nothing measured of that device and precision, a bad file, an unknown network.
+    """
+    return learn(
+        measured, gpu=gpu, precision=precision, network=network, time_model=time_model, batch_size=batch_size,
+        name_pattern=name_pattern, output=output, force=force, date=date, hardware_files=hardware_files,
+    ).calibration  # fmt: skip
+
+
+def learn(
+    measured: Paths | Sequence[Measurement],
+    *,
+    gpu: str | Device,
+    precision: str,
+    network: str | None,
+    time_model: str,
+    batch_size: int | None,
+    name_pattern: str | None,
+    output: str | Path | None,
+    force: bool,
+    date: str,
+    hardware_files: Paths,
+) -> Learnt:
+    """`calibrate`, with what the parameters were fitted to."""
+    if time_model not in (LEARNT, PppModel.name):
+        raise BadValue(f"the {time_model} model has nothing to learn: --time-model takes {LEARNT} or {PppModel.name}")
+    check_new(None if output is None else Path(output), force=force)
+    further = paths_of(hardware_files)
+    device = find_device(gpu, further) if isinstance(gpu, str) else gpu
+    several = [measured] if isinstance(measured, (str, os.PathLike)) else list(measured)
+    steps = [step for step in several if isinstance(step, Measurement)]
+    paths = [Path(path) for path in several if not isinstance(path, Measurement)]
+    tables = [path for path in paths if is_measurements(path)]
+    profiles = [path for path in paths if path not in tables]
+    steps += [row for path in tables for row in read_measurements(path)]
+    files = list(tables)
+    if profiles:
+        if network is None:
+            raise BadValue(f"{profiles[0]} is not a measurements CSV: for profiles give --network")
+        need_pyarrow()
+        from ..efficiency.files import find_files
+
+        files += find_files(profiles)
+    if time_model == PppModel.name:
+        steps = measurements_of(steps, device, precision, further) if steps else []
+        found = calibrate_ppp(
+            steps, profiles, Machine(device), precision, network, batch_size, name_pattern,
+            inputs=files, date=date, version=__version__,
+        )  # fmt: skip
+        learnt = Learnt(found)
+    else:
+        if network is not None and profiles:
+            from ..calibration.from_profiles import measure_profiles
+
+            name = find_network(network).name
+            steps += measure_profiles(profiles, device.id, name, precision, batch_size, name_pattern, further)
+        learnt = _fitted(measurements_of(steps, device, precision, further), device, precision, files, date)
+    if output is not None:
+        write_calibration(learnt.calibration, Path(output), force)
+    return learnt
+
+
+def _fitted(steps: Sequence[Measurement], device: Device, precision: str, files: Sequence[Path], date: str) -> Learnt:
+    """All parameters, from the prior that the pool of all devices gives."""
+    prior = pool_prior(device, precision, execution_of(steps), software_of(steps))
+    measurements, fit = fit_device(steps, device, precision, prior)
+    error = held_out_error(measurements, device, precision, prior)
+    made = make_calibration(
+        device.id, precision, measurements, fit, held_out_error=error, inputs=files, date=date, version=__version__
+    )
+    return Learnt(made, measurements, fit)
+
+
+def calibrations(name: str | None = None) -> Shown | AnyCalibration:
+    """List the shipped calibrations with their held-out error, or show what one learnt.
+
+    Parameters
+    ----------
+    name : str, optional
+        A shipped calibration's name, or a file.
+
+    Returns
+    -------
+    Calibration, PppCalibration, or a list of all shipped ones
+
+    Raises
+    ------
+    UnknownName, BadFile
+        If there is no such calibration, or its file is malformed.
+    """
+    if name is not None:
+        return find_calibration(name)
+    page = calibrations_page({name: read_calibration(path) for name, path in shipped_calibrations().items()})
+    return Shown({"calibrations": list(page.tables[0].rows)}, page)
+
+
+def validate(
+    data: str | Path | Sequence[Measurement], *, split: str = "network", gpus: Sequence[str] = (),
+    precisions: Sequence[str] = (),
+) -> Validation:  # fmt: skip
+    """Hold measurements out, predict them from the rest, and say how far off that is.
+
+    Parameters
+    ----------
+    data : path, or sequence of Measurement
+        A measurements CSV.
+    split : {"network", "family", "gpu", "source"}
+        What is held out at a time: see `paleo_lite.calibration.validate.validate`.
+    gpus, precisions : sequence of str
+        Only these devices and precisions; all where empty. The others are learnt from all the same.
+
+    Returns
+    -------
+    Validation
+
+    Raises
+    ------
+    BadValue
+        If the split is unknown or there is nothing to hold out.
+    """
+    measurements = read_measurements(Path(data)) if isinstance(data, (str, Path)) else data
+    if not any((not gpus or m.gpu in gpus) and (not precisions or m.precision in precisions) for m in measurements):
+        where = f" in {data}" if isinstance(data, (str, Path)) else ""
+        raise BadValue(f"no measurement of {', '.join((*gpus, *precisions))}{where}")
+    return Validation(split, *hold_out(measurements, split, gpus, precisions))
+
+
+__all__ = ["Learnt", "PppCalibration", "calibrate", "calibrations", "learn", "validate"]

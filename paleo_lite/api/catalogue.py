@@ -1,0 +1,93 @@
+"""What predictions know: `networks`, `hardware`, `links`, `audit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..hardware import Device, find_device, list_devices, read_links
+from ..networks import Network, find_network, network_names
+from ..networks.listing import network_rows
+from ..report.devices import audit_page, device_dict, device_page, device_row, devices_page, links_page, moving_page
+from ..report.document import Shown
+from ..report.networks import network_dict, network_page, networks_page
+from ..units import parse_quantity
+from .profiles import Paths, paths_of
+
+
+def networks(network: str | Network | None = None, *, image_size: int | None = None) -> Shown:
+    """List the shipped networks with image size, parameters and MACs, or show the layers of one.
+
+    Parameters
+    ----------
+    network : str or Network, optional
+        As for `paleo_lite.predict`.
+    image_size : int, optional
+        Another image size than the network's own; needs torch once.
+
+    Raises
+    ------
+    PaleoError
+        If there is no such network.
+    """
+    if network is None:
+        rows = network_rows(network_names())
+        return Shown({"networks": rows}, networks_page(rows))
+    found = find_network(network, image_size) if isinstance(network, str) else network
+    return Shown(network_dict(found), network_page(found))
+
+
+def hardware(device: str | Device | None = None, *, hardware_files: Paths = ()) -> Shown:
+    """List all devices with their peaks and memory, or show all figures of one, each with its source.
+
+    Parameters
+    ----------
+    device : str or Device, optional
+    hardware_files : path, or sequence of paths
+        Further hardware TOMLs.
+
+    Raises
+    ------
+    PaleoError
+        If there is no such device, or a file is malformed.
+    """
+    further = paths_of(hardware_files)
+    if device is None:
+        devices = list_devices(further)
+        return Shown({"devices": [device_row(each) for each in devices]}, devices_page(devices))
+    found = find_device(device, further) if isinstance(device, str) else device
+    return Shown(device_dict(found), device_page(found))
+
+
+def links(*, move: float | str | None = None) -> Shown:
+    """List the links between devices, hosts, nodes and storage, and what was measured of collectives over them.
+
+    Parameters
+    ----------
+    move : float or str, optional
+        Say instead how long it takes to move this much data over each link: bytes, or ``"1PB"``.
+    """
+    known = read_links().link
+    if move is not None:
+        size = parse_quantity(move, "B")
+        moving = moving_page(known, size)
+        return Shown({"move_bytes": size, "links": list(moving.tables[0].rows)}, moving)
+    from ..distributed.link_calibration import shipped_link_calibrations
+    from ..report.links import add_measured
+
+    page = add_measured(links_page(known), shipped_link_calibrations())
+    return Shown({name: list(table.rows) for name, table in zip(("links", "measured"), page.tables)}, page)
+
+
+def audit(*, hardware_files: Paths = ()) -> Shown:
+    """Check every hardware file: sources, units, peaks against cores x clock, bandwidth against bus x rate, names.
+
+    Returns
+    -------
+    Shown
+        Its ``findings`` say their ``severity``; what a file explains is listed and is not an error.
+    """
+    from ..hardware.audit import audit_registry
+
+    devices = list_devices([Path(path) for path in paths_of(hardware_files)])
+    page = audit_page(len(devices), audit_registry(devices, read_links()))
+    return Shown({"devices": len(devices), "findings": [row for table in page.tables for row in table.rows]}, page)

@@ -1,0 +1,188 @@
+"""Whole design spaces: `sweep` and `best`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..calibration.choose import default_model
+from ..counting import PHASES
+from ..distributed.collectives import COLLECTIVES
+from ..errors import BadValue
+from ..hardware import list_devices
+from ..networks import network_names
+from ..sweeps.best import Best, find_best
+from ..sweeps.run import Sweep, run_sweep
+from ..sweeps.space import AUTOMATIC, ROWS_UNASKED, Space, parse_names, parse_numbers
+from ..units import PRECISION_BYTES, parse_quantity
+from .profiles import Paths, paths_of
+
+Names = str | Sequence[str]
+"""Names, or one text with commas; ``"all"`` where there is a list of them."""
+
+Numbers = str | int | Sequence[int]
+"""Numbers, one, or a range: ``"1,2,4"``, ``"1:1024:x2"``."""
+
+
+def sweep(
+    networks: Names,
+    gpus: Names,
+    output: str | Path,
+    *,
+    precisions: Names = "fp32",
+    phases: Names = "inference",
+    batch_sizes: Numbers = 1,
+    time_models: Names = AUTOMATIC,
+    ppp: float | None = None,
+    workers: Numbers = 1,
+    strategies: Names = "data",
+    scalings: Names = "strong",
+    links: Names = (),
+    collectives: Names = (),
+    optimizer: str = "sgd",
+    samples: float | str = 1e6,
+    price: float | str | None = None,
+    power: float | str | None = None,
+    hardware_files: Paths = (),
+    force: bool = False,
+    yes: bool = False,
+    dry_run: bool = False,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    on_done: Callable[[int, int], None] | None = None,
+) -> Sweep | Space:
+    """Predict every combination of networks, devices, batch sizes, ... into a file.
+
+    What is infeasible is kept with its reason. What is interrupted goes on from where it was: give the same call.
+
+    Parameters
+    ----------
+    networks, gpus, precisions, phases : names
+        A sequence, a text with commas, or ``"all"``.
+    output : path
+        ``.parquet`` or ``.csv``; `force` replaces one that is there.
+    batch_sizes, workers : numbers
+        A number, a sequence, or a range such as ``"1:1024:x2"``. A batch size is that of all workers together, or per
+        worker for weak scaling.
+    time_models : names
+        ``auto`` (what `paleo_lite.predict` takes), or of `paleo_lite.timing.TIME_MODELS`.
+    ppp : float, optional
+        For the model ``ppp``.
+    strategies, scalings, links, collectives : names
+        How several workers share the work; without collectives the fastest.
+    optimizer : str
+        Update rule of training.
+    samples : float or str
+        What hours, cost and energy are for.
+    price, power : float or str, optional
+        USD per hour and watts of one device, in place of those on record.
+    hardware_files : path, or sequence of paths
+    yes : bool
+        Run also what has more combinations than `paleo_lite.sweeps.space.ROWS_UNASKED`.
+    dry_run : bool
+        Only say how many combinations there are.
+    jobs : int, optional
+        Processes, one per core without it.
+    scheduler : str, optional
+        A Dask scheduler's address, whose workers compute.
+    on_done : callable, optional
+        Called with the number of chunks done and of all.
+
+    Returns
+    -------
+    Sweep, or for a dry run Space
+
+    Raises
+    ------
+    PaleoError
+        One of its classes: an impossible space, an output that is there already, a missing extra.
+    """
+    numbers = _numbers(workers, "workers")
+    if links and numbers == (1,):
+        raise BadValue("--links join several workers: give --workers, such as --workers 1,2,4,8")
+    further = paths_of(hardware_files)
+    space = Space(
+        networks=_names(networks, "networks", network_names()),
+        gpus=_names(gpus, "GPUs", [device.id for device in list_devices(further)]),
+        precisions=_names(precisions, "precisions", list(PRECISION_BYTES)),
+        phases=_names(phases, "phases", list(PHASES)),
+        batch_sizes=_numbers(batch_sizes, "batch sizes"),
+        time_models=_names(time_models, "time models"),
+        workers=numbers,
+        strategies=_names(strategies, "strategies"),
+        scalings=_names(scalings, "scalings"),
+        links=_names(links, "links") if links else ("",),
+        collectives=_names(collectives, "collectives", list(COLLECTIVES)) if collectives else ("",),
+        ppp=ppp,
+        optimizer=optimizer,
+        samples=parse_quantity(samples, ""),
+        price_usd_per_h=None if price is None else parse_quantity(price, "USD/h"),
+        power_w=None if power is None else parse_quantity(power, "W"),
+        hardware_files=tuple(str(path.absolute()) for path in further),
+    ).resolved()
+    space.check()
+    if dry_run:
+        return space
+    if space.size > ROWS_UNASKED and not yes:
+        raise BadValue(
+            f"the sweep has {space.size:,} combinations ({space.describe()}), which take about {space.hours():,.3g} "
+            f"core hours and {space.gigabytes():,.3g} GB: narrow it, or say --yes"
+        )
+    return run_sweep(
+        space, Path(output), default_model, jobs=jobs, scheduler=scheduler, force=force, progress=on_done
+    )  # fmt: skip
+
+
+def _names(names: Names, what: str, everything: Sequence[str] = ()) -> tuple[str, ...]:
+    return parse_names(names, what, everything) if isinstance(names, str) else tuple(names)
+
+
+def _numbers(numbers: Numbers, what: str) -> tuple[int, ...]:
+    if isinstance(numbers, str):
+        return parse_numbers(numbers, what)
+    return (numbers,) if isinstance(numbers, int) else tuple(numbers)
+
+
+def best(
+    file: str | Path,
+    *,
+    minimise: str | None = None,
+    maximise: str | None = None,
+    pareto: Names = (),
+    where: str | None = None,
+    bounds: bool = False,
+    top: int = 10,
+    sample: int = 0,
+) -> Best:
+    """Find the best rows of a sweep's file: of those that are feasible, and forecasts.
+
+    Parameters
+    ----------
+    file : path
+    minimise, maximise : str, optional
+        A column: ``cost``, ``time_s``, ``hours``, ``throughput_per_s``, ...
+    pareto : names
+        Columns of a Pareto front: rows that no other beats in all of them.
+    where : str, optional
+        A condition, such as ``"time_s < 0.1 and (gpu == k80 or workers >= 4)"``.
+    bounds : bool
+        Rank bounds of the data sheet among forecasts, too.
+    top : int
+        How many rows at most.
+    sample : int
+        How many of the other rows a chart shows behind a front.
+
+    Returns
+    -------
+    Best
+
+    Raises
+    ------
+    PaleoError
+        One of its classes: not a sweep's file, an unknown column, no row that fits.
+    """
+    columns = _names(pareto, "columns") if pareto else ()
+    return find_best(
+        Path(file), minimise=minimise, maximise=maximise, where=where, pareto=columns, bounds=bounds, top=top,
+        sample=sample,
+    )  # fmt: skip

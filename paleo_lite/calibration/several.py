@@ -1,0 +1,97 @@
+"""`Predictions`: several beside each other, with what each costs and how many times as fast as the first it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from ..extras import need
+from ..timing import Prediction
+from ..version import __version__
+from .ratios import Ratio, speedup
+
+SAMPLES = 1e6
+"""Samples that a cost is of."""
+
+
+class Predictions(msgspec.Struct, frozen=True, eq=False):
+    """Predictions beside each other.
+
+    Attributes
+    ----------
+    predictions : sequence of Prediction
+        In the order asked for; one or more.
+    left_out : sequence of str
+        What could not be predicted, and why.
+    """
+
+    predictions: Sequence[Prediction]
+    left_out: Sequence[str] = ()
+
+    @property
+    def first(self) -> Prediction:
+        """What the others are compared with: the first forecast, or the first bound where there is no forecast."""
+        return next((each for each in self.predictions if each.is_forecast), self.predictions[0])
+
+    def speedup(self, prediction: Prediction) -> Ratio | None:
+        """How many times as many samples per second one of them has as the first: see `ratios.speedup`."""
+        return speedup(prediction, self.first)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One dict per prediction; a bound has no time, throughput, cost and speed-up, unless all are bounds."""
+        first = self.first
+        for each in self.predictions:
+            low, high = each.interval or (None, None)
+            ratio = self.speedup(each)
+            least, most = (ratio and each is not first and ratio.interval()) or (None, None)
+            counts = each.is_forecast == first.is_forecast
+            yield {
+                "network": each.network,
+                "gpu": each.device.id,
+                "precision": each.precision,
+                "phase": each.phase,
+                "batch_size": each.batch_size,
+                "is_forecast": each.is_forecast,
+                "time_s": each.time_s if each.is_forecast else None,
+                "low_s": low,
+                "high_s": high,
+                "bound_s": each.bound_s,
+                "throughput_per_s": each.throughput_per_s if counts else None,
+                "memory_bytes": None if each.memory is None else each.memory.memory.total_bytes,
+                "fits": None if each.memory is None else each.memory.fits,
+                "usd_per_million": usd(each) if each.is_forecast else None,
+                "speedup": None if ratio is None else ratio.value,
+                "speedup_low": least,
+                "speedup_high": most,
+                "time_model": each.model.name,
+                "calibration": each.calibration,
+                "version": __version__,
+            }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented JSON: the rows, what each was computed from, and what was left out."""
+        predictions = [each.to_dict() for each in self.predictions]
+        return {"rows": list(self.rows()), "predictions": predictions, "left_out": list(self.left_out)}
+
+    def to_frame(self) -> Any:
+        """A row per prediction as a pandas DataFrame.
+
+        Raises
+        ------
+        MissingExtra
+            If pandas is not installed.
+        """
+        return need("pandas", "a data frame", "profiles").DataFrame(list(self.rows()))
+
+    def __repr__(self) -> str:
+        return f"Predictions({', '.join(map(repr, self.predictions))})"
+
+
+def usd(prediction: Prediction) -> float | None:
+    """US dollars for `SAMPLES` samples at the price on record; None where there is none."""
+    price, throughput = prediction.device.rent_usd_per_h, prediction.throughput_per_s
+    if price is None or throughput is None:
+        return None
+    return price / 3600 / throughput * SAMPLES

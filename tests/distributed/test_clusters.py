@@ -1,0 +1,109 @@
+"""What is expected of clusters that nobody measured: by hand, from the shipped file, and in what `scale` answers."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+
+import paleo_lite
+from paleo_lite.distributed.clusters import ClusterPrior, Range, best_case, cluster_prior
+from paleo_lite.distributed.collectives import LinkRate
+from paleo_lite.distributed.job import Settings
+from paleo_lite.distributed.links import link_rate
+from paleo_lite.distributed.topology import flat
+from paleo_lite.errors import BadValue
+from paleo_lite.report.scale import scale_page
+
+PRIOR = ClusterPrior(
+    1, Range(0.2, 0.1, 0.0), Range(0.0, 0.5, 1.0), Range(0.5, 1.0, 1.5), {"network": 0.6}, 3, 2, "nothing"
+)
+GRADIENTS = 138_357_544 * 4  # bytes of VGG16's, Simonyan and Zisserman 2014, table 2
+
+
+def test_the_slowest_of_eight_by_hand() -> None:
+    """sqrt(2 ln 8) = 2.039 deviations: the expected largest of n normal numbers, for large n."""
+    assert Settings(stragglers=0.1).among(8).slowdown == pytest.approx(0.1 * math.sqrt(2 * math.log(8)))
+    assert Settings(slowdown=0.3).among(8) == Settings(slowdown=0.3)
+    assert Settings(stragglers=0.1).among(1).slowdown == 0
+    for wrong in ({"hiding": 1.1}, {"hiding": -0.1}, {"stragglers": -1.0}):
+        with pytest.raises(BadValue, match="hiding must be"):
+            Settings(**wrong)
+
+
+def test_what_does_not_hide_is_exposed() -> None:
+    """Between what overlap leaves and everything: a ring of 8 over 1 GB/s takes 2 * 7 / 8 D / (1 GB/s)."""
+    asked = {"gpu": "k80-die", "link": "1 GB/s", "time_model": "roofline", "batch_size": 64, "workers": [8]}
+    least, half, most = (
+        paleo_lite.scale("vgg16", settings=Settings("ring", hiding=share), **asked)[0] for share in (1, 0.5, 0)
+    )
+    assert most.exposed_s == pytest.approx(2 * 7 / 8 * GRADIENTS / 1e9)
+    assert 0 < least.exposed_s < 0.9 * most.exposed_s
+    assert half.exposed_s == pytest.approx((least.exposed_s + most.exposed_s) / 2)
+
+
+@pytest.mark.parametrize(("end", "share", "hiding", "stragglers"), [("worst", 0.3, 0, 0.2), ("best", 0.9, 1, 0)])
+def test_ends_of_the_population(end, share, hiding, stragglers) -> None:
+    machine, settings = PRIOR.at(end, flat(link_rate("ethernet20"), 8), Settings())
+    assert machine.between.ppp == pytest.approx(share)
+    assert (settings.hiding, settings.stragglers) == (hiding, stragglers)
+
+
+def test_what_was_asked_stays() -> None:
+    asked = Settings(overlap=False, slowdown=0.3)
+    machine, settings = PRIOR.at("worst", flat(link_rate("ethernet20", 0.8), 8), asked)
+    assert settings == asked
+    assert machine.between == link_rate("ethernet20", 0.8)
+
+
+def test_a_link_that_was_measured_elsewhere_is_another_s() -> None:
+    link = link_rate("pcie3-x16")
+    machine, _ = PRIOR.at("worst", flat(link, 8), Settings())
+    assert float(machine.between.ppp_of(4)) == pytest.approx(float(link.ppp_of(4)) / 2)
+    assert PRIOR.at("expected", flat(link, 8), Settings())[0].between.ppp_at == link.ppp_at
+
+
+def test_the_best_case_knows_no_shares() -> None:
+    link = link_rate("pcie3-x16")
+    machine, settings = best_case(flat(link, 8), Settings(slowdown=0.2, hiding=0.1, interference=1))
+    assert machine.between == LinkRate("pcie3-x16", link.bandwidth_bytes_per_s)
+    assert settings == Settings()
+
+
+def test_every_row_has_an_interval_and_a_bound() -> None:
+    table = paleo_lite.scale("resnet50", gpu="k80-die", link="ethernet20", workers="1,2,8,64")
+    for row in table:
+        low, high = row.interval
+        assert row.bound_s < low < row.time_s < high
+    for row in list(table)[1:]:
+        low, high = row.efficiency_interval
+        assert low < row.efficiency < high <= 1
+        # What computing leaves open comes on top of what the cluster does.
+        assert row.interval[1] > row.cluster_interval[1]
+    assert table[0].efficiency_interval is None
+    page = scale_page(table)
+    assert "at 90 %" in page.title
+    assert any(cluster_prior().held_out in note for note in page.notes)
+
+
+def test_a_best_case_says_so_first() -> None:
+    table = paleo_lite.scale("resnet50", gpu="k80-die", link="ethernet20", workers=[1, 8], time_model="roofline")
+    assert "the best case of the data sheets, at least" in scale_page(table).title
+    assert not table.to_dict()["is_forecast"]
+    assert table[1].efficiency_interval is None
+
+
+def test_platforms_leave_open_what_their_fit_did(tmp_path) -> None:
+    """1.645 deviations of 4.1 %, computing aside."""
+    row = paleo_lite.scale("vgg16", platform="dgx1-p100", gpu="p100-sxm2", workers=[8])[0]
+    assert row.cluster_interval[1] / row.time_s == pytest.approx(math.exp(1.645 * 0.041))
+    assert row.cluster_interval[0] < row.time_s
+
+
+def test_the_shipped_prior_is_in_order() -> None:
+    prior = cluster_prior()
+    assert prior.stragglers.worst > prior.stragglers.expected >= prior.stragglers.best >= 0
+    assert 0 <= prior.hiding.worst <= prior.hiding.expected <= prior.hiding.best <= 1
+    assert prior.bandwidth.worst < 1 < prior.bandwidth.best
+    assert msgspec.structs.asdict(prior)["share"].keys() == {"host", "device", "network"}
