@@ -40,22 +40,30 @@ class Launched(NamedTuple):
     Attributes
     ----------
     steps : Steps
+        When the host was in each.
+    ran : Steps
+        When the device was, where the profiler says so; else the same.
     correlations, times : ndarray of int64
         Of all launches, by correlation.
     """
 
     steps: Steps
+    ran: Steps
     correlations: Integers
     times: Integers
 
     def columns(self, correlation: Integers, start: Integers, base_ns: int) -> dict[str, pa.Array]:
-        """`launch_ns` and `step` of events; of those that nothing known launched, the step in which they began."""
+        """`launch_ns` and `step` of events.
+
+        What no known call launched is of the step in which it began: at a trace's begin that is often the last step
+        before it, whose launches were not traced.
+        """
         time, known = start, np.zeros(len(start), bool)
         if len(self.correlations):
             place = np.minimum(np.searchsorted(self.correlations, correlation), len(self.correlations) - 1)
             known = (self.correlations[place] == correlation) & (correlation >= 0)
             time = np.where(known, self.times[place], start)
-        found = self.steps.find(time)
+        found = np.where(known, self.steps.find(time), self.ran.find(start))
         return {
             "launch_ns": pa.array(time + base_ns, mask=~known),
             "step": pa.DictionaryArray.from_arrays(
@@ -81,6 +89,7 @@ class Rows:
         self._operations: list[NDArray[Any]] = []
         self._launches: list[NDArray[Any]] = []
         self._marks: list[tuple[str, int, int]] = []
+        self._device_marks: dict[str, tuple[int, int]] = {}
         self._count = 0  # operations so far
         self._with_both = self._alike = 0  # events with external and correlation id, and those where they are equal
 
@@ -108,7 +117,10 @@ class Rows:
         names, starts, ends = zip(*self._marks) if self._marks else ((), (), ())
         steps = find_steps(names, np.array(starts, np.int64), np.array(ends, np.int64), launches["start"])
         order = np.argsort(launches["correlation"], kind="stable")
-        return Launched(steps, launches["correlation"][order], launches["start"][order])
+        on_device = [self._device_marks.get(name) for name in steps.names]
+        ranges = np.array([mark for mark in on_device if mark is not None], np.int64).reshape(-1, 2)
+        ran = Steps(steps.names, *ranges.T) if len(ranges) == len(on_device) else steps
+        return Launched(steps, ran, launches["correlation"][order], launches["start"][order])
 
     def batch(self, path: Path, piece: Piece[Decoded]) -> pa.RecordBatch:
         """The columns that events have by themselves, and `external`, `correlation` and `own` to link them by.
@@ -200,6 +212,8 @@ class Rows:
         for place, event in enumerate(events):
             if event.cat == "user_annotation" or (event.cat == "Operator" and event.name.startswith(PROFILER_STEP)):
                 self._marks.append((event.name, int(start_ns[place]), int(end_ns[place])))
+            elif event.cat == "gpu_user_annotation":
+                self._device_marks[event.name] = int(start_ns[place]), int(end_ns[place])
 
     def _params_code(self, raws: tuple[bytes, ...]) -> int:
         """The code of the shapes, the types and, where they were kept, the numbers, a space between them."""

@@ -16,10 +16,11 @@ from measured import DATA
 from paleo_lite.efficiency.analysis import measure_efficiency, steady_figures
 from paleo_lite.efficiency.durations import read_durations
 from paleo_lite.efficiency.files import examiner
+from paleo_lite.efficiency.iterations import parse_steps
 from paleo_lite.efficiency.parameters import UNKNOWN, Counted, count_operation, parse_parameters
 from paleo_lite.efficiency.runs import COLUMNS, Runs, find_runs, settle, together
 from paleo_lite.efficiency.steady import steady_state
-from paleo_lite.errors import BadProfile
+from paleo_lite.errors import BadProfile, BadValue
 from paleo_lite.hardware import find_device
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.table import batch_of
@@ -312,3 +313,14 @@ def test_other_formats_go_the_same_way():
     assert not finding.error
     assert finding.steady.iterations == 6  # its six ProfilerStep marks
     assert 0 < finding.steady.busy_s <= finding.steady.kernel_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("3", [3]), ("2:5", [2, 3, 4, 5]), ("0", [0]), (" 4:4 ", [4])])
+def test_steps_as_they_are_asked_for(text, numbers):
+    assert list(parse_steps(text)) == numbers
+
+
+@pytest.mark.parametrize("text", ["", "5:2", "-1", "1:2:3", "a", "1,2"])
+def test_steps_that_are_none(text):
+    with pytest.raises(BadValue, match="--steps must be a number or two such as 2:5"):
+        parse_steps(text)

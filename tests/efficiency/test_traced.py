@@ -212,7 +212,12 @@ def test_products_of_a_real_language_model():
     assert found.iterations == 1
     assert products == pytest.approx(5.515e12, rel=1e-3)  # 169 products, counted from the file by another program
     assert products + rest < found.flops < 1.01 * (products + rest)  # all else is elementwise
-    assert found.kernel_s == pytest.approx(0.0454, rel=2e-3)
+    # A third of the trace's kernels was launched by the step before, whose calls are not in it.
+    calls = {event["args"]["correlation"] for event in events if event.get("cat") in ("cuda_runtime", "cuda_driver")}
+    launched = [event for event in events if event.get("args", {}).get("correlation") in calls]
+    times_us = sum(event["dur"] for event in launched if event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset"))
+    assert found.kernel_s == pytest.approx(times_us * 1e-6, rel=1e-2)
+    assert found.flops_covered > 0.99
 
 
 @pytest.mark.slow
