@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from paleo_lite.distributed.platforms import Platform
@@ -43,7 +45,7 @@ def platforms_of(truth: ScalingTruth) -> dict[str, Platform]:
     return found
 
 
-def _deviation(mean_absolute_error: float) -> float:
+def _deviation(mean_absolute_error: Any) -> float:
     """Of a normal distribution: sqrt(pi / 2) times the mean absolute deviation."""
     return round(float(np.sqrt(np.pi / 2)) * float(mean_absolute_error), 3)
 
