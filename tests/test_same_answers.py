@@ -1,6 +1,6 @@
 """Every command and the function of its name are asked the same question, and give the same answer.
 
-Tests: api/catalogue.py, api/feeding.py, api/gemm.py, api/sweeps.py.
+Tests: api/calibrations.py, api/catalogue.py, api/feeding.py, api/gemm.py, api/sweeps.py.
 """
 
 from __future__ import annotations

@@ -63,6 +63,19 @@ def _steps(asked: Asked) -> Truth:
     return rows, lambda: validation_page(rows, points), lambda: network_pairs(points)
 
 
+def _ratios(asked: Asked) -> Truth:
+    """Ratios of steps: the same on two devices, or two on one."""
+    from .steps.published import published_steps
+    from .steps.ratios import ratio_page, ratio_truth
+
+    measurements = published_steps(asked.measured).measurements
+    measurements = [step for step in measurements if asked.wants(step.gpu, step.precision)]
+    if not measurements:
+        raise asked.nothing()
+    rows = ratio_truth(measurements)
+    return rows, lambda: ratio_page(rows), list
+
+
 def _layers(asked: Asked) -> Truth:
     """Single layers: a fifth of their shapes."""
     from .layers.hold_out import validate_layers
@@ -141,6 +154,7 @@ SPLITS: dict[str, Callable[[Asked], Truth]] = {
     "layers": _layers,
     "profile": _profiles,
     "ppp": _ppp,
+    "ratios": _ratios,
     "collectives": _collectives,
     "scaling": _scaling,
 }

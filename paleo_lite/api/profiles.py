@@ -60,6 +60,7 @@ def efficiency(
     keep_going: bool = False,
     hardware_files: Paths = (),
     on_done: Callable[[int, int], None] | None = None,
+    steps: str | None = None,
 ) -> Efficiency:
     """Say how well a device was used, from profiles.
 
@@ -88,6 +89,8 @@ def efficiency(
         Further hardware TOMLs.
     on_done : callable, optional
         Called with the number of files done and of all.
+    steps : str, optional
+        Only these iterations, by their marks' numbers: ``"3"``, or ``"2:5"``.
 
     Returns
     -------
@@ -107,8 +110,9 @@ def efficiency(
 
         book = read_durations(paths_of(durations), name_pattern=name_pattern)
     return measure_efficiency(
-        paths_of(paths), device, method, precision, group_by, name_pattern, book, jobs, scheduler, keep_going, on_done
-    )
+        paths_of(paths), device, method, precision, group_by, name_pattern, book, jobs, scheduler, keep_going, on_done,
+        steps,
+    )  # fmt: skip
 
 
 def kernels(

@@ -12,7 +12,7 @@ computer of a source. That is why devices differ only by `DEVICE` parameters whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -119,8 +119,6 @@ def traits_of(
 
 
 # How alike two are ----------------------------------------------------------------------------------------------------
-
-Shared = Callable[[Traits, Traits], float]
 
 
 class Level(NamedTuple):

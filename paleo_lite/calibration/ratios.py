@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-SHARED = 0.9
-"""Correlation of what the priors of two devices in one precision are off, under one software: of 0, 0.5, 0.7, 0.8, 0.9
-and 1 the most likely for ratios of the same published step on two devices, families held out (docs/model.md)."""
+SHARED = 0.4
+"""Correlation of what the priors of two devices in one precision are off, by ratios of published steps on two devices,
+held out: with 0.5 too few lie in their intervals where neither device was measured (docs/model.md)."""
 
 _MOVED_AT_MOST = 0.9995
 """Calibrations say with three digits how far a parameter was moved: 1.000 may be this."""

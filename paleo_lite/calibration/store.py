@@ -201,7 +201,7 @@ def _matrix(rows: Sequence[str]) -> Floats:
 
 def shipped_calibrations() -> dict[str, Path]:
     """The shipped calibrations by name, ``DEVICE-PRECISION``."""
-    return {path.stem: path for path in sorted(shipped("calibrations").glob("*.toml"))}
+    return {path.stem: path for path in sorted(shipped("calibrations").glob("*-*.toml"))}  # not clusters
 
 
 def find_calibration(name: str) -> AnyCalibration:

@@ -21,6 +21,7 @@ from .options import Names
     help="One steady iteration with all that it computes, or all rows as SURFBoard's notebook counts them.",
 )  # fmt: skip
 @options.precision()
+@click.option("--steps", metavar="FIRST:LAST", help="Only these iterations, by their marks' numbers: 3, or 2:5.")
 @click.option("--group-by", metavar="COLUMNS", default="", help="Print means too, such as by batch_size,nodes.")
 @options.name_pattern()
 @click.option(

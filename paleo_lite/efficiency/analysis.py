@@ -17,6 +17,9 @@ from ..profiles.detect import open_profile
 from ..result import Result
 from .contradictions import doubts
 from .files import Finding, Method, examiner, find_files
+from .idle import Idle
+from .iterations import parse_steps
+from .sample import Operator
 from .steady import Steady
 
 if TYPE_CHECKING:
@@ -87,6 +90,7 @@ def measure_efficiency(
     scheduler: str | None = None,
     keep_going: bool = False,
     on_done: Callable[[int, int], None] | None = None,
+    steps: str | None = None,
 ) -> Efficiency:
     """Read profiles and compare what they say with a device's peaks.
 
@@ -111,6 +115,8 @@ def measure_efficiency(
         Whether a file that cannot be read is reported in `failed` rather than raised.
     on_done : callable, optional
         Called with the number of files done and of all.
+    steps : str, optional
+        Of the steady method: only these iterations, by their marks' numbers (`iterations.parse_steps`).
 
     Raises
     ------
@@ -121,9 +127,10 @@ def measure_efficiency(
     """
     peak = device.find_peak(precision)
     parse_name("", name_pattern)  # a pattern that is invalid is reported before any work
+    work = examiner(method, name_pattern, None if steps is None else parse_steps(steps))
     files = find_files(paths)
     found: dict[Path, Finding] = {}
-    for number, (path, finding) in enumerate(run_files(files, examiner(method, name_pattern), jobs, scheduler), 1):
+    for number, (path, finding) in enumerate(run_files(files, work, jobs, scheduler), 1):
         if finding.error and not keep_going:
             raise BadProfile(finding.error)
         found[path] = finding
@@ -163,12 +170,34 @@ def _row(finding: Finding, device: Device, peak: PeakRate, durations: DurationBo
     if finding.steady is not None:
         duration = durations.find(finding.configuration) if durations is not None else None
         figures = steady_figures(finding.steady, peak.per_s, duration.seconds if duration is not None else None)
+        figures["operators"] = [_operator(row, device, peak) for row in finding.steady.operators]
+        figures |= _no_times() if finding.idle is None else finding.idle.to_dict()
     row = {"file": finding.path.name, **finding.configuration}
     for name in ("compute_efficiency", "flops_per_s", "bandwidth_bytes_per_s"):
         row[name] = figures.pop(name)
     row["flops_efficiency"] = _over(row["flops_per_s"], peak.per_s)
     row["bandwidth_efficiency"] = _over(row["bandwidth_bytes_per_s"], device.bandwidth_bytes_per_s)
     return row | figures
+
+
+def _operator(operator: Operator, device: Device, peak: PeakRate) -> dict[str, Any]:
+    """An operation against the roofline, whose time is the larger of arithmetic's and memory's."""
+    row: dict[str, Any] = msgspec.to_builtins(operator)
+    flops, moved, time_s = operator.flops, operator.bytes, operator.time_s
+    row["of_peak"] = row["bound"] = row["of_roofline"] = None
+    if time_s and flops is not None:
+        row["of_peak"] = flops / time_s / peak.per_s
+    if time_s and flops is not None and moved is not None:
+        compute_s, memory_s = flops / peak.per_s, moved / device.bandwidth_bytes_per_s
+        row["bound"] = "compute" if compute_s >= memory_s else "memory"
+        row["of_roofline"] = max(compute_s, memory_s) / time_s
+    return row
+
+
+def _no_times() -> dict[str, None]:
+    """The keys of a profile without start times."""
+    nothing = Idle(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, {}, [])
+    return dict.fromkeys(nothing.to_dict())
 
 
 def steady_figures(steady: Steady, peak_flops_per_s: float, batch_duration_s: float | None = None) -> dict[str, Any]:

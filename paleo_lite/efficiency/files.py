@@ -14,7 +14,8 @@ from ..errors import BadProfile, BadValue, PaleoError
 from ..executor import Work
 from ..profiles.detect import open_profile
 from ..profiles.table import Profile
-from . import notebook, runs
+from . import idle, notebook, runs
+from .idle import Activity, Idle
 from .steady import Steady, steady_state
 
 Method = Literal["steady", "notebook"]
@@ -31,6 +32,8 @@ class Finding(msgspec.Struct, frozen=True):
         From the file's name.
     notebook, steady : dict, Steady or None
         The figures of the method that was asked for.
+    idle : Idle or None
+        Where the profile has start times.
     error : str
         What is wrong with the file, in which case there are no figures.
     """
@@ -40,23 +43,24 @@ class Finding(msgspec.Struct, frozen=True):
     configuration: dict[str, Any] = {}
     notebook: dict[str, float] | None = None
     steady: Steady | None = None
+    idle: Idle | None = None
     error: str = ""
 
 
-def examiner(method: Method, name_pattern: str | None) -> Work[Path, Finding]:
+def examiner(method: Method, name_pattern: str | None, steps: range | None = None) -> Work[Path, Finding]:
     """The work on one file, as the executor wants it."""
-    return partial(_examine, method=method, name_pattern=name_pattern)
+    return partial(_examine, method=method, name_pattern=name_pattern, steps=steps)
 
 
-def _examine(path: Path, method: Method, name_pattern: str | None) -> Finding:
+def _examine(path: Path, method: Method, name_pattern: str | None, steps: range | None) -> Finding:
     try:
         profile = open_profile(path, name_pattern)
-        steady = _steady(profile) if method == "steady" else None
+        steady, idle_times = _steady(profile, steps) if method == "steady" else (None, None)
         sums = _sums(profile).finish() if method == "notebook" else None
     except PaleoError as error:
         text = str(error)
         return Finding(path, error=text if str(path) in text else f"{path}: {text}")
-    return Finding(path, profile.format, dict(profile.configuration), sums, steady)
+    return Finding(path, profile.format, dict(profile.configuration), sums, steady, idle_times)
 
 
 def _sums(profile: Profile) -> notebook.NotebookSums:
@@ -68,8 +72,14 @@ def _sums(profile: Profile) -> notebook.NotebookSums:
     return sums
 
 
-def _steady(profile: Profile) -> Steady:
-    return steady_state(runs.together([runs.find_runs(batch) for batch in profile.batches(runs.COLUMNS)]))
+def _steady(profile: Profile, steps: range | None) -> tuple[Steady, Idle | None]:
+    activity, parts = Activity(), []
+    for batch in profile.batches({*runs.COLUMNS, *idle.COLUMNS}):
+        parts.append(runs.find_runs(batch))
+        activity.add(batch)
+    steady = steady_state(runs.together(parts), steps)
+    marked = None if steps is None else [step.name for step in steady.steps if step.counts]
+    return steady, activity.summary(marked)
 
 
 def find_files(paths: Iterable[Path]) -> list[Path]:

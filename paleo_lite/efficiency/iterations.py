@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from ..errors import BadValue
 from .runs import Runs, Signature
 
 if TYPE_CHECKING:
@@ -91,6 +93,27 @@ def find_iterations(runs: Runs) -> Iterations | None:
             number = np.searchsorted(starts, table["row"], side="right") - 1
             return Iterations(runs.signatures[place], thread, starts, number)
     return None
+
+
+def step_numbers(iterations: Iterations) -> list[int]:
+    """How a user names each: the number that its mark ends with, else its place counted from 1."""
+    ends = [re.search(r"(\d+)\D*$", mark) for mark in iterations.marks]
+    numbers = [int(end[1]) for end in ends if end is not None]
+    return numbers if len({*numbers}) == len(iterations.starts) else list(range(1, len(iterations.starts) + 1))
+
+
+def parse_steps(text: str) -> range:
+    """Numbers of iterations: ``3``, or ``2:5`` for 2 to 5.
+
+    Raises
+    ------
+    BadValue
+        If it is neither.
+    """
+    found = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text.strip())
+    if found is None or int(found[2] or found[1]) < int(found[1]):
+        raise BadValue(f"--steps must be a number or two such as 2:5, the first and the last step, not {text!r}")
+    return range(int(found[1]), int(found[2] or found[1]) + 1)
 
 
 def typical(

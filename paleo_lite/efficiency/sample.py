@@ -27,6 +27,29 @@ class Missing(msgspec.Struct, frozen=True):
     share: float
 
 
+class Operator(msgspec.Struct, frozen=True):
+    """What one operation takes of an iteration, all its executions together.
+
+    Attributes
+    ----------
+    op : str
+        Its name; the kernel's where no operation is named.
+    calls : int
+        Runs: executions, where the profiler tells them apart.
+    time_s, share : float
+        Summed kernel time, and its share of the iteration's.
+    flops, bytes : float or None
+        None where they are unknown of any of its calls.
+    """
+
+    op: str
+    calls: int
+    time_s: float
+    share: float
+    flops: float | None
+    bytes: float | None
+
+
 class Run(NamedTuple):
     """A run of the sampled iteration.
 
@@ -92,10 +115,39 @@ def list_missing(sample: list[Run], total_ns: float) -> list[Missing]:
     times: dict[str, float] = {}
     for run in sample:
         if run.cost.flops is None:
-            name = run.signature.op or classify(run.signature.kernel or "unnamed").name
+            name = _name(run.signature)
             times[name] = times.get(name, 0.0) + run.duration_ns
     longest = sorted(times.items(), key=lambda item: -item[1])
     return [Missing(name, time * 1e-9, time / total_ns) for name, time in longest]
+
+
+def list_operators(sample: list[Run], total_ns: float) -> list[Operator]:
+    """All operations (kernels where none is named), longest first; shares of `total_ns`."""
+    groups: dict[str, list[Run]] = {}
+    for run in sample:
+        groups.setdefault(_name(run.signature), []).append(run)
+    operators = [
+        Operator(
+            name,
+            len(runs),
+            time_ns * 1e-9,
+            time_ns / total_ns if total_ns else 0.0,
+            _whole_sum([run.cost.flops for run in runs]),
+            _whole_sum([run.cost.bytes for run in runs]),
+        )
+        for name, runs in groups.items()
+        for time_ns in [sum(run.duration_ns for run in runs)]
+    ]
+    return sorted(operators, key=lambda operator: (-operator.time_s, operator.op))
+
+
+def _whole_sum(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _name(signature: Signature) -> str:
+    return signature.op or classify(signature.kernel or "unnamed").name
 
 
 def _given(forward: list[Signature]) -> dict[tuple[str | None, str | None], Any]:

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 
 from ..errors import BadProfile
-from .iterations import Iterations, find_iterations, typical
+from .iterations import Iterations, find_iterations, step_numbers, typical
 from .overlap import merge
 from .runs import Runs, Signature, divide, settle
-from .sample import Missing, Run, count_sample, list_missing
+from .sample import Missing, Operator, Run, count_sample, list_missing, list_operators
 from .traced import is_convolution
 
 if TYPE_CHECKING:
@@ -25,6 +25,24 @@ COVERED_ENOUGH = 0.9
 """Share of the time for which a count must be known, else the rate is said to be a lower bound."""
 
 _FORWARD, _BACKWARD, _UPDATE, _OTHER = range(4)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """An iteration that was found.
+
+    Attributes
+    ----------
+    name : str
+        As the program marked it, else its number.
+    kernel_s : float
+        Summed kernel time.
+    counts : bool
+        Whether the figures are of it (and of others that count).
+    """
+
+    name: str
+    kernel_s: float
+    counts: bool
 
 
 class Steady(msgspec.Struct, frozen=True):
@@ -50,8 +68,12 @@ class Steady(msgspec.Struct, frozen=True):
         What the profiler counted of the same.
     conv_flops_forward, conv_flops_backward, conv_forward_s, conv_backward_s : float or None
         Of the convolutions alone.
+    operators : list of Operator
+        Of the sampled iteration, longest first.
     missing : list of Missing
         Longest first.
+    steps : list of Step
+        The iterations found; empty where there are none.
     notes : list of str
     """
 
@@ -76,20 +98,28 @@ class Steady(msgspec.Struct, frozen=True):
     conv_flops_backward: float | None = None
     conv_forward_s: float | None = None
     conv_backward_s: float | None = None
+    operators: list[Operator] = []
     missing: list[Missing] = []
+    steps: list[Step] = []
     notes: list[str] = []
 
 
-def steady_state(runs: Runs) -> Steady:
+def steady_state(runs: Runs, steps: range | None = None) -> Steady:
     """The steady iteration of a profile.
 
     Left out are iterations that run other kernels than most do: the first with its autotuning, one that is cut off.
     Forward and backward passes are judged apart, since a profiler may label some backward passes only.
 
+    Parameters
+    ----------
+    runs : Runs
+    steps : range, optional
+        Only iterations with these numbers (`iterations.step_numbers`).
+
     Raises
     ------
     BadProfile
-        If there are no rows, or they took no time.
+        If there are no rows, they took no time, or there are no such iterations.
     """
     runs = settle(runs)
     if not runs.length:
@@ -106,13 +136,22 @@ def steady_state(runs: Runs) -> Steady:
         runs = divide(runs, found.starts)
         number = np.searchsorted(found.starts, runs.table["row"], side="right") - 1
         found = msgspec.structs.replace(found, number=number)
-    return _Loop(runs, found, notes).summary()
+    return _Loop(runs, found, notes, _chosen(found, steps)).summary()
+
+
+def _chosen(found: Iterations, steps: range | None) -> NDArray[np.bool_]:
+    numbers = step_numbers(found)
+    chosen = np.array([steps is None or number in steps for number in numbers])
+    if steps is not None and not chosen.any():
+        known = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
+        raise BadProfile(f"it has no step {steps[0]}{f' to {steps[-1]}' if len(steps) > 1 else ''}: found are {known}")
+    return chosen
 
 
 class _Loop:
     """The runs of a profile, each with its iteration and part."""
 
-    def __init__(self, runs: Runs, found: Iterations, notes: list[str]) -> None:
+    def __init__(self, runs: Runs, found: Iterations, notes: list[str], chosen: NDArray[np.bool_]) -> None:
         self.runs, self.table, self.notes = runs, runs.table, notes
         self.marks = found.marks
         self.count = len(found.starts)
@@ -122,16 +161,23 @@ class _Loop:
         self.conv = conv
         self.labelled = bool(back.any())
         self.part = self._parts(back, main, named)
+        self.chosen = chosen
         inside = self.number >= 0
         times = np.bincount(self.number[inside], self.table["duration_ns"][inside], self.count).astype(np.float64)
         forward, backward = (self._mix(part) for part in (_FORWARD, _BACKWARD))
-        self.forwards = typical(forward, self._has(_FORWARD), times)
-        self.backwards = typical(backward, self._has(_BACKWARD), times)
+        self.forwards = typical(forward, self._has(_FORWARD) & chosen, times)
+        self.backwards = typical(backward, self._has(_BACKWARD) & chosen, times)
         self.matched = self.forwards & self.backwards
         # What an iteration takes in all is asked of those with both passes, else of those with one, else of all.
-        self.whole = next((m for m in (self.matched, self.forwards) if m.any()), np.ones(self.count, bool))
+        self.whole = next((m for m in (self.matched, self.forwards) if m.any()), chosen)
         if not self.labelled:
-            self.whole = typical(self._mix(None), np.ones(self.count, bool), times)
+            self.whole = typical(self._mix(None), chosen, times)
+        self.steps = [
+            Step(
+                found.marks[place] if found.marks else str(number), float(times[place]) * 1e-9, bool(self.whole[place])
+            )
+            for place, number in enumerate(step_numbers(found))
+        ]
         self.sample = int(np.flatnonzero(self.whole)[0])
 
     def _parts(self, back: NDArray[Any], main: NDArray[Any], named: NDArray[Any]) -> NDArray[np.int64]:
@@ -192,6 +238,7 @@ class _Loop:
         kernel_s = self._median_s(self.whole) or 0.0
         sampled_ns = sum(run.duration_ns for run in sample)
         flops, moved = (_known(getattr(run.cost, name) for run in sample) for name in ("flops", "bytes"))
+        flops = flops or None  # where only copies are counted, nothing is
         compute = _share(sample, sampled_ns, lambda run: bool(run.cost.flops))
         covered = _share(sample, sampled_ns, lambda run: run.cost.flops is not None)
         covered_bytes = _share(sample, sampled_ns, lambda run: run.cost.bytes is not None)
@@ -213,6 +260,8 @@ class _Loop:
             bytes_covered=covered_bytes,
             profiler_flops=_known(run.profiler.flops for run in sample),
             profiler_bytes=_known(run.profiler.bytes for run in sample),
+            steps=self.steps if self.count > 1 or self.marks else [],
+            operators=list_operators(sample, sampled_ns),
             missing=list_missing(sample, sampled_ns),
             notes=self._notes() + _lower_bounds(flops, covered, moved, covered_bytes),
         )
@@ -259,7 +308,7 @@ class _Loop:
 
     def _left_out(self, name: str, steady: NDArray[np.bool_]) -> list[str]:
         has = self._has(_FORWARD if name == "forward" else _BACKWARD)
-        odd = np.flatnonzero(has & ~steady) + 1
+        odd = np.flatnonzero(has & ~steady & self.chosen) + 1
         notes = []
         if len(odd):
             which = ", ".join(map(str, odd[:5])) + (", ..." if len(odd) > 5 else "")

@@ -4,7 +4,7 @@ The trace is decoded a piece at a time; only the fields named here are built, of
 temporary file, in Arrow's own form, until the trace is read to its end: only then are all operations known, and the
 time that the trace counts from (``baseTimeNanoseconds`` often stands last). Memory is a piece,
 the distinct names and, to link kernels by, some 200 bytes for each CPU operation (a sixth of the trace's own size);
-without the columns op, params, direction, execution and step not even that.
+without the columns op, params, direction, execution, step and launch_ns not even that.
 
 Left out: Python functions, flow arrows, synchronisation, overheads, and ``cuda_profiler_range``, whose times are made
 up.
@@ -30,7 +30,7 @@ from .json_stream import JsonArray, decode_around
 from .table import batch_of
 
 _KEY = re.compile(rb'"(traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
-_LINKED = ("op", "params", "direction", "execution", "step")
+_LINKED = ("op", "params", "direction", "execution", "step", "launch_ns")
 
 
 class _Around(msgspec.Struct):
@@ -54,7 +54,8 @@ class ChromeTrace:
 
         `op`, `params`, `direction` and `execution` of a kernel, copy or call of the runtime are those of the operation
         that launched it (see `launches`). `params` are its ``Input Dims``, ``Input type`` and, where they decide its
-        work, ``Concrete Inputs``, as JSON. `step` is the iteration that launched it (see `marks`).
+        work, ``Concrete Inputs``, as JSON. `step` is the iteration that launched it (see `marks`),
+        `launch_ns` the start of the call that did.
         ``metric.est_achieved_occupancy`` is a share of 1.
 
         Raises
@@ -77,7 +78,7 @@ class ChromeTrace:
                 found = {name: batch.column(name) for name in batch.schema.names}
                 external, correlation, own = (np.asarray(found.pop(key)) for key in ("external", "correlation", "own"))
                 if launched is not None:
-                    found["step"] = launched.find(correlation, np.asarray(found["start_ns"]))
+                    found |= launched.columns(correlation, np.asarray(found["start_ns"]), base_ns)
                 found["start_ns"] = pa.compute.add(found["start_ns"], base_ns)
                 if links is not None:
                     at = np.where(own >= 0, own, links.find(external, correlation))

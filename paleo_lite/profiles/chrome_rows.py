@@ -48,16 +48,20 @@ class Launched(NamedTuple):
     correlations: Integers
     times: Integers
 
-    def find(self, correlation: Integers, start: Integers) -> pa.DictionaryArray:
-        """The iteration's name of each event; what was launched by nothing that is known, by when it ran."""
-        place = np.minimum(np.searchsorted(self.correlations, correlation), max(len(self.correlations) - 1, 0))
-        time = start
+    def columns(self, correlation: Integers, start: Integers, base_ns: int) -> dict[str, pa.Array]:
+        """`launch_ns` and `step` of events; of those that nothing known launched, the step in which they began."""
+        time, known = start, np.zeros(len(start), bool)
         if len(self.correlations):
-            time = np.where((self.correlations[place] == correlation) & (correlation >= 0), self.times[place], start)
+            place = np.minimum(np.searchsorted(self.correlations, correlation), len(self.correlations) - 1)
+            known = (self.correlations[place] == correlation) & (correlation >= 0)
+            time = np.where(known, self.times[place], start)
         found = self.steps.find(time)
-        return pa.DictionaryArray.from_arrays(
-            pa.array(found.astype(np.int32), mask=found < 0), pa.array(self.steps.names, pa.string())
-        )
+        return {
+            "launch_ns": pa.array(time + base_ns, mask=~known),
+            "step": pa.DictionaryArray.from_arrays(
+                pa.array(found.astype(np.int32), mask=found < 0), pa.array(self.steps.names, pa.string())
+            ),
+        }
 
 
 class Rows:

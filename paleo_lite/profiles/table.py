@@ -38,6 +38,7 @@ SCHEMA = pa.schema(
         ("params", _NAME),  # shapes, as the profiler printed them: data, never evaluated
         ("execution", pa.int64()),  # which of the framework's operations in time: the same for all kernels of one
         ("step", _NAME),  # the iteration, where the program marked them
+        ("launch_ns", pa.int64()),  # when the host gave it to the device
     ]
 )
 """Columns of every table, in this order. Metrics of a kernel follow as float64 columns named ``metric.NAME``."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..efficiency.analysis import Efficiency
+from ..efficiency.idle import CAUSES
 from ..units import format_si
 from .document import Column, Document, Table
 
@@ -13,6 +14,8 @@ _TITLES = {
     "data_loader": "loader", "batch_size": "batch", "gradient_precision": "gradients", "compute_precision": "compute",
     "gpus_per_node": "GPUs", "repetition": "run",
 }  # fmt: skip
+_LISTS = ("missing", "notes", "idle_s", "gaps", "steps", "operators")
+_COSTLIEST = 5
 _LISTED = 8  # operations without a count that are listed
 
 
@@ -41,8 +44,10 @@ def _headline(result: Efficiency) -> str:
     read, failed = len(result.rows), len(result.failed)
     if read == 1 and not failed:
         row = result.rows[0]
+        busy = row.get("busy_share")
+        lead = "" if busy is None else f"busy {_percent(busy)} of {_time(row['window_s'])}, "
         return (
-            f"{row['file']} on {result.device.name}: {_share(row['flops_efficiency'])} of peak FLOP/s, "
+            f"{row['file']} on {result.device.name}: {lead}{_share(row['flops_efficiency'])} of peak FLOP/s, "
             f"{_share(row['bandwidth_efficiency'])} of peak bandwidth"
         )
     bad = f", {failed} could not be read" if failed else ""
@@ -63,8 +68,33 @@ def _facts(result: Efficiency, varying: Sequence[str]) -> list[tuple[str, str]]:
     if constant:
         facts.append(("all of them", ", ".join(f"{_title(name)} {result.rows[0][name]}" for name in constant)))
     bases = sorted({row["time_basis"] for row in result.rows if "time_basis" in row})
+    if len(result.rows) == 1:
+        facts += _idle_facts(result.rows[0])
     if bases:
         facts.append(("rates over", " or ".join(bases)))
+    return facts
+
+
+def _idle_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """Why the device was idle, and what the rest of the time is made of."""
+    if row.get("busy_share") is None:
+        return []
+    facts = []
+    causes = [(cause, time_s) for cause, time_s in row["idle_s"].items() if time_s]
+    if causes:
+        window_s = row["window_s"]
+        said = (f"{CAUSES[cause]} {_time(time_s)} ({_percent(time_s / window_s)})" for cause, time_s in causes)
+        facts.append(("idle", ", ".join(said)))
+    if row["communication_s"]:
+        facts.append(
+            (
+                "communication",
+                f"{_time(row['communication_s'])}, {_percent(row['communication_overlap'])} beside computation, "
+                f"{_time(row['exposed_communication_s'])} exposed",
+            )
+        )
+    if row["exposed_copy_s"]:
+        facts.append(("copies", f"{_time(row['exposed_copy_s'])} with nothing beside them"))
     return facts
 
 
@@ -83,7 +113,7 @@ def _groups_table(result: Efficiency) -> Table:
 
 
 def _data(result: Efficiency) -> Table:
-    keys = list(dict.fromkeys(key for row in result.rows for key in row if key not in ("missing", "notes")))
+    keys = list(dict.fromkeys(key for row in result.rows for key in row if key not in _LISTS))
     return Table("", [Column(key, key) for key in keys], result.rows)
 
 
@@ -137,6 +167,42 @@ def _one(row: dict[str, Any]) -> list[Table]:
             [total],
         )
     ]
+    if any(item["flops"] for item in row["operators"]):
+        longest = row["operators"][:_COSTLIEST]
+        columns = [
+            Column("op", "operation", left=True),
+            Column("calls", "calls", spare=2),
+            Column("time_s", "time", _time),
+            Column("share", "share", _percent),
+            Column("flops", "FLOPs", format_si, spare=1),
+            Column("of_peak", "of peak\nFLOP/s", _percent),
+            Column("bound", "bound by", left=True),
+            Column("of_roofline", "of the\nroofline", _percent),
+        ]
+        tables.append(Table(f"The {len(longest)} operations that take longest", columns, longest))
+    if len(row["steps"]) > 1:
+        shown = row["steps"][:_LISTED]
+        title = "Steps" if len(shown) == len(row["steps"]) else f"Steps, the first {len(shown)} of {len(row['steps'])}"
+        columns = [
+            Column("name", "step", left=True),
+            Column("kernel_s", "kernel time", _time),
+            Column("counts", "counts", lambda counts: "yes" if counts else "no", left=True),
+        ]
+        tables.append(Table(title, columns, shown))
+    if row.get("gaps"):
+        tables.append(
+            Table(
+                "The longest times in which nothing ran",
+                [
+                    Column("start_s", "at", _time),
+                    Column("time_s", "time", _time),
+                    Column("cause", "why", CAUSES.__getitem__, left=True),
+                    Column("host", "the host meanwhile", left=True),
+                    Column("before", "then came", left=True, spare=1),
+                ],
+                row["gaps"],
+            )
+        )
     if row["missing"]:
         listed = row["missing"][:_LISTED]
         title = "FLOPs that neither the profiler nor a rule counts"

@@ -20,10 +20,13 @@ def made(theta, covariance, moved=None, scatter=0.0) -> CalibratedModel:
 
 
 def test_within_one_calibration_shared_errors_cancel() -> None:
-    """The ratio of two predictions with parameters drawn from the calibration's own covariance."""
+    """The ratio of two predictions with parameters drawn from the calibration's own covariance.
+
+    They are drawn a hundred times narrower: there the model is linear in them, as the formula takes it.
+    """
     first, other = (pl.predict(name, gpu="titan-rtx", batch_size=16) for name in ("resnet50", "resnet101"))
     model = first.model
-    draws = np.random.default_rng(0).multivariate_normal(model.theta, model.covariance, 1500)
+    draws = np.random.default_rng(0).multivariate_normal(model.theta, model.covariance / 1e4, 1500)
     logarithms = []
     for theta in draws:
         drawn = CalibratedModel("drawn", theta, model.covariance, model.scatter)
@@ -32,7 +35,7 @@ def test_within_one_calibration_shared_errors_cancel() -> None:
     ratio = speedup(other, first)
     assert ratio.value == pytest.approx(first.time_s / other.time_s)
     own = 2 * (model.scatter**2 + 0.07**2)  # of single measurements and of families
-    assert ratio.deviation**2 - own == pytest.approx(np.var(logarithms), rel=0.15)
+    assert ratio.deviation**2 - own == pytest.approx(1e4 * np.var(logarithms), rel=0.15)
     assert ratio.deviation < math.hypot(first.terms.deviation, other.terms.deviation)
     low, high = ratio.interval(0.9)
     assert math.log(high / low) == pytest.approx(2 * 2.015 * ratio.deviation)
@@ -66,20 +69,13 @@ def test_other_precisions_and_unknown_priors_are_independent() -> None:
     for second in (other, unknown):
         assert log_ratio_variance(one, second, is_same_step=True) == pytest.approx(0.13 + 0.01 + 0.04)
         assert log_ratio_variance(one, second, is_same_step=False) == pytest.approx(0.18 + 2 * 0.07**2)
+    # Devices that are pooled alike have the same parameters, and errors of their own all the same.
     same = Estimate(made([0.0], [[0.09]], np.zeros(1), 0.2), np.ones(1), "b", "fp32")
-    assert log_ratio_variance(one, same, is_same_step=True) == pytest.approx(0.18 - 2 * 0.9 * 0.2 * 0.3)
-
-
-def test_devices_that_are_pooled_alike_are_two_devices() -> None:
-    """The A10 and the A30 have one prior: their own errors do not cancel."""
-    one, other = (pl.predict("resnet50", gpu=gpu) for gpu in ("a10", "a30"))
-    assert np.array_equal(one.model.theta, other.model.theta)
-    ratio = speedup(one, other)
-    assert 0.1 < ratio.deviation < math.hypot(one.terms.deviation, other.terms.deviation)
+    assert log_ratio_variance(one, same, is_same_step=True) == pytest.approx(0.18 - 2 * 0.4 * 0.2 * 0.3)
 
 
 def test_what_cannot_be_said() -> None:
-    forecast, bound = pl.predict("alexnet", gpu="t4"), pl.predict("alexnet", gpu="mi300x")
+    forecast, bound = pl.predict("alexnet", gpu="t4"), pl.predict("alexnet", gpu="arc-b580")
     assert speedup(forecast, bound) is None and speedup(bound, forecast) is None
     assert speedup(bound, bound).value == 1
     typed = pl.predict("alexnet", gpu="k40m", ppp=0.5)

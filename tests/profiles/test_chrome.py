@@ -218,7 +218,7 @@ def test_any_white_space_and_any_cut(tmp_path, monkeypatch, piece, indent, bare)
     assert len(table) == 15
     assert table[2] == {field.name: None for field in SCHEMA} | {
         "category": "kernel", "kernel": 'sgemm \\" }, { [', "op": "aten::mm", "params": "[[2,3],[3,4]]",
-            "execution": 0,
+            "execution": 0, "launch_ns": 120000,
         "start_ns": 130500, "duration_ns": 4250.0, "calls": 1, "grid": "1,2,3", "block": "64,1,1", "stream": 7,
         "device": 0, "metric.est_achieved_occupancy": 0.4,
     }  # fmt: skip

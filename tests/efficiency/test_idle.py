@@ -1,0 +1,103 @@
+"""Idle time on timelines written down here, and HolisticTraceAnalysis' figures of its own traces."""
+
+from __future__ import annotations
+
+import pytest
+
+from measured import DATA
+from paleo_lite.efficiency.idle import COLUMNS, Activity, Idle
+from paleo_lite.profiles.detect import open_profile
+from paleo_lite.profiles.table import batch_of
+
+NAMES = ("category", "kernel", "start_ns", "duration_ns", "device", "step", "launch_ns")
+
+
+def idle_of(*rows: tuple, steps: list[str] | None = None, names: tuple[str, ...] = NAMES) -> Idle | None:
+    """Of rows in the order of `NAMES`, in two batches."""
+    activity = Activity()
+    for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+        columns = dict(zip(names, map(list, zip(*part)))) if part else {name: [] for name in names}
+        activity.add(batch_of(columns, len(part), names))
+    return activity.summary(steps)
+
+
+def kernel(start: int, end: int, launch: int | None = 0, step: str | None = None, kind="kernel", device=0) -> tuple:
+    name = {"communication": "ncclKernel", "kernel": "sgemm"}.get(kind, kind)
+    return kind, name, start, float(end - start), device, step, launch
+
+
+def test_why_nothing_ran():
+    found = idle_of(
+        kernel(0, 100, 0, "a"),
+        kernel(150, 200, 120, "a"),  # launched at 120, when nothing had run since 100
+        kernel(230, 300, 190, "a"),  # launched while the device was busy
+        kernel(340, 400, None, "a"),
+        kernel(480, 500, 450, "b"),
+    )
+    assert found.window_s == pytest.approx(500e-9) and found.any_s == pytest.approx(300e-9)
+    assert found.busy_share == pytest.approx(0.6)
+    causes = {"host": 50e-9, "device": 30e-9, "unknown": 40e-9, "between_steps": 80e-9}
+    assert found.idle_s == pytest.approx(causes)
+    assert [gap.time_s for gap in found.gaps] == pytest.approx([80e-9, 50e-9, 40e-9, 30e-9])
+
+
+def test_what_ran_beside_what():
+    found = idle_of(
+        kernel(0, 100),
+        kernel(50, 160, kind="communication"),  # 60 beyond the computation
+        kernel(150, 200, kind="memcpy"),  # 40 beyond both
+        kernel(120, 140, kind="memset"),
+    )
+    assert found.computing_s == pytest.approx(100e-9)
+    assert found.communication_s == pytest.approx(110e-9) and found.exposed_communication_s == pytest.approx(60e-9)
+    assert found.overlap == pytest.approx(50 / 110)
+    assert found.exposed_copy_s == pytest.approx(40e-9) and found.busy_share == 1
+
+
+def test_every_device_has_its_own_window():
+    found = idle_of(kernel(0, 100), kernel(200, 300), kernel(1000, 1100, device=1), kernel(1050, 1150, device=1))
+    assert found.window_s == pytest.approx(450e-9) and found.any_s == pytest.approx(350e-9)
+
+
+def test_what_the_host_did_is_the_innermost_call_over_most_of_the_gap():
+    found = idle_of(
+        kernel(0, 10_000),
+        ("cpu", "aten::outer", 5_000, 90_000, None, None, None),
+        ("cpu", "aten::item", 20_000, 60_000, None, None, None),
+        ("api", "cudaLaunchKernel", 80_000, 12_000, None, None, None),
+        kernel(100_000, 110_000, 95_000),
+    )
+    assert [(gap.host, gap.before, gap.cause) for gap in found.gaps] == [("aten::item", "sgemm", "host")]
+
+
+def test_only_some_steps():
+    rows = (kernel(0, 100, step="a"), kernel(300, 400, step="b"), kernel(500, 600, step="b"))
+    assert idle_of(*rows, steps=["b"]).window_s == pytest.approx(300e-9)
+    assert idle_of(*rows, steps=["c"]) is None
+
+
+def test_nothing_without_start_times():
+    rows = (kernel(0, 100), kernel(200, 300))
+    without = tuple(name for name in NAMES if name != "start_ns")
+    assert idle_of(*((*row[:2], *row[3:]) for row in rows), names=without) is None
+    assert idle_of() is None
+
+
+@pytest.mark.slow
+@pytest.mark.needs_data
+@pytest.mark.parametrize(
+    ("name", "busy_us", "overlap"),
+    [  # HolisticTraceAnalysis 0.5: get_temporal_breakdown, get_comm_comp_overlap. It drops the last step.
+        ("hta/timeline_analysis__sampled_rank-0.json.gz", 278_680, 0.118),
+        # And what no call is known to have launched, so that this one is compared without it.
+        ("torch_chrome_trace/negative_queue_length_values_check__rank0.json.gz", 310_701, None),
+    ],
+)
+def test_busy_time_and_overlap_are_holistic_trace_analysis(name, busy_us, overlap):
+    activity, steps = Activity(), []
+    for batch in open_profile(DATA / "profiles" / name).batches(COLUMNS):
+        steps = batch.column("step").dictionary.to_pylist()
+        activity.add(batch if overlap else batch.filter(batch.column("launch_ns").is_valid()))
+    found = activity.summary(steps[:-1])
+    assert found.any_s * 1e6 == pytest.approx(busy_us, abs=1)
+    assert overlap is None or found.overlap == pytest.approx(overlap, abs=5e-4)
