@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from paleo_lite.distributed.platforms import Platform
@@ -29,6 +31,7 @@ def platforms_of(truth: ScalingTruth) -> dict[str, Platform]:
                 _rate(constants["inside_bytes_per_s"]), between, [_PAGE], len(measured),
                 f"{100 * off:.1f} points of efficiency off with a network held out",
                 slowdown=round(constants["slowdown"], 4), interference=round(constants["interference"], 4),
+                scatter=_deviation(off),
             )  # fmt: skip
         else:
             ratios = [value for name, value in constants.items() if name.startswith("wall")]
@@ -37,9 +40,14 @@ def platforms_of(truth: ScalingTruth) -> dict[str, Platform]:
                 1, described, "Horovod over Open MPI, gradients through the host", held[0].measurement.gpu, 2,
                 max(each.nodes for each in measured), between, between, ["sara-nl/SURFBoard 86f80c6"], len(measured),
                 f"{off:.1%} of the time off on the nodes held out", overlap=False, bucket="64 MiB",
-                computing=round(float(np.mean(ratios)), 4),
+                computing=round(float(np.mean(ratios)), 4), scatter=_deviation(off),
             )  # fmt: skip
     return found
+
+
+def _deviation(mean_absolute_error: Any) -> float:
+    """Of a normal distribution: sqrt(pi / 2) times the mean absolute deviation."""
+    return round(float(np.sqrt(np.pi / 2)) * float(mean_absolute_error), 3)
 
 
 def _rate(bytes_per_s: float) -> str:
