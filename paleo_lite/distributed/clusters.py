@@ -50,6 +50,8 @@ class ClusterPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Of the data sheet's bandwidth, by the link's kind: what collectives measured alone reach over such links.
     measurements, clusters : int
         What it was learnt from.
+    sources : list of str
+        Whose measurements it was learnt from.
     held_out : str
         How true it was on clusters that its fit did not see.
     """
@@ -62,6 +64,7 @@ class ClusterPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measurements: int
     clusters: int
     held_out: str
+    sources: list[str]
 
     def at(self, end: End, machine: Topology, settings: Settings) -> tuple[Topology, Settings]:
         """The machine and how it trains, in the middle or at an end of the population.
