@@ -172,6 +172,10 @@ class Session:
             Path(step.name).write_text(step.text)
             return 0, ""
         if step.kind == "python":
+            try:
+                self._bring(re.findall(r'"([^"\n]+)"', step.text))  # files that the code names
+            except NeedsDataError as error:
+                return error
             with redirect_stdout(io.StringIO()) as printed:
                 exec(compile(step.text, f"line {step.line}", "exec"), self.names)
             return 0, printed.getvalue()

@@ -19,7 +19,7 @@ from paleo_lite.errors import BadValue
 from paleo_lite.report.scale import scale_page
 
 PRIOR = ClusterPrior(
-    1, Range(0.2, 0.1, 0.0), Range(0.0, 0.5, 1.0), Range(0.5, 1.0, 1.5), {"network": 0.6}, 3, 2, "nothing"
+    1, Range(0.2, 0.1, 0.0), Range(0.0, 0.5, 1.0), Range(0.5, 1.0, 1.5), {"network": 0.6}, 3, 2, "nothing", []
 )
 GRADIENTS = 138_357_544 * 4  # bytes of VGG16's, Simonyan and Zisserman 2014, table 2
 

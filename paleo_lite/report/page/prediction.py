@@ -13,7 +13,7 @@ from ..charts.roofline import prediction_roofline
 from ..charts.scaling import scaling_chart
 from ..document import Answer, Chart, Column, Document, Made, Table, drawn
 from ..memory import memory_fact, memory_tables
-from ..predictions import prediction_page
+from ..predictions import layer_table, prediction_page
 from ..scale import scale_page
 from .alternatives import help_content
 from .sections import all_of, device_section, model_section, sources_section
@@ -240,7 +240,7 @@ def _scaling(scaling: ScaleTable, prediction: Prediction) -> Document:
 
 
 def _layers(prediction: Prediction) -> Document:
-    table = prediction_page(prediction, top=None).data
+    table = layer_table(prediction, list(prediction.rows()))
     content: list[Chart | Table | str] = [
         drawn(
             "Time, FLOPs and bytes of each layer, in the order of execution.",
