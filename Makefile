@@ -50,9 +50,9 @@ lint-types:
 lint-hardware:
 	$(BIN)/paleo-lite hardware audit
 
-# How fast, beside peers in the same run; writes README.md's tables.
+# How fast, beside peers in the same run; writes the tables of docs/speed.md.
 benchmark: $(STAMPS)/test
-	$(BIN)/python -m benchmarks --write README.md
+	$(BIN)/python -m benchmarks --write docs/speed.md
 
 # Every descriptor in models/, traced anew.
 descriptors: $(STAMPS)/test
