@@ -216,3 +216,17 @@ def test_the_python_reference_has_the_public_face_with_its_real_defaults(site):
         assert f" {name}(" in text
     # numpydoc's {"fp64", "fp32", ...} is a set of choices, and fp32 what the signature takes
     assert re.search(r"precision \( ?'fp64' \| 'fp32' .*?default: 'fp32'", text)
+
+
+def test_formulas_are_where_the_page_says():
+    """Each function or class that docs/formulas.md names beside a file is defined there."""
+    rows = TEXTS["docs/formulas.md"].split("| :-- | :-- | :-- |\n")[1].splitlines()
+    assert len(rows) > 15
+    for row in rows:
+        place = row.split("|")[-2]
+        files = re.findall(r"`([\w/]+\.py)`((?: `\w+`(?:,| of)?)*)", place)
+        assert files, row
+        for file, names in files:
+            source = (ROOT / "paleo_lite" / file).read_text()
+            for name in re.findall(r"`(\w+)`", names):
+                assert re.search(rf"^\s*(?:def|class) {name}\b|^{name}\b", source, re.MULTILINE), (file, name)
