@@ -1,4 +1,4 @@
-"""Steady iterations: the issue's figures from the 64 real files, the rules beside pyprof's own counts, made loops.
+"""Steady iterations: figures of SURFBoard's 64 real files, the rules beside pyprof's own counts, made loops.
 
 Tests: efficiency/analysis.py, efficiency/iterations.py, efficiency/parameters.py, efficiency/sample.py.
 """
