@@ -211,8 +211,10 @@ def test_paleo_and_ppp(on_data, built):
     board_ms = float(re.search(r"vgg16 +fp32 +1\.776 +([\d.]+)", found)[1])
     assert board_ms == pytest.approx(2 * 15_470_264_320 / 8.73e12 * 1e3, rel=3e-3)
     # MXNet's published 708.43 images/s of VGG16 at batch 32 on a V100 with 15.7 TFLOP/s.
-    best = float(re.search(r"'v100-sxm2': '([\d.]+)'", found)[1])
-    assert best == pytest.approx(708.43 * 2 * 15_470_264_320 / 15.7e12, abs=0.01)
+    share = float(re.search(r"measured: ([\d.]+) of the peak by the direct count", found)[1])
+    assert share == pytest.approx(708.43 * 2 * 15_470_264_320 / 15.7e12, abs=0.01)
+    ppp = float(re.search(r"'v100-sxm2': '([\d.]+)'", found)[1])
+    assert ppp > share  # PALEO's counts the memory traffic, too
 
 
 @pytest.mark.slow
