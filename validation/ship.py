@@ -17,9 +17,10 @@ import msgspec
 from paleo_lite.calibration.calibrate import calibrate
 from paleo_lite.calibration.fit import Fit
 from paleo_lite.calibration.from_profiles import measure_profiles
+from paleo_lite.calibration.measured_devices import Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.ordering import shifts
-from paleo_lite.calibration.pool import POOL_FILE, Key, MeasuredDevices, Pool, make_pool, write_pool
+from paleo_lite.calibration.pool import POOL_FILE, Pool, make_pool, write_pool
 from paleo_lite.calibration.poolable import why_not_pooled
 from paleo_lite.calibration.population import KERNELS, Measured, expect, traits_of
 from paleo_lite.calibration.prior import device_prior

@@ -10,8 +10,9 @@ from typing import NamedTuple
 from ..calibration.calibrate import calibrate as fit_device
 from ..calibration.calibrate import held_out_error, measurements_of
 from ..calibration.fit import Fit
+from ..calibration.measured_devices import execution_of, software_of
 from ..calibration.measurements import Measurement, is_measurements, read_measurements
-from ..calibration.pool import execution_of, pool_prior, software_of
+from ..calibration.pool import pool_prior
 from ..calibration.ppp import PppCalibration, calibrate_ppp
 from ..calibration.store import (
     AnyCalibration,

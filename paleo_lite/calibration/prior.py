@@ -12,7 +12,6 @@ A prior holds the logarithms of the parameters, in the order of `NAMES`: each no
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -160,7 +159,7 @@ def narrow_by_probes(
         if share is not None:
             shares[name].append(share)
     for name, values in shares.items():
-        believe(name, statistics.median(values), statistics.pstdev(np.log(values)))
+        believe(name, float(np.median(values)), float(np.std(np.log(values))))
     return Prior(mean, deviation)
 
 

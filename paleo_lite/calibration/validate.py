@@ -15,9 +15,9 @@ from ..timing.terms import QUANTILES
 from ..units import format_si
 from .calibrate import folds_of, held_out, runs_of
 from .fit import Fit, Runs, fit
+from .measured_devices import Key, MeasuredDevices
 from .measurements import Measurement
 from .pool import SCATTER as POOL_SCATTER
-from .pool import Key, MeasuredDevices
 from .population import Measured, Traits
 from .prior import on_tensor_cores
 

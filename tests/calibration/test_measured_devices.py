@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from paleo_lite.calibration.calibrate import calibrate, runs_of
+from paleo_lite.calibration.measured_devices import Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.pool import Key, MeasuredDevices
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.calibration.validate import Point, explain, validate
 from paleo_lite.errors import BadValue

@@ -13,7 +13,8 @@ import pytest
 from measured import DATA
 from paleo_lite.calibration.calibrate import order, runs_of
 from paleo_lite.calibration.fit import fit
-from paleo_lite.calibration.pool import SCATTER, Key, group_by_source, read_pool, software_of
+from paleo_lite.calibration.measured_devices import Key, group_by_source, software_of
+from paleo_lite.calibration.pool import SCATTER, read_pool
 from paleo_lite.calibration.population import Measured, evidence_of, expect, prior_of, traits_of
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.errors import BadFile

@@ -12,9 +12,9 @@ import numpy as np
 
 from paleo_lite.calibration.calibrate import runs_of
 from paleo_lite.calibration.fit import fit
+from paleo_lite.calibration.measured_devices import Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.pool import SCATTER as POOL_SCATTER
-from paleo_lite.calibration.pool import Key, MeasuredDevices
 from paleo_lite.calibration.ratios import Estimate, log_ratio_variance
 from paleo_lite.calibration.validate import family_of
 from paleo_lite.hardware import find_device
