@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
-from ..extras import need
+from ..result import Result
 from ..timing import Prediction
 from ..version import __version__
 from .ratios import Ratio, speedup
@@ -16,7 +16,7 @@ SAMPLES = 1e6
 """Samples that a cost is of."""
 
 
-class Predictions(msgspec.Struct, frozen=True, eq=False):
+class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
     """Predictions beside each other.
 
     Attributes
@@ -26,6 +26,8 @@ class Predictions(msgspec.Struct, frozen=True, eq=False):
     left_out : sequence of str
         What could not be predicted, and why.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.side_by_side:side_by_side_page"
 
     predictions: Sequence[Prediction]
     left_out: Sequence[str] = ()
@@ -74,16 +76,6 @@ class Predictions(msgspec.Struct, frozen=True, eq=False):
         """The documented JSON: the rows, what each was computed from, and what was left out."""
         predictions = [each.to_dict() for each in self.predictions]
         return {"rows": list(self.rows()), "predictions": predictions, "left_out": list(self.left_out)}
-
-    def to_frame(self) -> Any:
-        """A row per prediction as a pandas DataFrame.
-
-        Raises
-        ------
-        MissingExtra
-            If pandas is not installed.
-        """
-        return need("pandas", "a data frame", "profiles").DataFrame(list(self.rows()))
 
     def __repr__(self) -> str:
         return f"Predictions({', '.join(map(repr, self.predictions))})"

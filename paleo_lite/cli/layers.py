@@ -8,7 +8,7 @@ import click
 
 from ..api.prediction import layers as count_layers
 from ..errors import BadValue
-from ..report.counts import counts_beside_page, counts_page
+from ..report.counts import counts_page
 from . import options
 from .command import Answer, command
 from .options import WHOLE, Printing
@@ -45,6 +45,6 @@ def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **ques
         if depth or top:
             raise BadValue("--depth and --top show one network: name only one")
         beside = count_layers(networks, **question)
-        return Answer(beside.to_dict, lambda: counts_beside_page(beside))
+        return Answer(beside.to_dict, beside.document)
     counts = count_layers(networks[0], **question)
     return Answer(counts.to_dict, lambda: counts_page(counts, depth, top))

@@ -61,12 +61,10 @@ def predict(
     if any(isinstance(value, list) for value in (network, *asked.values())):
         if explain:
             raise BadValue("--explain shows the arithmetic of one prediction: name one network, device and batch size")
-        from ..report.side_by_side import side_by_side_page
-
         rest = {name: value for name, value in question.items() if name not in asked}
         each = {f"{name}s": _listed(value) for name, value in asked.items()}
         several = predict_several(_listed(network), **each, **rest)
-        return Answer(several.to_dict, lambda: side_by_side_page(several))
+        return Answer(several.to_dict, several.document)
     in_json = ctx.meta.get("paleo_lite.format") == "json" and network is not None
     prediction = run_prediction(network, memory=memory or in_json, **question)
     return Answer(

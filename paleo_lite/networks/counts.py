@@ -155,7 +155,7 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
         return f"LayerCounts({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
 
-class CountsBeside(msgspec.Struct, frozen=True, eq=False):
+class CountsBeside(Result, msgspec.Struct, frozen=True, eq=False):
     """Counts of several networks in one convention, beside each other.
 
     Attributes
@@ -163,6 +163,8 @@ class CountsBeside(msgspec.Struct, frozen=True, eq=False):
     counts : tuple of LayerCounts
         In the order asked for; one or more.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.counts:counts_beside_page"
 
     counts: tuple[LayerCounts, ...]
 
@@ -183,16 +185,6 @@ class CountsBeside(msgspec.Struct, frozen=True, eq=False):
     def to_dict(self) -> dict[str, Any]:
         """The documented JSON: that of each network, with all its layers."""
         return {"networks": [counts.to_dict() for counts in self.counts]}
-
-    def to_frame(self) -> Any:
-        """A row per network as a pandas DataFrame.
-
-        Raises
-        ------
-        MissingExtra
-            If pandas is not installed.
-        """
-        return need("pandas", "a data frame", "profiles").DataFrame(list(self.rows()))
 
     def __repr__(self) -> str:
         return f"CountsBeside({', '.join(map(repr, self.counts))})"
