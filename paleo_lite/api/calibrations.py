@@ -13,7 +13,7 @@ from ..calibration.fit import Fit
 from ..calibration.measured_devices import execution_of, software_of
 from ..calibration.measurements import Measurement, is_measurements, read_measurements
 from ..calibration.pool import pool_prior
-from ..calibration.ppp import PppCalibration, calibrate_ppp
+from ..calibration.ppp import PppCalibration, PppRun, PppShare, calibrate_ppp
 from ..calibration.store import (
     AnyCalibration,
     find_calibration,
@@ -30,6 +30,7 @@ from ..hardware import Device, Machine, find_device
 from ..networks import find_network
 from ..report.calibrations import calibrations_page
 from ..report.document import Shown
+from ..timing import Workload
 from ..timing.models import LEARNT, PppModel
 from ..version import __version__
 from .profiles import Paths, need_pyarrow, paths_of
@@ -135,11 +136,15 @@ def learn(
 
         files += find_files(profiles)
     if time_model == PppModel.name:
-        steps = measurements_of(steps, device, precision, further) if steps else []
-        found = calibrate_ppp(
-            steps, profiles, Machine(device), precision, network, batch_size, name_pattern,
-            inputs=files, date=date, version=__version__,
-        )  # fmt: skip
+        steps, machine = measurements_of(steps, device, precision, further) if steps else [], Machine(device)
+        runs, shares = list[PppRun](), list[PppShare]()
+        if network is not None and profiles:
+            from ..calibration.ppp_profiles import beside_profiles, run_beside, shares_of
+
+            profiled = Workload(find_network(network), precision)
+            beside = beside_profiles(profiles, profiled, machine, batch_size, name_pattern)
+            runs, shares = [run_beside(profile) for profile in beside], shares_of(beside)
+        found = calibrate_ppp(steps, machine, precision, runs, shares, inputs=files, date=date, version=__version__)
         learnt = Learnt(found)
     else:
         if network is not None and profiles:

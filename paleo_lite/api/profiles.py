@@ -228,7 +228,7 @@ def _beside(
     **question: Any,
 ) -> PredictedBeside:
     from ..calibration.beside import lay_beside, learnt_from
-    from ..calibration.ppp import fit_beside
+    from ..calibration.ppp_profiles import fit_beside
     from ..efficiency.by_kind import measure_passes
     from ..efficiency.contradictions import question as doubt
     from ..profiles.detect import open_profile

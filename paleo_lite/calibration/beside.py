@@ -11,7 +11,7 @@ from ..counting import KINDS
 from ..efficiency.by_kind import PassTimes
 from ..result import Result
 from ..timing import Prediction
-from ..timing.models import PppModel
+from ..timing.models import AT_PEAK
 from ..timing.terms import Terms
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from .measurements import Provenance
 
     Floats = NDArray[np.float64]
-
-AT_PEAK = PppModel(1.0)
-"""Arithmetic and memory traffic at the data sheet's peaks, one after the other: what a PPP is a share of."""
 
 _PASSES = {
     "inference": "forward", "forward": "forward", "backward_data": "backward", "backward_weight": "backward",

@@ -105,7 +105,7 @@ def find_best(
     BadFile
         If the file cannot be read or is not a sweep.
     """
-    need("pyarrow", "the rows of a sweep", "profiles")
+    need("pyarrow", "reading a sweep", "profiles")
     if sum(map(bool, (minimise, maximise, pareto))) != 1:
         raise BadValue("the best by what? Give one of --minimise, --maximise and --pareto, such as --minimise cost")
     columns = _columns(path)

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -202,3 +205,36 @@ def test_a_source_is_predicted_from_the_others(tmp_path: Path) -> None:
     assert [row["points"] for row in rows] == [4, 4]
     alone = run("validate", "--data", str(path), "--split", "gpu")
     assert alone.exit_code == 2 and "nothing to hold out" in alone.stderr
+
+
+WITHOUT_PROFILES = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pandas", "pyarrow"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name.partition(".")[0])
+sys.meta_path.insert(0, Absent())
+from paleo_lite.cli import main
+main(prog_name="paleo-lite")
+"""
+
+
+def test_calibrating_from_a_csv_needs_nothing_that_reads_profiles(tmp_path: Path, csv_file: Path) -> None:
+    def asked(*arguments: str) -> str:
+        command, environment = [sys.executable, "-c", WITHOUT_PROFILES, *arguments], {**os.environ, "COLUMNS": "200"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, (arguments, done.stderr)
+        return done.stdout
+
+    assert asked("calibrate", "--template").startswith("gpu,network,batch_size")
+    for time_model in ("calibrated", "ppp"):
+        kept = tmp_path / f"{time_model}.toml"
+        asked("calibrate", str(csv_file), "--gpu", "titan-rtx", "--time-model", time_model, "-o", str(kept))
+        question = ["resnet50", "--gpu", "titan-rtx", "--calibration", str(kept), "--format", "json"]
+        assert json.loads(asked("predict", *question))["time_model"] == time_model
+        asked("calibrations", "show", str(kept))
+    assert "k40m-fp32" in asked("calibrations", "list")
+    assert "resnet50" in asked("validate", "--data", str(csv_file))
+    profile = [sys.executable, "-c", WITHOUT_PROFILES, "calibrate", str(tmp_path), "--gpu", "k40m"]
+    refused = subprocess.run([*profile, "--network", "vgg16"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 1 and "pip install 'paleo-lite[profiles]'" in refused.stderr

@@ -301,7 +301,7 @@ def test_without_pyarrow(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=r"a sweep's output needs the 'profiles' extra"):
         run_sweep(SMALL, tmp_path / "sweep.parquet", default_model)
-    with pytest.raises(MissingExtra, match="the rows of a sweep"):
+    with pytest.raises(MissingExtra, match="reading a sweep"):
         find_best(tmp_path / "sweep.parquet", minimise="cost")
 
 
