@@ -249,7 +249,8 @@ def explain(point: Point, points: Sequence[Point]) -> str:
     if own.precision == "fp16" and not on_tensor_cores(find_device(own.gpu), "fp16"):
         return "fp16 without tensor cores: which kernels the library takes changes from layer to layer"
     if networks < 6:
-        return f"one of {networks} networks of its source, so the others hold little of its work"
+        which = "the only network" if networks == 1 else f"one of {networks} networks"
+        return f"{which} of its source, so the others hold little of its work"
     if own.batch_size <= 2:
         return "a batch so small that launching and short kernels rule"
     if own.network.startswith(("regnet", "resnext")):

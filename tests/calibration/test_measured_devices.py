@@ -121,7 +121,7 @@ OTHERS = [point(network) for network in ("resnet18", "alexnet", "googlenet", "in
         (point("vgg11", batch_size=8, time_s=0.2), "the source's software"),  # small batches are slower per sample
         (point("vgg11", "fp64", time_s=1.3), "fp64 kernels differ"),
         (point("resnet50", "fp16", gpu="gtx1080ti"), "fp16 without tensor cores"),
-        (point("resnet50", gpu="gtx1080ti"), "one of 1 networks of its source"),
+        (point("resnet50", gpu="gtx1080ti"), "the only network of its source"),
         (point("resnet50", batch_size=2), "a batch so small"),
         (point("resnext50_32x4d"), "grouped convolutions"),
         (point("resnet50", "fp64"), "fp64 kernels differ"),
