@@ -46,7 +46,7 @@ def step_ms(case: Case, bandwidth: float = 1.0, ppp_update: float = 1.0, **optio
     device = msgspec.structs.replace(device, bandwidth_gb_per_s=device.bandwidth_gb_per_s * bandwidth)
     simulator = msgspec.structs.replace(simulator, device=device)
     size_bytes = parameter_bytes(layers)
-    passes = float(simulator.times(layers, [case.batch_size]).total_ms(simulator.overlap)[0])
+    passes = float(simulator.times(layers, [case.batch_size]).total_ms(simulator.concurrent)[0])
     return passes + device.update_ms(size_bytes) / ppp_update + simulator.exchange_ms("tree", size_bytes, case.workers)
 
 
@@ -72,7 +72,7 @@ CORRECTIONS: dict[str, Callable[[Case], float]] = {
     "bytes in GB, not GiB, under a GB/s figure": lambda case: step_ms(case, bandwidth=DECIMAL),
     "the update at the platform's PPP": lambda case: step_ms(case, ppp_update=case.ppp),
     "activations, batch norm, concat, softmax not free": lambda case: step_ms(case) + free_layers_ms(case),
-    "a layer's memory traffic behind its arithmetic": lambda case: step_ms(case, overlap=True),
+    "a layer's memory traffic behind its arithmetic": lambda case: step_ms(case, concurrent=True),
     "FFT wherever it can be": lambda case: step_ms(case, algorithm="fft"),
     "the defect switched on: Winograd (3x3) at 0 ms": lambda case: step_ms(case, algorithm="winograd"),
 }

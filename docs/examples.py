@@ -32,7 +32,7 @@ NOT_RUN = {
     r"paleo-lite measure\b": "takes minutes; tests/measure runs it",
     r"paleo-lite predict .*--gpu ID": "needs what measure wrote",
     r"paleo-lite ui\b": "serves until it is stopped; tests/ui runs it",
-    r"paleo-lite scaled .*markers/": "needs three kinds of profiles of one program; tests/efficiency/test_scaled.py",
+    r"paleo-lite efficiency .*markers/": "needs three kinds of profiles; tests/efficiency/test_durations.py",
     r"paleo-lite sweep --networks all": "takes half a minute; tests/cli/test_sweep.py has smaller ones",
 }
 """Commands that are shown and not run here, and why not."""

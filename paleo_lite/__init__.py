@@ -18,10 +18,10 @@ from .version import __version__
 if TYPE_CHECKING:
     from .api.calibrations import calibrate, calibrations, validate
     from .api.catalogue import audit, hardware, links, networks
-    from .api.feeding import pipeline
+    from .api.feeding import feeding
     from .api.gemm import gemm
     from .api.prediction import devices, layers, predict, predict_several, scale, trace
-    from .api.profiles import compare, efficiency, kernels, scaled
+    from .api.profiles import compare, efficiency, kernels
     from .api.sweeps import best, sweep
     from .calibration.store import Calibration
     from .distributed.job import Settings
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Calibration", "Machine", "PaleoError", "Settings", "TrainingOptions", "Workload", "__version__",
-    "audit", "best", "calibrate", "calibrations", "compare", "devices", "efficiency", "gemm", "hardware", "kernels",
-    "layers", "links", "network_names", "networks", "pipeline", "predict", "predict_several", "scale", "scaled",
-    "sweep", "trace", "validate",
+    "audit", "best", "calibrate", "calibrations", "compare", "devices", "efficiency", "feeding", "gemm", "hardware",
+    "kernels", "layers", "links", "network_names", "networks", "predict", "predict_several", "scale", "sweep", "trace",
+    "validate",
 ]  # fmt: skip
 
 _NAMES = {
     "api.calibrations": "calibrate calibrations validate",
     "api.catalogue": "audit hardware links networks",
-    "api.feeding": "pipeline",
+    "api.feeding": "feeding",
     "api.gemm": "gemm",
     "api.prediction": "devices layers predict predict_several scale trace",
-    "api.profiles": "compare efficiency kernels scaled",
+    "api.profiles": "compare efficiency kernels",
     "api.sweeps": "best sweep",
     "calibration.store": "Calibration",
     "distributed.job": "Settings",

@@ -47,7 +47,9 @@ LINKS = st.builds(
     small_share=st.floats(0.01, 1),
     ppp_at=st.sampled_from([(), ((2, 0.5),), ((2, 0.9), (8, 0.1), (64, 0.4))]),
 )
-MODELS = st.one_of(st.just(PeakModel()), st.just(RooflineModel()), st.builds(PppModel, ppp=PPP, overlap=st.booleans()))
+MODELS = st.one_of(
+    st.just(PeakModel()), st.just(RooflineModel()), st.builds(PppModel, ppp=PPP, concurrent=st.booleans())
+)
 FEEDINGS = st.builds(
     Feeding,
     device_per_s=st.floats(1e-2, 1e6),

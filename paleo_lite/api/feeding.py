@@ -1,4 +1,4 @@
-"""What feeds a device: `pipeline`."""
+"""What feeds a device: `feeding`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..calibration.store import Calibration
 
 
-def pipeline(
+def feeding(
     network: str | Network | nn.Module,
     *,
     gpu: str | Device,
@@ -38,7 +38,7 @@ def pipeline(
     decoded_bytes: float | str | None = None,
     host_link: str | None = None,
     pinned: bool = True,
-    overlap: bool = True,
+    prefetch: bool = True,
     precision: str = "fp32",
     batch_size: int = 32,
     phase: str = "training",
@@ -71,8 +71,8 @@ def pipeline(
         Samples are stored decoded and augmented.
     host_link : str, optional
         Link or rate that copies go over; without it the device's own.
-    pinned, overlap : bool
-        Copies from pinned memory; loading, copying and computing side by side.
+    pinned, prefetch : bool
+        Copies from pinned memory; batches loaded and copied ahead, while the device computes.
     batch_size : int
         Samples per step.
     devices : int
@@ -108,7 +108,7 @@ def pipeline(
         link=link,
         link_bytes_per_s=rate,
         pinned=pinned,
-        overlap=overlap,
+        prefetch=prefetch,
         devices=devices,
     )
     fed = feed(feeding)

@@ -56,7 +56,7 @@ class Question(Common, total=False):
     phase: str
     execution: str
     convention: str
-    overlap: bool
+    concurrent: bool
 
 
 class ManyDevices(Common, total=False):
@@ -104,7 +104,7 @@ def predict(
         shipped calibration or pooled from those of other devices; ``roofline`` where neither covers the device.
     ppp : float, optional
         The share of peak that the platform reaches; may exceed 1.
-    overlap : bool
+    concurrent : bool
         For ``ppp``: memory traffic and arithmetic hide behind each other.
     convention : str
         How FLOPs are counted: ``flops``, ``macs``, ``pthflops``, ``lu2017`` or ``paleo``.
@@ -149,7 +149,7 @@ def predict(
     >>> pl.predict("vgg16", gpu="k80", precision="fp64").time_s  # doctest: +SKIP
     """
     asked: dict[str, Any] = dict(question)
-    known = _take(asked, "time_model", "ppp", "overlap", "calibration")
+    known = _take(asked, "time_model", "ppp", "concurrent", "calibration")
     # Whoever names a model of the data sheet's figures, or gives a count alone, asks about the whole board.
     is_whole = network is None or known.get("ppp") is not None or known.get("time_model") not in (None, LEARNT)
     machine = _machine(gpu, asked, is_whole)
@@ -160,7 +160,7 @@ def predict(
             raise BadValue(
                 "calibrations and memory need the layers of a network, which a bare FLOP count does not have"
             )
-        if known.get("ppp") is None and not known.get("overlap"):
+        if known.get("ppp") is None and not known.get("concurrent"):
             known["time_model"] = known.get("time_model") or "peak"
         model = find_model(known.pop("time_model", None), **known)
         return predict_workload(_bare(flops, macs, asked), machine, model)

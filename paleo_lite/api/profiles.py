@@ -1,9 +1,9 @@
-"""What profiles say: `efficiency`, `kernels`, `compare`, `scaled`."""
+"""What profiles say: `efficiency`, `kernels`, `compare`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ..efficiency.compare import Comparison
     from ..efficiency.files import Method
     from ..efficiency.kernels import KernelReport
-    from ..efficiency.scaled import ScaledReport
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, or several."""
@@ -54,13 +53,16 @@ def efficiency(
     precision: str = "fp32",
     group_by: Sequence[str] = (),
     name_pattern: str | None = None,
+    steps: str | None = None,
     durations: Paths = (),
+    batches: int = 25,
+    tau_init: str | os.PathLike[str] | None = None,
+    tau_batches: int = 50,
     jobs: int | None = None,
     scheduler: str | None = None,
     keep_going: bool = False,
     hardware_files: Paths = (),
     on_done: Callable[[int, int], None] | None = None,
-    steps: str | None = None,
 ) -> Efficiency:
     """Say how well a device was used, from profiles.
 
@@ -77,8 +79,17 @@ def efficiency(
         Columns of the configuration, such as ``["batch_size", "nodes"]``: means too.
     name_pattern : str, optional
         How to read a run's settings from file names: a regular expression with named groups.
+    steps : str, optional
+        Only these iterations, by their marks' numbers: ``"3"``, or ``"2:5"``.
     durations : path, or sequence of paths
-        Measured batch durations, used instead of kernel times; see `scaled`.
+        Measured batch durations, which rates are over instead of kernel times: CSV tables, CSVs of markers, TAU
+        intervals, or folders of these; the shortest counts.
+    batches : int
+        With durations and the notebook's method: how many batches the profiles are of.
+    tau_init : path, optional
+        TAU intervals of runs of one batch, whose median is taken for the initialisation.
+    tau_batches : int
+        Batches of the TAU runs.
     jobs : int, optional
         Processes, one per core without it.
     scheduler : str, optional
@@ -89,8 +100,6 @@ def efficiency(
         Further hardware TOMLs.
     on_done : callable, optional
         Called with the number of files done and of all.
-    steps : str, optional
-        Only these iterations, by their marks' numbers: ``"3"``, or ``"2:5"``.
 
     Returns
     -------
@@ -102,17 +111,20 @@ def efficiency(
         One of its classes: a bad profile, an unknown device, column or precision.
     """
     need_pyarrow()
-    from ..efficiency.analysis import measure_efficiency
+    from ..efficiency.analysis import Reading, measure_efficiency
 
     device, book = _device(gpu, precision, hardware_files), None
     if durations:
         from ..efficiency.durations import read_durations
 
-        book = read_durations(paths_of(durations), name_pattern=name_pattern)
-    return measure_efficiency(
-        paths_of(paths), device, method, precision, group_by, name_pattern, book, jobs, scheduler, keep_going, on_done,
-        steps,
-    )  # fmt: skip
+        first = None if tau_init is None else Path(tau_init)
+        book = read_durations(
+            paths_of(durations), initialisation=first, tau_batches=tau_batches, name_pattern=name_pattern
+        )
+    elif tau_init is not None:
+        raise BadValue("--tau-init is the initialisation of the TAU runs that --durations names: give both")
+    reading = Reading(method, name_pattern, steps, book, batches, keep_going)
+    return measure_efficiency(paths_of(paths), device, reading, precision, group_by, jobs, scheduler, on_done)
 
 
 def kernels(
@@ -251,59 +263,3 @@ def _beside(
     if (learnt := used_calibration(beside.prediction, calibration)) is not None:
         return msgspec.structs.replace(beside, remarks=learnt_from(beside, learnt.provenance))
     return beside
-
-
-def scaled(
-    paths: Paths,
-    *,
-    gpu: str | Device,
-    durations: Paths,
-    tau_init: str | os.PathLike[str] | None = None,
-    tau_batches: int = 50,
-    batches: int = 25,
-    group_by: Iterable[Sequence[str]] = (),
-    precision: str = "fp32",
-    name_pattern: str | None = None,
-    hardware_files: Paths = (),
-) -> ScaledReport:
-    """Efficiencies over the time that batches really took.
-
-    Parameters
-    ----------
-    paths, gpu, precision, name_pattern, hardware_files
-        As for `efficiency`.
-    durations : path, or sequence of paths
-        CSV table, CSV of markers, TAU intervals, or a folder of these; the shortest counts.
-    tau_init : path, optional
-        TAU intervals of runs of one batch, whose median is taken for the initialisation.
-    tau_batches : int
-        Batches of the TAU runs.
-    batches : int
-        How many batches the profiles' FLOPs are of.
-    group_by : iterable of sequences of str
-        Means by other columns, each such as ``["batch_size", "nodes"]``.
-
-    Returns
-    -------
-    ScaledReport
-
-    Raises
-    ------
-    PaleoError
-        One of its classes.
-    """
-    need_pyarrow()
-    from ..efficiency.durations import read_durations
-    from ..efficiency.files import find_files
-    from ..efficiency.scaled import report_scaled
-    from ..profiles.detect import open_profile
-
-    device = _device(gpu, precision, hardware_files)
-    book = read_durations(
-        paths_of(durations),
-        initialisation=None if tau_init is None else Path(tau_init),
-        tau_batches=tau_batches,
-        name_pattern=name_pattern,
-    )
-    profiles = [open_profile(path, name_pattern) for path in find_files(paths_of(paths))]
-    return report_scaled(profiles, book, device, precision, batches=batches, groups=list(group_by) or None)

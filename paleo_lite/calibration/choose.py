@@ -22,7 +22,7 @@ def choose_model(
     precision: str,
     time_model: str | None = None,
     ppp: float | None = None,
-    overlap: bool = False,
+    concurrent: bool = False,
     calibration: str | Calibration | None = None,
     execution: str = "eager",
 ) -> TimeModel:
@@ -32,7 +32,7 @@ def choose_model(
     ----------
     device : Device
     precision : str
-    time_model, ppp, overlap, calibration, execution
+    time_model, ppp, concurrent, calibration, execution
         As for `paleo_lite.predict`.
 
     Raises
@@ -44,15 +44,17 @@ def choose_model(
     UnknownName, BadFile
         If there is no such time model or calibration, or its file is malformed.
     """
-    plain = ppp is not None or overlap or time_model not in (None, LEARNT)
+    plain = ppp is not None or concurrent or time_model not in (None, LEARNT)
     if calibration is None:
         return (
-            find_model(time_model, ppp, overlap) if plain else default_model(device, precision, time_model, execution)
+            find_model(time_model, ppp, concurrent)
+            if plain
+            else default_model(device, precision, time_model, execution)
         )
     from .store import find_calibration
 
     if plain:
-        raise BadValue("a calibration is a time model of its own: leave --time-model, --ppp and --overlap out")
+        raise BadValue("a calibration is a time model of its own: leave --time-model, --ppp and --concurrent out")
     found = find_calibration(calibration) if isinstance(calibration, str) else calibration
     if (found.device, found.precision) != (device.id, precision):
         raise CalibrationFailed(

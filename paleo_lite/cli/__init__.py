@@ -16,7 +16,7 @@ GROUPS = {
         "sweep": "Predict every combination of networks, devices, batch sizes and workers into a file.",
         "best": "Find the best rows of a sweep, or its Pareto front.",
         "gemm": "Time a matrix product, or several put into one.",
-        "pipeline": "Say whether storage, CPU and host link can feed a network, and what would help.",
+        "feeding": "Say whether storage, CPU and host link can feed a network, and what would help.",
     },
     "What is computed, and where": {
         "layers": "Count a network layer by layer.",
@@ -27,7 +27,6 @@ GROUPS = {
         "efficiency": "Say how well a device was used, from profiles.",
         "kernels": "Say where a profile's time went, kernel by kernel.",
         "compare": "Lay two profiles, or a prediction and a profile, side by side.",
-        "scaled": "Efficiencies over the time that batches really took.",
     },
     "How sure is it": {
         "calibrate": "Learn a device's parameters, or its PPP, from measured steps and profiles.",

@@ -10,7 +10,7 @@ import click
 from ..api.profiles import efficiency as measure_efficiency
 from . import options
 from .command import Answer, command, progress
-from .options import Names
+from .options import WHOLE, Names
 
 
 @command()
@@ -25,9 +25,19 @@ from .options import Names
 @click.option("--group-by", metavar="COLUMNS", default="", help="Print means too, such as by batch_size,nodes.")
 @options.name_pattern()
 @click.option(
-    "--durations", multiple=True, type=click.Path(path_type=Path, exists=True),
-    help="Measured batch durations, used instead of kernel times; see `paleo-lite scaled`.",
+    "--durations", multiple=True, metavar="FILE", type=click.Path(path_type=Path, exists=True),
+    help="Measured batch durations, which rates are over instead of kernel times: a CSV table, a CSV of markers, TAU "
+    "intervals, or a folder of these; the shortest counts.",
 )  # fmt: skip
+@click.option(
+    "--batches", type=WHOLE, default=25, show_default=True,
+    help="With --durations and --method notebook: how many batches the profiles are of.",
+)  # fmt: skip
+@click.option(
+    "--tau-init", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="TAU intervals of runs of one batch, whose median is taken for the initialisation.",
+)  # fmt: skip
+@click.option("--tau-batches", type=WHOLE, default=50, show_default=True, help="Batches of the TAU runs.")
 @options.jobs()
 @options.scheduler()
 @click.option("--keep-going", is_flag=True, help="Report files that cannot be read and go on with the rest.")
@@ -44,7 +54,9 @@ def efficiency(
     \b
       paleo-lite efficiency run.parquet --gpu k40m
       paleo-lite efficiency profiles/ --gpu k40m --group-by batch_size,nodes
-      paleo-lite efficiency profiles/ --gpu k40m --method notebook --format csv
+      paleo-lite efficiency profiles/ --gpu k40m --method notebook --durations batch_durations.csv
+      paleo-lite efficiency profiles/ --gpu k40m --method notebook --durations markers/ --durations interval.parquet \\
+          --tau-init one_batch.parquet
     """
     columns = [name.strip() for name in group_by.split(",") if name.strip()]
     with progress("reading profiles") as on_done:

@@ -23,7 +23,7 @@ from .options import Printing, Several
 @options.phase(type=Several(options.PHASES))
 @options.time_model()
 @options.ppp()
-@click.option("--overlap", is_flag=True, help="For the model ppp: arithmetic and memory traffic overlap.")
+@click.option("--concurrent", is_flag=True, help="With --ppp: the larger of arithmetic and memory time, not the sum.")
 @options.convention()
 @options.clock()
 @options.unit()

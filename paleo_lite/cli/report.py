@@ -110,7 +110,7 @@ def _of_profile(ctx: click.Context, asked: dict[str, Any]) -> Document:
     _refuse(ctx, others, "is for the report of a network, not of a profile")
     options.need_pyarrow()
     from ..efficiency import TOOLS
-    from ..efficiency.analysis import measure_efficiency
+    from ..efficiency.analysis import Reading, measure_efficiency
     from ..efficiency.kernels import report_kernels
     from ..efficiency.next_command import next_command
     from ..efficiency.timeline import read_timeline
@@ -139,7 +139,7 @@ def _of_profile(ctx: click.Context, asked: dict[str, Any]) -> Document:
         kernels,
         made_from(ctx, profile_sources(path, device, asked["hardware_files"])),
         efficiency=attempt(
-            lambda: measure_efficiency([path], device, precision=precision, name_pattern=pattern, jobs=1)
+            lambda: measure_efficiency([path], device, Reading(name_pattern=pattern), precision, jobs=1)
         ),
         timeline=attempt(lambda: read_timeline(open_profile(path, pattern), 300)),
         next_commands=further,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from ..errors import BadProfile, UnknownName
+from ..errors import BadProfile, BadValue, UnknownName
 from ..executor import run_files
 from ..hardware import Device
 from ..hardware.device import PeakRate
@@ -23,10 +23,49 @@ from .sample import Operator
 from .steady import Steady
 
 if TYPE_CHECKING:
-    from .durations import DurationBook
+    from .durations import Duration, DurationBook
 
 SHARES = ("compute_efficiency", "flops_efficiency", "bandwidth_efficiency")
 """Figures that are shares of 1."""
+
+SWAPPED = (
+    "SURFBoard's notebook prints these two columns under each other's names; here FLOPs stand under FLOPs and bytes "
+    "under bandwidth"
+)
+"""Of its efficiencies over batch durations: its rows hold FLOPs before bytes, its column names bandwidth first."""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """How profiles are read.
+
+    Attributes
+    ----------
+    method : {"steady", "notebook"}
+        One steady iteration, with what the profiler did not count; or every row as SURFBoard's notebook counts it.
+    name_pattern : str, optional
+        How a file's name tells its configuration, see `profiles.configuration`.
+    steps : str, optional
+        Of the steady method: only these iterations, by their marks' numbers (`iterations.parse_steps`).
+    durations : DurationBook, optional
+        Measured durations of one batch, which kernel times then do not stand in for.
+    batches : int
+        Of the notebook's method with durations: the batches that a profile's FLOPs and bytes are of.
+    keep_going : bool
+        Whether a file that cannot be read is reported in `failed` rather than raised.
+    """
+
+    method: Method = "steady"
+    name_pattern: str | None = None
+    steps: str | None = None
+    durations: DurationBook | None = None
+    batches: int = 25
+    keep_going: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.method != "steady":
+            raise BadValue(
+                "--steps chooses iterations, which --method notebook does not know: leave one out"
+            )
 
 
 class Efficiency(Result, msgspec.Struct, frozen=True):
@@ -48,7 +87,7 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
     failed : list of dict
         ``file`` and ``error`` of those that could not be read.
     notes : tuple of str
-        What in the first profile speaks against the device; those beside it were taken alike.
+        What in the first profile speaks against the device; those beside it were taken alike. And `SWAPPED`.
     """
 
     _page: ClassVar[str] = "paleo_lite.report.efficiency:efficiency_page"
@@ -81,16 +120,12 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
 def measure_efficiency(
     paths: Iterable[Path],
     device: Device,
-    method: Method = "steady",
+    reading: Reading | None = None,
     precision: str = "fp32",
     group_by: Sequence[str] = (),
-    name_pattern: str | None = None,
-    durations: DurationBook | None = None,
     jobs: int | None = None,
     scheduler: str | None = None,
-    keep_going: bool = False,
     on_done: Callable[[int, int], None] | None = None,
-    steps: str | None = None,
 ) -> Efficiency:
     """Read profiles and compare what they say with a device's peaks.
 
@@ -99,39 +134,31 @@ def measure_efficiency(
     paths : iterable of Path
         Files, and folders of files.
     device : Device
-    method : {"steady", "notebook"}
-        One steady iteration, with what the profiler did not count; or every row as SURFBoard's notebook counts it.
+    reading : Reading, optional
     precision : str
         Of the peak.
     group_by : sequence of str
         Columns of the configuration.
-    name_pattern : str, optional
-        How a file's name tells its configuration, see `profiles.configuration`.
-    durations : DurationBook, optional
-        Measured durations of one iteration, which kernel times then do not stand in for.
     jobs, scheduler
         See `executor.run_files`.
-    keep_going : bool
-        Whether a file that cannot be read is reported in `failed` rather than raised.
     on_done : callable, optional
         Called with the number of files done and of all.
-    steps : str, optional
-        Of the steady method: only these iterations, by their marks' numbers (`iterations.parse_steps`).
 
     Raises
     ------
     BadProfile
-        If a file cannot be read, without `keep_going`.
+        If a file cannot be read, without `keep_going`; if the notebook's method has durations, and none for a file.
     UnknownName
         If no file's configuration has a column to group by.
     """
-    peak = device.find_peak(precision)
+    reading, peak = reading or Reading(), device.find_peak(precision)
+    name_pattern = reading.name_pattern
     parse_name("", name_pattern)  # a pattern that is invalid is reported before any work
-    work = examiner(method, name_pattern, None if steps is None else parse_steps(steps))
+    work = examiner(reading.method, name_pattern, None if reading.steps is None else parse_steps(reading.steps))
     files = find_files(paths)
     found: dict[Path, Finding] = {}
     for number, (path, finding) in enumerate(run_files(files, work, jobs, scheduler), 1):
-        if finding.error and not keep_going:
+        if finding.error and not reading.keep_going:
             raise BadProfile(finding.error)
         found[path] = finding
         if on_done is not None:
@@ -142,9 +169,10 @@ def measure_efficiency(
     for name in group_by:
         if good and name not in columns:
             raise UnknownName("column", name, columns, "The columns come from the files' names (--name-pattern).")
-    rows = [_row(finding, device, peak, durations) for finding in good]
+    rows = [_row(finding, device, peak, reading) for finding in good]
+    swapped = reading.method == "notebook" and reading.durations is not None
     return Efficiency(
-        method,
+        reading.method,
         device,
         peak,
         rows,
@@ -152,10 +180,13 @@ def measure_efficiency(
         list(group_by),
         columns,
         [{"file": str(finding.path), "error": finding.error} for finding in findings if finding.error],
-        tuple(
-            f"{finding.path.name}: {doubt}"
-            for finding in good[:1]
-            for doubt in doubts(open_profile(finding.path, name_pattern), device)
+        (
+            *[SWAPPED] * swapped,
+            *(
+                f"{finding.path.name}: {doubt}"
+                for finding in good[:1]
+                for doubt in doubts(open_profile(finding.path, name_pattern), device)
+            ),
         ),
     )
 
@@ -165,13 +196,21 @@ def _order(values: tuple[Any, ...]) -> list[tuple[bool, bool, Any]]:
     return [(value is None, isinstance(value, str), 0 if value is None else value) for value in values]
 
 
-def _row(finding: Finding, device: Device, peak: PeakRate, durations: DurationBook | None) -> dict[str, Any]:
-    figures: dict[str, Any] = dict(finding.notebook or {})
+def _row(finding: Finding, device: Device, peak: PeakRate, reading: Reading) -> dict[str, Any]:
+    book = reading.durations
+    duration = None if book is None else book.find(finding.configuration)
+    if finding.notebook is not None:
+        if book is not None and duration is None:
+            what = ", ".join(f"{name} {value}" for name, value in finding.configuration.items())
+            raise BadProfile(
+                f"{finding.path}: no batch duration for {what or 'a file whose name tells no configuration'}"
+            )
+        figures = notebook_figures(finding.notebook, duration, reading.batches)
     if finding.steady is not None:
-        duration = durations.find(finding.configuration) if durations is not None else None
         figures = steady_figures(finding.steady, peak.per_s, duration.seconds if duration is not None else None)
         figures["operators"] = [_operator(row, device, peak) for row in finding.steady.operators]
         figures |= _no_times() if finding.idle is None else finding.idle.to_dict()
+    figures["duration_from"] = None if duration is None else duration.source
     row = {"file": finding.path.name, **finding.configuration}
     for name in ("compute_efficiency", "flops_per_s", "bandwidth_bytes_per_s"):
         row[name] = figures.pop(name)
@@ -198,6 +237,16 @@ def _no_times() -> dict[str, None]:
     """The keys of a profile without start times."""
     nothing = Idle(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, {}, [])
     return dict.fromkeys(nothing.to_dict())
+
+
+def notebook_figures(sums: dict[str, float], duration: Duration | None, batches: int) -> dict[str, Any]:
+    """The notebook's rates: over the sum of kernel times, or over as many batch durations as were profiled."""
+    figures: dict[str, Any] = {**sums, "time_basis": "sum of kernel times", "batch_duration_s": None}
+    if duration is not None:
+        seconds = batches * duration.seconds
+        figures["flops_per_s"], figures["bandwidth_bytes_per_s"] = sums["flops"] / seconds, sums["bytes"] / seconds
+        figures |= {"time_basis": f"{batches} batch durations", "batch_duration_s": duration.seconds}
+    return figures
 
 
 def steady_figures(steady: Steady, peak_flops_per_s: float, batch_duration_s: float | None = None) -> dict[str, Any]:

@@ -27,12 +27,15 @@ class NotebookSums(msgspec.Struct, frozen=True):
         By kernel name; FLOPs that the profiler did not count add nothing.
     bytes : float
         Of the rows that took time: the notebook's ``Bytes / Sil`` is infinite for others, and pandas leaves them out.
+    all_bytes : float
+        Of all rows, which the notebook divides by batch durations.
     rows : int
     """
 
     durations_ns: Mapping[str, float] = {}
     flops: Mapping[str, float] = {}
     bytes: float = 0.0
+    all_bytes: float = 0.0
     rows: int = 0
 
     def merge(self, later: NotebookSums) -> NotebookSums:
@@ -41,11 +44,12 @@ class NotebookSums(msgspec.Struct, frozen=True):
             _added(self.durations_ns, later.durations_ns),
             _added(self.flops, later.flops),
             self.bytes + later.bytes,
+            self.all_bytes + later.all_bytes,
             self.rows + later.rows,
         )
 
     def finish(self) -> dict[str, float]:
-        """Compute efficiency (a share of 1), FLOP/s and bytes/s.
+        """Compute efficiency (a share of 1), FLOP/s and bytes/s, FLOPs and bytes.
 
         Compute efficiency is the share of time spent in kernels whose NAME has FLOPs in some row. The notebook weighs
         each row's bandwidth by its duration, which is the sum of bytes over the sum of durations.
@@ -65,6 +69,8 @@ class NotebookSums(msgspec.Struct, frozen=True):
             "compute_efficiency": compute_ns / total_ns,
             "flops_per_s": sum(self.flops.values()) / total_ns * 1e9,
             "bandwidth_bytes_per_s": self.bytes / total_ns * 1e9,
+            "flops": sum(self.flops.values()),
+            "bytes": self.all_bytes,
         }
 
 
@@ -87,7 +93,7 @@ def sum_rows(batch: pa.RecordBatch) -> NotebookSums:
         for label, weights in (("durations", duration), ("flops", flops))
     }
     timed = float(moved.sum(where=duration > 0))
-    return NotebookSums(by_name["durations"], by_name["flops"], timed, int(batch.num_rows))
+    return NotebookSums(by_name["durations"], by_name["flops"], timed, float(moved.sum()), int(batch.num_rows))
 
 
 def _added(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """What feeds a device: storage, decoding on the CPU, the copy to the device, and the device's own work.
 
-Stages with buffers between them run side by side: the slowest sets the pace. Without overlap their times add up.
+Stages with buffers between them, filled ahead (prefetching), run side by side: the slowest sets the pace. Without them
+their times add up.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class Feeding(msgspec.Struct, frozen=True):
         Its bandwidth in one direction.
     network : tuple of str and float, or None
         Name and bytes per second of a network that decoded samples come over: then storage and decoding are elsewhere.
-    pinned, overlap : bool
-        Copies from pinned memory; stages side by side, with buffers between them.
+    pinned, prefetch : bool
+        Copies from pinned memory; batches loaded ahead, so that stages run side by side.
     devices : int
         Devices of the node that share storage and workers, each with a host link of its own.
     """
@@ -92,7 +93,7 @@ class Feeding(msgspec.Struct, frozen=True):
     link_bytes_per_s: float
     network: tuple[str, float] | None = None
     pinned: bool = True
-    overlap: bool = True
+    prefetch: bool = True
     devices: int = 1
 
     @property
@@ -137,7 +138,7 @@ class Stage(msgspec.Struct, frozen=True):
         Samples per second on its own.
     bytes_per_s : float or None
         The same in the bytes that it handles; None for the device.
-    overlaps : bool
+    beside : bool
         Whether it runs beside all others.
     """
 
@@ -146,13 +147,13 @@ class Stage(msgspec.Struct, frozen=True):
     workers: int | None
     per_s: float
     bytes_per_s: float | None
-    overlaps: bool
+    beside: bool
 
 
 def stages(feeding: Feeding) -> tuple[Stage, ...]:
     """The stages, in the order that samples pass through them."""
     chain = []
-    beside = feeding.overlap
+    beside = feeding.prefetch
     if feeding.network is not None:
         name, rate = feeding.network
         chain.append(Stage("network", f"decoded samples over {name}", None, rate / feeding.decoded_bytes, rate, beside))
@@ -196,7 +197,7 @@ class Fed(msgspec.Struct, frozen=True):
     throughput_per_s : float
         Samples per second through all stages.
     bottleneck : Stage
-        What sets the pace, or takes most of the time where stages do not overlap.
+        What sets the pace, or takes most of the time where stages take turns.
     """
 
     feeding: Feeding
@@ -222,7 +223,7 @@ class Fed(msgspec.Struct, frozen=True):
     @property
     def loading_per_s(self) -> float:
         """Samples per second that all stages before the device could deliver."""
-        return _through(self.stages[:-1], self.feeding.overlap)
+        return _through(self.stages[:-1], self.feeding.prefetch)
 
     @property
     def needed_bytes_per_s(self) -> float | None:
@@ -239,19 +240,20 @@ class Fed(msgspec.Struct, frozen=True):
 
 
 def feed(feeding: Feeding) -> Fed:
-    """Run the pipeline in the mind.
+    """What gets through all stages.
 
-    With overlap and buffers between the stages, throughput is that of the slowest; a copy from pageable memory holds
-    the host up, so that it and the device's work take turns. Without overlap all take turns: times per sample add up.
+    With prefetching there are buffers between the stages, and throughput is that of the slowest; a copy from pageable
+    memory holds the host up, so that it and the device's work take turns. Without it all take turns: times per sample
+    add up.
     """
     chain = stages(feeding)
     groups = [[stage] for stage in chain]
-    if feeding.overlap and not feeding.pinned:
+    if feeding.prefetch and not feeding.pinned:
         groups = [*groups[:-2], [chain[-2], chain[-1]]]
-    throughput = min(_through(group, False) for group in groups) if feeding.overlap else _through(chain, False)
-    slowest = min(groups, key=lambda group: _through(group, False)) if feeding.overlap else list(chain)
+    throughput = min(_through(group, False) for group in groups) if feeding.prefetch else _through(chain, False)
+    slowest = min(groups, key=lambda group: _through(group, False)) if feeding.prefetch else list(chain)
     return Fed(feeding, chain, throughput, min(slowest, key=lambda stage: stage.per_s))
 
 
-def _through(chain: Sequence[Stage], overlap: bool) -> float:
-    return min(stage.per_s for stage in chain) if overlap else 1 / sum(1 / stage.per_s for stage in chain)
+def _through(chain: Sequence[Stage], beside: bool) -> float:
+    return min(stage.per_s for stage in chain) if beside else 1 / sum(1 / stage.per_s for stage in chain)

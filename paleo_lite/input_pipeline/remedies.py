@@ -114,8 +114,8 @@ def remedies(fed: Fed, upgrades: Upgrades) -> tuple[Remedy, ...]:
         add("pre-augmented data", what, decode_per_worker_s=None, sample_bytes=upgrades.raw_bytes)
     if not feeding.pinned:
         add("pinned memory", "copies at the link's rate, beside the device's work", pinned=True)
-    if not feeding.overlap:
-        add("overlap transfers and computation", "buffers between the stages", overlap=True)
+    if not feeding.prefetch:
+        add("prefetching", "load and copy ahead while the device computes", prefetch=True)
     if feeding.network is None and feeding.store is not None:
         if feeding.access == "random":
             add("sequential reads", f"from {feeding.store.name}", access="sequential")

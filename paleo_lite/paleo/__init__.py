@@ -8,7 +8,7 @@ Words of the release, and what stands for them here:
 
 ==================================================  ==================================================
 ``ppp_comp``, ``ppp_comm``                          ``ppp``, ``ppp_comm``
-``use_pipeline``                                    ``overlap``
+``use_pipeline``                                    ``concurrent``
 ``bwd_data``, ``bwd_filter``                        ``backward_data``, ``backward_weight``
 ``OneToAll``, ``TreeAllReduce``                     ``one-to-all``, ``tree``
 ``ButterflyAllReduce``, ``ButterflyMixing``         ``butterfly``, ``butterfly-mixing``

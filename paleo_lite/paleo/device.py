@@ -40,16 +40,16 @@ class PaleoDevice(msgspec.Struct, frozen=True):
             self.tick_ms, size_bytes / 2**30 / (bandwidth_gb_per_s or self.bandwidth_gb_per_s) * 1e3 / ppp
         )
 
-    def update_ms(self, size_bytes: int, overlap: bool = False) -> float:
+    def update_ms(self, size_bytes: int, concurrent: bool = False) -> float:
         """Gradient descent on parameters of that size: 2 FLOPs and three transfers each, always at a PPP of 1."""
         if not size_bytes:
             return 0.0
-        return float(together(self.compute_ms(size_bytes // 4 * 2), 3 * self.transfer_ms(size_bytes), overlap))
+        return float(together(self.compute_ms(size_bytes // 4 * 2), 3 * self.transfer_ms(size_bytes), concurrent))
 
 
-def together(compute_ms: Any, memory_ms: Any, overlap: bool) -> Any:
-    """Arithmetic and transfers one after the other, or with overlap behind each other."""
-    return np.maximum(compute_ms, memory_ms) if overlap else compute_ms + memory_ms
+def together(compute_ms: Any, memory_ms: Any, concurrent: bool) -> Any:
+    """Arithmetic and transfers one after the other, or, concurrent, behind each other."""
+    return np.maximum(compute_ms, memory_ms) if concurrent else compute_ms + memory_ms
 
 
 DEVICES = {

@@ -86,8 +86,8 @@ def paleo_scale(
     scaling : {"weak", "strong"}
     collective : {"one-to-all", "tree", "butterfly", "butterfly-mixing"}
     strategy : {"data", "hybrid", "model-lower", "model-upper"}
-        The model-parallel bounds are of forward and backward pass alone, without overlap, on as many workers as there
-        are branches side by side: one row, whatever `workers` says.
+        The model-parallel bounds are of forward and backward pass alone, one term after the other, on as many
+        workers as there are branches side by side: one row, whatever `workers` says.
 
     Returns
     -------
@@ -111,8 +111,8 @@ def paleo_scale(
     if strategy.startswith("model"):
         return [_bound(network, simulator, batch_size, strategy)]
     if strategy == "hybrid":
-        if scaling != "weak" or collective != "tree" or simulator.overlap:
-            raise BadValue("PALEO's hybrid scheme has weak scaling, exchanges by a tree and no overlap")
+        if scaling != "weak" or collective != "tree" or simulator.concurrent:
+            raise BadValue("PALEO's hybrid scheme has weak scaling, exchanges by a tree and no `concurrent`")
         alone, *steps = (_hybrid_step(network, simulator, n, batch_size) for n in (1, *workers))
     else:
         alone, *steps = _data_steps(network, simulator, (1, *workers), batch_size, scaling, collective)
@@ -124,9 +124,9 @@ def _data_steps(
 ) -> list[PaleoStep]:
     weak = scaling == "weak"
     own = [batch_size if weak else ceil(batch_size / n) for n in workers]
-    compute = simulator.times(network.layers, own).total_ms(simulator.overlap)
+    compute = simulator.times(network.layers, own).total_ms(simulator.concurrent)
     size_bytes = parameter_bytes(network.layers)
-    update = simulator.device.update_ms(size_bytes, simulator.overlap)
+    update = simulator.device.update_ms(size_bytes, simulator.concurrent)
     return [
         PaleoStep(
             n, batch_size * n if weak else batch_size, ms, simulator.exchange_ms(collective, size_bytes, n), update

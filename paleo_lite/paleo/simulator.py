@@ -1,6 +1,6 @@
 """`Simulator`: a machine and how PALEO computes on it; the times of layers and of an exchange, in milliseconds.
 
-A layer takes the sum of its terms, one after the other, or with overlap the larger of arithmetic and memory.
+A layer takes the sum of its terms, one after the other, or, `concurrent`, the larger of arithmetic and memory.
 
 D bytes over n workers, ``t1 = D / bandwidth / PPP``: one-to-all ``2 (n - 1) t1``, tree ``2 ceil(log2 n) t1``,
 butterfly ``ceil(log2 n) t1``, butterfly mixing ``t1`` (for one worker, too). No latency, nothing hides behind anything.
@@ -53,15 +53,15 @@ class PaleoTimes(NamedTuple):
     compute_ms: Array
     memory_ms: Array
 
-    def layer_ms(self, overlap: bool = False) -> Array:
+    def layer_ms(self, concurrent: bool = False) -> Array:
         """Forward, and both gradients together, of each layer: shape (2, layers, batches)."""
         compute, memory = (np.add.reduceat(times, (0, 1)) for times in self)
-        times: Array = together(compute, memory, overlap)
+        times: Array = together(compute, memory, concurrent)
         return times
 
-    def total_ms(self, overlap: bool = False) -> Array:
+    def total_ms(self, concurrent: bool = False) -> Array:
         """Forward and backward pass over all layers, shape (batches,)."""
-        total: Array = self.layer_ms(overlap).sum((0, 1))
+        total: Array = self.layer_ms(concurrent).sum((0, 1))
         return total
 
 
@@ -79,7 +79,7 @@ class Simulator(msgspec.Struct, frozen=True):
         One of `REVISIONS`.
     algorithm : str
         How convolutions are computed where cuDNN can: one of `ALGORITHMS`.
-    overlap : bool
+    concurrent : bool
         Memory traffic and arithmetic of a layer hide behind each other.
 
     Raises
@@ -96,7 +96,7 @@ class Simulator(msgspec.Struct, frozen=True):
     ppp_comm: float = 1.0
     revision: str = REVISIONS[0]
     algorithm: str = ALGORITHMS[0]
-    overlap: bool = False
+    concurrent: bool = False
 
     def __post_init__(self) -> None:
         check_name("revision", self.revision, REVISIONS)
@@ -146,7 +146,7 @@ def make_simulator(device: str, link: str, **options: Any) -> Simulator:
         ``aws``, ``ethernet``, ``ethernet20``, ``infiniband``, ``pcie2``, ``pcie3`` with PALEO's rates, or what
         `link_rate` reads.
     **options
-        ``ppp``, ``ppp_comm``, ``revision``, ``algorithm`` and ``overlap`` of a `Simulator`.
+        ``ppp``, ``ppp_comm``, ``revision``, ``algorithm`` and ``concurrent`` of a `Simulator`.
     """
     own = read_links().link.get(f"paleo-{link.lower()}")
     return Simulator(find_paleo_device(device), link_rate(own or link), **options)

@@ -103,6 +103,9 @@ def _rows_table(result: Efficiency, varying: Sequence[str]) -> Table:
     lead = [Column(name, _title(name), left=isinstance(result.rows[0][name], str)) for name in names if result.rows]
     if not lead:
         lead = [Column("file", "file", left=True)]
+    if any(row["batch_duration_s"] is not None for row in result.rows):
+        lead.append(Column("batch_duration_s", "batch (s)", "{:.4f}".format, spare=8))
+        lead.append(Column("duration_from", "from", left=True, spare=9))
     return Table("Profiles", [*lead, *_figures(result.method)], result.rows)
 
 

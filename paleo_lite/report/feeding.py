@@ -24,7 +24,7 @@ def feeding_dict(
         "workers": feeding.workers,
         "devices": feeding.devices,
         "pinned": feeding.pinned,
-        "overlap": feeding.overlap,
+        "prefetch": feeding.prefetch,
         "stages": _stage_rows(fed),
         "bottleneck": fed.bottleneck.name,
         "throughput_per_s": fed.throughput_per_s,
@@ -50,7 +50,7 @@ def feeding_page(
     plan: tuple[Remedy, ...],
     notes: tuple[str, ...],
 ) -> Document:
-    """The page of a pipeline.
+    """The page of an input pipeline.
 
     Parameters
     ----------
@@ -80,8 +80,8 @@ def _limit(fed: Fed) -> str:
 
 def _facts(fed: Fed) -> list[tuple[str, str]]:
     feeding = fed.feeding
-    together = "stages side by side, buffers between them" if feeding.overlap else "one stage after the other"
-    if feeding.overlap and not feeding.pinned:
+    together = "stages side by side, buffers between them" if feeding.prefetch else "one stage after the other"
+    if feeding.prefetch and not feeding.pinned:
         together += ", but copies from pageable memory take turns with the device's work"
     needed = f"{feeding.wanted_per_s:,.0f} samples/s"
     if fed.needed_bytes_per_s is not None:
@@ -93,7 +93,7 @@ def _facts(fed: Fed) -> list[tuple[str, str]]:
         each, idle = " on each device", "devices that never wait"
     return [
         ("sample", f"{format_si(feeding.sample_bytes, 'B')} stored, {format_si(feeding.decoded_bytes, 'B')} copied"),
-        ("pipeline", together),
+        ("stages", together),
         (
             "a batch",
             f"of {feeding.batch_size}{each}: {_ms(fed.compute_s)} at work, {_ms(fed.waiting_s)} waiting for it",
@@ -114,7 +114,7 @@ def _stage_rows(fed: Fed) -> list[dict[str, Any]]:
             "workers": stage.workers,
             "per_s": stage.per_s,
             "bytes_per_s": stage.bytes_per_s,
-            "overlaps": stage.overlaps,
+            "beside": stage.beside,
             "busy": fed.throughput_per_s / stage.per_s,
             "bottleneck": stage is fed.bottleneck,
         }
@@ -129,7 +129,7 @@ def _stage_table(fed: Fed) -> Table:
         Column("workers", "workers"),
         Column("per_s", "samples/s", "{:,.0f}".format),
         Column("bytes_per_s", "bytes/s", lambda value: format_si(value, "B/s")),
-        Column("overlaps", "overlaps", lambda overlaps: "yes" if overlaps else "no", left=True),
+        Column("beside", "beside\nothers", lambda beside: "yes" if beside else "no", left=True),
         Column("busy", "busy", "{:.0%}".format),
     ]
     return Table("Stages, each on its own", columns, _stage_rows(fed))

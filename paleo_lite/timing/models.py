@@ -187,14 +187,14 @@ MOST = 3.0
 class PppModel(TwoTerms, msgspec.Struct, frozen=True):
     """PALEO (Qi et al. 2017, eq. 2 and section 4.3): (FLOPs / peak + bytes / bandwidth) / PPP.
 
-    With `overlap` the layer's memory traffic hides behind its arithmetic, or the other way round. A PPP that was fitted
-    has a `label`, and knows how far it is off (`deviation_of`); of one that was typed in nothing is known.
+    With `concurrent` a layer's memory traffic hides behind its arithmetic, or the other way round. A PPP that was
+    fitted has a `label`, and knows how far it is off (`deviation_of`); of one that was typed in nothing is known.
     """
 
     name: ClassVar[str] = "ppp"
     is_forecast: ClassVar[bool] = True
     ppp: float
-    overlap: bool = False
+    concurrent: bool = False
     label: str = ""
     deviation_of: Callable[[Workload], float] | None = None
     notes: tuple[str, ...] = ()
@@ -208,13 +208,13 @@ class PppModel(TwoTerms, msgspec.Struct, frozen=True):
         return None if self.deviation_of is None else self.deviation_of(workload)
 
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
-        """Sum of the two over the PPP; with overlap the larger."""
-        joined = np.maximum(compute_s, memory_s) if self.overlap else compute_s + memory_s
+        """Sum of the two over the PPP; where they are concurrent the larger."""
+        joined = np.maximum(compute_s, memory_s) if self.concurrent else compute_s + memory_s
         return joined / self.ppp
 
     def formula(self, compute: str = "FLOPs / peak", memory: str = "bytes / bandwidth") -> str:
         """Sum or larger of the two, over the PPP."""
-        joined = f"max({compute}, {memory})" if self.overlap else f"({compute} + {memory})"
+        joined = f"max({compute}, {memory})" if self.concurrent else f"({compute} + {memory})"
         return f"{joined} / {self.ppp:.4g}"
 
 
@@ -241,9 +241,9 @@ class RooflineModel(TwoTerms, msgspec.Struct, frozen=True):
         return f"max({compute}, {memory})"
 
 
-def _typed_ppp(ppp: float, overlap: bool = False) -> PppModel:
+def _typed_ppp(ppp: float, concurrent: bool = False) -> PppModel:
     """A PPP that somebody typed in; one that looks like percent is questioned."""
-    model = PppModel(ppp, overlap)
+    model = PppModel(ppp, concurrent)
     if ppp <= MOST:
         return model
     doubt = f"a PPP of {ppp:g} is {ppp:g} times the peak: for {ppp:g} percent say {ppp / 100:g}"
@@ -258,7 +258,7 @@ class Entry(NamedTuple):
     make : callable or None
         Makes it from what was given; None where parameters were learnt for one device, and a calibration is needed.
     takes : tuple of str
-        What must or may be given to make it: ``ppp``, ``overlap``.
+        What must or may be given to make it: ``ppp``, ``concurrent``.
     """
 
     make: Callable[..., TimeModel] | None
@@ -267,7 +267,7 @@ class Entry(NamedTuple):
 
 TIME_MODELS: dict[str, Entry] = {
     "peak": Entry(PeakModel),
-    "ppp": Entry(_typed_ppp, ("ppp", "overlap")),
+    "ppp": Entry(_typed_ppp, ("ppp", "concurrent")),
     "roofline": Entry(RooflineModel),
     "calibrated": Entry(None),
 }
@@ -277,7 +277,7 @@ LEARNT = next(name for name, entry in TIME_MODELS.items() if entry.make is None)
 """The model whose parameters are learnt: asked for by name, the best of what is known of a device answers."""
 
 
-def find_model(name: str | None, ppp: float | None = None, overlap: bool = False) -> TimeModel:
+def find_model(name: str | None, ppp: float | None = None, concurrent: bool = False) -> TimeModel:
     """The model of a name; without one, ``ppp`` where a PPP is given and ``roofline`` otherwise.
 
     Raises
@@ -288,8 +288,8 @@ def find_model(name: str | None, ppp: float | None = None, overlap: bool = False
         If options and model do not go together.
     """
     given = {} if ppp is None else {"ppp": ppp}
-    if overlap:
-        given["overlap"] = overlap
+    if concurrent:
+        given["concurrent"] = concurrent
     name = name or ("ppp" if given else "roofline")
     if name not in TIME_MODELS:
         raise UnknownName("time model", name, TIME_MODELS)

@@ -30,7 +30,7 @@ def run(*arguments: str, width: int = 80) -> Result:
 COMMANDS = [
     ["predict", "vgg16", "--gpu", "k80", "--precision", "fp64"],
     ["predict", "resnet50", "--gpu", "v100-sxm2", "--precision", "fp16", "--batch-size", "64", "--phase", "training"],
-    ["predict", "vgg16", "--gpu", "k40m", "--ppp", "0.62", "--overlap"],
+    ["predict", "vgg16", "--gpu", "k40m", "--ppp", "0.62", "--concurrent"],
     ["predict", "--flops", "15503M", "--gpu", "k80"],
     ["predict", "googlenet", "--gpu", "Tesla K80", "--clock", "base", "--explain", "conv1.conv"],
     ["predict", "maxvit_t", "--gpu", "h100-sxm", "--precision", "bf16", "--top", "all"],

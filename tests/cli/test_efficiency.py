@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from measured import DATA
 from paleo_lite.cli import main
 
 CONV = "N=2,C=4,H=8,W=8,K=6,P=8,Q=8,R=3,S=3,ph=1,pw=1,U=1,V=1,dh=1,dw=1,g=1,fp32,"
@@ -114,6 +115,78 @@ def test_durations_take_the_place_of_kernel_times(folder, tmp_path):
     rows = json.loads(run(folder, "--durations", table, "--format", "json").stdout)["rows"]
     assert rows[0]["flops_per_s"] == pytest.approx(rows[0]["flops"] / 0.001)
     assert [row["time_basis"] for row in rows[:2]] == ["batch duration", "sum of kernel times"]
+
+
+@pytest.fixture
+def timed(tmp_path):
+    """A run on 1 node and one on 8, of 25 batches each, with a table of how long a batch took."""
+    profiles = tmp_path / "timed"
+    profiles.mkdir()
+    for nodes in (1, 8):
+        columns = {"Kernel": ["k"], "Sil(ns)": [10], "FLOPs": [25 * 4.29e11], "Bytes": [25 * 1.44e10]}
+        pq.write_table(pa.table(columns), profiles / NAME.format(nodes=nodes, batch=32))
+    (tmp_path / "durations.csv").write_text("nodes,batch_duration_s\n1,1.0\n8,0.5\n")
+    return tmp_path
+
+
+def over_durations(profiles, durations, *further, width=80):
+    return run(profiles, "--method", "notebook", "--durations", durations, *further, width=width)
+
+
+def test_the_notebooks_method_over_batch_durations(timed):
+    result = over_durations(timed / "timed", timed / "durations.csv", "--group-by", "nodes", "--format", "json")
+    first, second = json.loads(result.stdout)["rows"]
+    assert (first["nodes"], second["nodes"]) == (1, 8)
+    # a tenth of the peak and a twentieth of the bandwidth in one second, twice that in half a second
+    assert first["flops_efficiency"] == pytest.approx(0.1) and first["bandwidth_efficiency"] == pytest.approx(0.05)
+    assert second["flops_efficiency"] == pytest.approx(0.2)
+    assert (second["duration_from"], second["time_basis"]) == ("table", "25 batch durations")
+    halved = over_durations(timed / "timed", timed / "durations.csv", "--batches", 50, "--format", "json")
+    assert json.loads(halved.stdout)["rows"][0]["flops_efficiency"] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_says_that_names_were_swapped(timed, width):
+    shown = " ".join(
+        over_durations(timed / "timed", timed / "durations.csv", "--group-by", "nodes", width=width).stdout.split()
+    )
+    assert "10.000000" in shown and "5.000000" in shown and "Means by nodes" in shown
+    assert "prints these two columns under each other's names" in shown and "rates over 25 batch durations" in shown
+
+
+@pytest.mark.needs_data
+def test_the_notebooks_first_row_over_batch_durations():
+    surfboard = DATA / "surfboard"
+    profile = surfboard / "pyprof_kernels" / NAME.format(nodes=1, batch=32)
+    durations = surfboard / "derived" / "cartesius_batch_durations_recovered.csv"
+    (row,) = json.loads(over_durations(profile, durations, "--format", "json").stdout)["rows"]
+    # gpu_efficiency.ipynb, row 0: 15.714534 stands under "bandwidth" and is FLOPs, 17.460536 the other way round.
+    assert 100 * row["flops_efficiency"] == pytest.approx(15.714534, abs=1.5e-6)
+    assert 100 * row["bandwidth_efficiency"] == pytest.approx(17.460536, abs=1.5e-6)
+
+
+@pytest.mark.parametrize(
+    ("durations", "further", "code", "message"),
+    [
+        ("nothing.csv", [], 2, "nothing.csv"),
+        ("eight.csv", [], 1, "no batch duration"),
+        ("wrong.csv", [], 1, "wrong.csv"),
+        ("timed", [], 1, "initialisation"),
+        ("durations.csv", ["--group-by", "node"], 2, "nodes"),
+        ("durations.csv", ["--steps", "3"], 2, "--method notebook does not know"),
+    ],
+)
+def test_durations_that_do_not_fit_are_one_sentence(timed, durations, further, code, message):
+    (timed / "eight.csv").write_text("nodes,batch_duration_s\n8,0.5\n")
+    (timed / "wrong.csv").write_text("nodes;seconds\n8;0.5\n")
+    result = over_durations(timed / "timed", timed / durations, *further)
+    assert result.exit_code == code, result.output
+    assert message in result.stderr and "Traceback" not in result.stderr and "defect" not in result.stderr
+
+
+def test_an_initialisation_without_durations_is_refused(timed):
+    result = run(timed / "timed", "--tau-init", timed / "durations.csv")
+    assert result.exit_code == 2 and "--tau-init is the initialisation" in result.stderr
 
 
 def test_a_bad_file_among_good_ones(folder):

@@ -1,6 +1,6 @@
-"""``gemm``, ``pipeline`` and ``hardware links --move`` as people use them.
+"""``gemm``, ``feeding`` and ``hardware links --move`` as people use them.
 
-Tests: cli/gemm.py, cli/pipeline.py, report/feeding.py, report/gemm.py.
+Tests: cli/gemm.py, cli/feeding.py, report/feeding.py, report/gemm.py.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ COMMANDS = [
     ["gemm", "512", "64", "512", "--peak", "6000 GFLOP/s"],
     ["gemm", "512", "64", "512", "--count", "8", "--into", "2", "--gpu", "titanx-maxwell"],
     ["gemm", "300", "300", "300", "--gpu", "k80", "--precision", "fp64", "--time-model", "roofline"],
-    ["pipeline", "resnet50", "--gpu", "v100-sxm2", "--storage", "nvme", "--workers", "8", "--sample-bytes", "110k"],
-    ["pipeline", "resnet50", "--gpu", "k80-die", "--storage", "hdd", "--access", "random", "--no-pinned"],
-    ["pipeline", "alexnet", "--gpu", "k40m", "--storage", "memory", "--decoded", "--no-overlap"],
+    ["feeding", "resnet50", "--gpu", "v100-sxm2", "--storage", "nvme", "--workers", "8", "--sample-bytes", "110k"],
+    ["feeding", "resnet50", "--gpu", "k80-die", "--storage", "hdd", "--access", "random", "--no-pinned"],
+    ["feeding", "alexnet", "--gpu", "k40m", "--storage", "memory", "--decoded", "--no-prefetch"],
     ["hardware", "links", "--move", "1PB"],
 ]
 
@@ -62,7 +62,7 @@ def test_json_of_several_products():
 
 def test_json_of_a_pipeline():
     command = (
-        "pipeline",
+        "feeding",
         "resnet50",
         "--gpu",
         "v100-sxm2",
@@ -88,14 +88,14 @@ def test_json_of_a_pipeline():
 
 def test_fp16_is_a_remedy_of_fp32_alone():
     def names(*precision: str) -> set[str]:
-        command = ("pipeline", "resnet50", "--gpu", "v100-sxm2", *precision, "--format", "json")
+        command = ("feeding", "resnet50", "--gpu", "v100-sxm2", *precision, "--format", "json")
         return {remedy["remedy"] for remedy in json.loads(run(*command).stdout)["remedies"]}
 
     assert "FP16" in names() and "FP16" not in names("--precision", "fp16")
 
 
 def test_a_rate_will_do_for_storage_and_host_link():
-    command = ("pipeline", "resnet50", "--gpu", "gb200", "--precision", "bf16", "--storage", "55 MB/s",
+    command = ("feeding", "resnet50", "--gpu", "gb200", "--precision", "bf16", "--storage", "55 MB/s",
                "--host-link", "20 GB/s", "--format", "json")  # fmt: skip
     rates = {stage["stage"]: stage["per_s"] for stage in json.loads(run(*command).stdout)["stages"]}
     assert rates["storage"] == pytest.approx(500)
@@ -130,17 +130,17 @@ def test_a_petabyte_takes_what_the_course_says():
         ("gemm 1 0 1 --gpu k80", "N must be a whole number of 1 or more, not 0"),
         ("gemm 1 1 1 --gpu k80 --precision fp16", "has no fp16 peak"),
         ("gemm 8 8 8 --gpu k80 --count 8 --into 5", "5 does not divide 8"),
-        ("pipeline resnet50 --gpu k80 --storage nvmee", "no storage is called 'nvmee': did you mean nvme"),
-        ("pipeline resnet50 --gpu k80 --storage 0GB/s", "above 0"),
-        ("pipeline resnet50 --gpu k80 --storage sata3 --access random", "nothing is known of random reads from sata3"),
-        ("pipeline resnet50 --gpu k80 --sample-bytes 0", "--sample-bytes must be above 0, not 0"),
-        ("pipeline resnet50 --gpu k80 --decoded-bytes 1GHz", "not in B"),
-        ("pipeline resnet50 --gpu k80 --workers 0", "--workers must be a whole number of 1 or more, not 0"),
-        ("pipeline resnet50 --gpu k80 --decode-rate 0", "--decode-rate must be a number above 0, not 0"),
-        ("pipeline resnet50 --gpu k80 --decode-rate nan", "--decode-rate must be a number above 0, not 'nan'"),
-        ("pipeline resnet50 --gpu k80 --decoded --decode-rate 5", "need no decoding"),
-        ("pipeline resnet50 --gpu k80 --random-reads 0", "--random-reads must be above 0"),
-        ("pipeline resnet50 --gpu gb200 --precision bf16", "has no host link: give one with --host-link"),
+        ("feeding resnet50 --gpu k80 --storage nvmee", "no storage is called 'nvmee': did you mean nvme"),
+        ("feeding resnet50 --gpu k80 --storage 0GB/s", "above 0"),
+        ("feeding resnet50 --gpu k80 --storage sata3 --access random", "nothing is known of random reads from sata3"),
+        ("feeding resnet50 --gpu k80 --sample-bytes 0", "--sample-bytes must be above 0, not 0"),
+        ("feeding resnet50 --gpu k80 --decoded-bytes 1GHz", "not in B"),
+        ("feeding resnet50 --gpu k80 --workers 0", "--workers must be a whole number of 1 or more, not 0"),
+        ("feeding resnet50 --gpu k80 --decode-rate 0", "--decode-rate must be a number above 0, not 0"),
+        ("feeding resnet50 --gpu k80 --decode-rate nan", "--decode-rate must be a number above 0, not 'nan'"),
+        ("feeding resnet50 --gpu k80 --decoded --decode-rate 5", "need no decoding"),
+        ("feeding resnet50 --gpu k80 --random-reads 0", "--random-reads must be above 0"),
+        ("feeding resnet50 --gpu gb200 --precision bf16", "has no host link: give one with --host-link"),
         ("hardware links --move 0", "--move must be above 0"),
         ("hardware links --move -1PB", "--move must be above 0"),
         ("hardware links --move 1PB/s", "not in B"),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from measured import DATA
-from paleo_lite.efficiency.analysis import measure_efficiency
+from paleo_lite.efficiency.analysis import Reading, measure_efficiency
 from paleo_lite.efficiency.notebook import NotebookSums, sum_rows
 from paleo_lite.efficiency.partial import gather
 from paleo_lite.errors import BadProfile
@@ -39,7 +39,7 @@ PRINTED = """
 @pytest.fixture(scope="module")
 def result():
     folder = SURFBOARD / "pyprof_kernels"
-    return measure_efficiency([folder], find_device("k40m"), "notebook", group_by=["batch_size", "nodes"])
+    return measure_efficiency([folder], find_device("k40m"), Reading("notebook"), group_by=["batch_size", "nodes"])
 
 
 @pytest.mark.needs_data
@@ -123,7 +123,9 @@ def test_the_host_does_not_count():
         "flops": [None, 40.0, None], "bytes": [None, 20.0, None],
     }  # fmt: skip
     found = sum_rows(batch_of(columns, 3, tuple(columns))).finish()
-    assert found == {"compute_efficiency": 1.0, "flops_per_s": 4e9, "bandwidth_bytes_per_s": 2e9}
+    assert found == {
+        "compute_efficiency": 1.0, "flops_per_s": 4e9, "bandwidth_bytes_per_s": 2e9, "flops": 40.0, "bytes": 20.0,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan")])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from measured import DATA
-from paleo_lite.efficiency.analysis import measure_efficiency, steady_figures
+from paleo_lite.efficiency.analysis import Reading, measure_efficiency, steady_figures
 from paleo_lite.efficiency.durations import read_durations
 from paleo_lite.efficiency.files import examiner
 from paleo_lite.efficiency.iterations import parse_steps
@@ -41,7 +41,7 @@ LINEAR = "M=5,N=2,K=6,fp32,"
 def surfboard():
     durations = read_durations([SURFBOARD / "derived" / "cartesius_batch_durations_recovered.csv"])
     device = find_device("k40m")
-    return measure_efficiency([FOLDER], device, group_by=["batch_size"], durations=durations)
+    return measure_efficiency([FOLDER], device, Reading(durations=durations), group_by=["batch_size"])
 
 
 @pytest.mark.needs_data

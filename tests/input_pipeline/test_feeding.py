@@ -51,7 +51,7 @@ def test_side_by_side_the_slowest_sets_the_pace():
 
 
 def test_in_turns_times_add_up():
-    fed = feed(pipeline(overlap=False))
+    fed = feed(pipeline(prefetch=False))
     each = [100e3 / 3e9, 1 / 800, 600e3 / 7.71e9, 1 / 1000]
     assert fed.throughput_per_s == pytest.approx(1 / sum(each)) and fed.bottleneck.name == "decode"
 
@@ -74,9 +74,9 @@ def test_devices_of_a_node_share_storage_and_workers():
 
 
 def test_stages_say_whether_they_overlap():
-    assert [stage.overlaps for stage in feed(pipeline()).stages] == [True] * 4
-    assert [stage.overlaps for stage in feed(pipeline(pinned=False)).stages] == [True, True, False, False]
-    assert [stage.overlaps for stage in feed(pipeline(overlap=False)).stages] == [False] * 4
+    assert [stage.beside for stage in feed(pipeline()).stages] == [True] * 4
+    assert [stage.beside for stage in feed(pipeline(pinned=False)).stages] == [True, True, False, False]
+    assert [stage.beside for stage in feed(pipeline(prefetch=False)).stages] == [False] * 4
 
 
 def test_random_reads_cost_a_seek_each():
@@ -102,12 +102,12 @@ def test_rules_of_thumb():
 
 
 def test_remedies_come_in_the_order_of_their_gain():
-    found = remedies(feed(pipeline(store=DISK, access="random", overlap=False, pinned=False)), OTHERS)
+    found = remedies(feed(pipeline(store=DISK, access="random", prefetch=False, pinned=False)), OTHERS)
     gains = [remedy.gain for remedy in found]
     assert gains == sorted(gains, reverse=True)
     by_name = {remedy.name: remedy for remedy in found}
     assert set(by_name) == {
-        "more workers, a core each", "pre-augmented data", "pinned memory", "overlap transfers and computation",
+        "more workers, a core each", "pre-augmented data", "pinned memory", "prefetching",
         "dataset in memory", "sequential reads", "NVMe", "loading and augmentation on separate nodes",
         "the same with RDMA", "FP16",
     }  # fmt: skip
@@ -137,7 +137,7 @@ def test_a_plan_goes_on_until_the_device_is_fed():
 
 @given(FEEDINGS)
 def test_overlap_never_harms_and_nothing_beats_the_device(feeding):
-    together, in_turns = feed(feeding), feed(msgspec.structs.replace(feeding, overlap=False))
+    together, in_turns = feed(feeding), feed(msgspec.structs.replace(feeding, prefetch=False))
     assert in_turns.throughput_per_s <= together.throughput_per_s * (1 + 1e-12)
     assert 0 < together.utilisation <= 1 + 1e-12
     assert all(together.throughput_per_s <= stage.per_s * (1 + 1e-12) for stage in together.stages)
@@ -178,9 +178,9 @@ def ahead(clock: Clock, batches: int, loading_s: float, depth: int = 2):
 
 
 @pytest.mark.parametrize(
-    ("overlap", "loading_s", "training_s"), [(False, 0.01, 0.02), (True, 0.01, 0.02), (True, 0.02, 0.01)]
+    ("prefetch", "loading_s", "training_s"), [(False, 0.01, 0.02), (True, 0.01, 0.02), (True, 0.02, 0.01)]
 )
-def test_a_loop_runs_as_predicted(overlap, loading_s, training_s):
+def test_a_loop_runs_as_predicted(prefetch, loading_s, training_s):
     """Batches of 10 that take so long to load and to train on, in turns and with a buffer between, by a made clock."""
     clock = Clock()
     alone = mock_trainer(in_turns(clock, 10, loading_s), samples_in=len, clock=clock).samples_per_s
@@ -189,10 +189,10 @@ def test_a_loop_runs_as_predicted(overlap, loading_s, training_s):
         clock.spend(training_s)
     clock = Clock()
     both = StepTimer(warm_up=3, clock=clock)
-    for _ in both.steps((ahead if overlap else in_turns)(clock, 30, loading_s)):
+    for _ in both.steps((ahead if prefetch else in_turns)(clock, 30, loading_s)):
         clock.spend(training_s)
     store = Store("measured", alone, None)  # samples of one byte, so that its rate is the loader's
     fed = feed(pipeline(device_per_s=10 / training.training_s, batch_size=10, sample_bytes=1.0, decoded_bytes=1.0,
-                        store=store, decode_per_worker_s=None, overlap=overlap))  # fmt: skip
+                        store=store, decode_per_worker_s=None, prefetch=prefetch))  # fmt: skip
     assert fed.throughput_per_s == pytest.approx(10 / (both.loading_s + both.training_s))
     assert fed.utilisation == pytest.approx(both.utilisation)

@@ -174,13 +174,13 @@ def test_hybrid_fetches_by_hand():
         ({"network": "paleo_nin", "strategy": "hybrid"}, BadValue, "there is nothing to split"),
         ({"strategy": "hybrid", "workers": [3]}, BadValue, "the 4096 channels of fc6 do not divide by 3"),
         ({"strategy": "hybrid", "scaling": "strong"}, BadValue, "PALEO's hybrid scheme has weak scaling"),
-        ({"strategy": "hybrid", "overlap": True}, BadValue, "and no overlap"),
+        ({"strategy": "hybrid", "concurrent": True}, BadValue, "and no `concurrent`"),
         ({"network": "densenet121", "strategy": "model-lower"}, BadValue, "PALEO's walk through the graph reaches"),
     ],
 )
 def test_what_cannot_be(change, error, message):
     options = {"network": "paleo_alex_v2", "workers": [2], "batch_size": 8, **change}
-    own = {name: options.pop(name) for name in ("revision", "overlap") if name in options}
+    own = {name: options.pop(name) for name in ("revision", "concurrent") if name in options}
     with pytest.raises(error) as caught:
         paleo_scale(simulator=make_simulator("K20", "pcie2", **own), **options)
     assert message in str(caught.value)

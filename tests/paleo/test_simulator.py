@@ -63,7 +63,7 @@ def test_overlap_takes_the_larger_of_arithmetic_and_memory():
     times = make_simulator("K20X", "pcie3").times(find_network("paleo_nin").layers, [16, 64])
     for direction, passes in enumerate(([0], [1, 2])):
         compute, memory = times.compute_ms[passes].sum(0), times.memory_ms[passes].sum(0)
-        assert times.layer_ms(overlap=True)[direction] == pytest.approx(np.maximum(compute, memory))
+        assert times.layer_ms(concurrent=True)[direction] == pytest.approx(np.maximum(compute, memory))
         assert times.layer_ms()[direction] == pytest.approx(compute + memory)
     assert times.total_ms() == pytest.approx((times.compute_ms + times.memory_ms).sum((0, 1)))
 
@@ -73,7 +73,7 @@ def test_update_by_hand():
     titan = DEVICES["TITAN_X"]
     memory = 3 * 4e6 / 2**30 / 336.5 * 1e3
     assert titan.update_ms(4_000_000) == pytest.approx(2e6 / 6144e9 * 1e3 + memory, rel=1e-12)
-    assert titan.update_ms(4_000_000, overlap=True) == pytest.approx(memory, rel=1e-12)
+    assert titan.update_ms(4_000_000, concurrent=True) == pytest.approx(memory, rel=1e-12)
     assert titan.update_ms(0) == 0
 
 

@@ -39,7 +39,7 @@ MODELS = {
     "roofline": lambda device, precision: RooflineModel(),
     "peak": lambda device, precision: PeakModel(),
     "ppp": lambda device, precision: PppModel(0.62),
-    "ppp overlap": lambda device, precision: PppModel(1.3, overlap=True),
+    "ppp concurrent": lambda device, precision: PppModel(1.3, concurrent=True),
 }
 
 
@@ -48,7 +48,7 @@ MODELS = {
     [
         ("k80-die", "fp32", "calibrated"), ("v100-sxm2", "fp16", "calibrated"), ("rtx2080ti", "fp64", "calibrated"),
         ("h100-sxm", "fp16", "calibrated"), ("k80", "fp64", "roofline"), ("a100-sxm-80gb", "bf16", "roofline"),
-        ("a100-sxm-80gb", "tf32", "ppp overlap"), ("t4", "int8", "ppp"), ("xeon-8380", "fp32", "peak"),
+        ("a100-sxm-80gb", "tf32", "ppp concurrent"), ("t4", "int8", "ppp"), ("xeon-8380", "fp32", "peak"),
     ],
 )  # fmt: skip
 def test_as_one_at_a_time(device: str, precision: str, name: str) -> None:

@@ -13,12 +13,12 @@ from strategies import MODELS, SECONDS
 
 
 def test_formulas() -> None:
-    """Qi et al. 2017: (C + M) / PPP, with overlap the larger; Williams et al. 2009: the larger."""
+    """Qi et al. 2017: (C + M) / PPP, where they are concurrent the larger; Williams et al. 2009: the larger."""
     compute, memory = np.array([3.0, 1.0]), np.array([1.0, 4.0])
     assert PeakModel().time_s(compute, memory).tolist() == [3, 1]
     assert RooflineModel().time_s(compute, memory).tolist() == [3, 4]
     assert PppModel(0.5).time_s(compute, memory).tolist() == [8, 10]
-    assert PppModel(2.0, overlap=True).time_s(compute, memory).tolist() == [1.5, 2]
+    assert PppModel(2.0, concurrent=True).time_s(compute, memory).tolist() == [1.5, 2]
 
 
 @given(MODELS, SECONDS, SECONDS, SECONDS)
@@ -44,14 +44,14 @@ def test_models_broadcast(model: TimeModel, pairs: list[tuple[float, float]]) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "ppp", "overlap", "kind"),
+    ("name", "ppp", "concurrent", "kind"),
     [
         (None, None, False, RooflineModel), (None, 0.62, False, PppModel), (None, 1.17, True, PppModel),
         ("peak", None, False, PeakModel), ("ppp", 0.5, False, PppModel), ("roofline", None, False, RooflineModel),
     ],
 )  # fmt: skip
-def test_a_model_by_name_or_by_what_is_given(name: str | None, ppp: float | None, overlap: bool, kind: type) -> None:
-    assert isinstance(find_model(name, ppp, overlap), kind)
+def test_a_model_by_name_or_by_what_is_given(name: str | None, ppp: float | None, concurrent: bool, kind: type) -> None:
+    assert isinstance(find_model(name, ppp, concurrent), kind)
 
 
 def test_a_ppp_that_looks_like_percent_is_questioned() -> None:
@@ -68,7 +68,7 @@ def test_an_impossible_ppp_is_refused(ppp: object) -> None:
 def test_options_of_another_model_are_refused() -> None:
     with pytest.raises(BadValue, match="belongs to the ppp model, not to roofline"):
         find_model("roofline", 0.5)
-    with pytest.raises(BadValue, match="overlap belongs to the ppp model"):
-        find_model("peak", overlap=True)
+    with pytest.raises(BadValue, match="concurrent belongs to the ppp model"):
+        find_model("peak", concurrent=True)
     with pytest.raises(UnknownName, match="did you mean roofline"):
         find_model("rooflne")

@@ -14,7 +14,7 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from paleo_lite.efficiency.analysis import measure_efficiency
+from paleo_lite.efficiency.analysis import Reading, measure_efficiency
 from paleo_lite.efficiency.compare import compare
 from paleo_lite.efficiency.kernels import report_kernels
 from paleo_lite.efficiency.timeline import Timeline
@@ -118,7 +118,7 @@ def test_a_timeline_draws_shares_of_slices_and_counts_kernels():
 
 
 def efficiency_of(paths, **options):
-    return measure_efficiency(paths, find_device("k40m"), method="notebook", precision="fp32", jobs=1, **options)
+    return measure_efficiency(paths, find_device("k40m"), Reading("notebook"), jobs=1, **options)
 
 
 @pytest.fixture

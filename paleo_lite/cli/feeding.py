@@ -1,4 +1,4 @@
-"""``paleo-lite pipeline``."""
+"""``paleo-lite feeding``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from .options import WHOLE, Number, Quantity
 )
 @click.option("--host-link", metavar="LINK|RATE", help="Link that copies go over. [default: the device's own]")
 @click.option("--no-pinned", is_flag=True, help="Copies from pageable memory.")
-@click.option("--no-overlap", is_flag=True, help="Load, copy and compute one after the other.")
+@click.option("--no-prefetch", is_flag=True, help="Load, copy and compute one after the other, nothing ahead.")
 @options.precision()
 @options.batch_size(default=32, help="Samples per step.")
 @options.phase(default="training")
@@ -60,15 +60,15 @@ from .options import WHOLE, Number, Quantity
 @options.image_size()
 @options.inputs()
 @options.hardware_files()
-def pipeline(no_pinned: bool, no_overlap: bool, **question: Any) -> Answer:
+def feeding(no_pinned: bool, no_prefetch: bool, **question: Any) -> Answer:
     """Say whether storage, CPU and host link can feed NETWORK on a device, what limits, and what would help most.
 
     \b
-      paleo-lite pipeline resnet50 --gpu v100-sxm2 --precision fp16 --batch-size 64
-      paleo-lite pipeline resnet50 --gpu k80-die --storage hdd --access random --workers 4
-      paleo-lite pipeline alexnet --gpu p100-sxm2 --no-pinned --no-overlap
+      paleo-lite feeding resnet50 --gpu v100-sxm2 --precision fp16 --batch-size 64
+      paleo-lite feeding resnet50 --gpu k80-die --storage hdd --access random --workers 4
+      paleo-lite feeding alexnet --gpu p100-sxm2 --no-pinned --no-prefetch
     """
-    from ..api.feeding import pipeline as feed
+    from ..api.feeding import feeding as feed
 
-    found = feed(pinned=not no_pinned, overlap=not no_overlap, **question)
+    found = feed(pinned=not no_pinned, prefetch=not no_prefetch, **question)
     return Answer(found.to_dict, found.document)

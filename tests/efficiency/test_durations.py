@@ -1,17 +1,16 @@
-"""Scaled efficiencies: the notebook's 64 rows and its means under the right names, and the three batch durations.
-
-Tests: efficiency/durations.py.
-"""
+"""Efficiencies over batch durations: the notebook's 64 rows and means under the right names; the three durations."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from measured import DATA
+from paleo_lite.efficiency.analysis import Reading, group_rows, measure_efficiency
 from paleo_lite.efficiency.durations import (
     Duration,
     DurationBook,
@@ -20,12 +19,9 @@ from paleo_lite.efficiency.durations import (
     read_durations,
     tau_batch_duration,
 )
-from paleo_lite.efficiency.scaled import report_scaled
 from paleo_lite.errors import BadProfile, UnknownName
 from paleo_lite.hardware import find_device
 from paleo_lite.profiles.configuration import parse_name
-from paleo_lite.profiles.pyprof import PyprofParquet
-from paleo_lite.profiles.table import Profile
 
 SURFBOARD = DATA / "surfboard"
 K40M = find_device("k40m")
@@ -35,14 +31,18 @@ RUN = "run_0_config_{nodes}_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0
 def write(path, flops, moved):
     columns = {"Kernel": ["k"] * len(flops), "Sil(ns)": [10] * len(flops), "FLOPs": flops, "Bytes": moved}
     pq.write_table(pa.table(columns), path)
-    return Profile(path, "pyprof", PyprofParquet(), parse_name(path.name))
+    return path
 
 
 @pytest.fixture(scope="module")
 def surfboard():
-    files = sorted((SURFBOARD / "pyprof_kernels").glob("*.gzip"))
-    book = read_durations([SURFBOARD / "derived" / "cartesius_batch_durations_recovered.csv"])
-    return report_scaled([Profile(p, "pyprof", PyprofParquet(), parse_name(p.name)) for p in files], book, K40M)
+    return over(SURFBOARD / "pyprof_kernels", SURFBOARD / "derived" / "cartesius_batch_durations_recovered.csv")
+
+
+def over(profiles, durations, **options):
+    """The notebook's method over batch durations."""
+    book = read_durations([durations]) if isinstance(durations, Path) else durations
+    return measure_efficiency([profiles], K40M, Reading("notebook", durations=book), jobs=1, **options)
 
 
 def section(start, stop):
@@ -58,17 +58,15 @@ def test_all_64_rows_with_the_names_put_right(surfboard):
     called_flops = re.findall(r"^(\d+)\s+([\d.]{9}) *$", text, re.MULTILINE)
     assert len(nodes) == len(called_bandwidth) == len(called_flops) == len(surfboard.rows) == 64
     ours = {
-        tuple(
-            str(row.configuration[n]) for n in ("nodes", "workers", "data_loader", "batch_size", "gradient_precision")
-        ): row
+        tuple(str(row[n]) for n in ("nodes", "workers", "data_loader", "batch_size", "gradient_precision")): row
         for row in surfboard.rows
     }
     for (_, n, workers), (_, loader, batch, grad, flops), (_, moved) in zip(nodes, called_bandwidth, called_flops):
         row = ours[n, workers, loader, batch, grad]
         # What the notebook calls bandwidth is FLOPs, and the other way round. The durations were recovered from the six
         # printed decimals, and differ by 3e-8 of them.
-        assert 100 * row.flops_efficiency == pytest.approx(float(flops), abs=1.5e-6)
-        assert 100 * row.bandwidth_efficiency == pytest.approx(float(moved), abs=1.5e-6)
+        assert 100 * row["flops_efficiency"] == pytest.approx(float(flops), abs=1.5e-6)
+        assert 100 * row["bandwidth_efficiency"] == pytest.approx(float(moved), abs=1.5e-6)
 
 
 @pytest.mark.needs_data
@@ -89,13 +87,13 @@ def test_group_means(surfboard, by, start, stop):
         if match:
             key = match[1] or key
             printed[key, int(match[2])] = match[3], float(match[4])
-    (rows,) = [rows for columns, rows in surfboard.groups if columns == (by, "nodes")]
+    rows = group_rows(surfboard.rows, (by, "nodes"), surfboard.configuration)
     assert len(printed) == len(rows) == 8
     for row in rows:
         flops, moved = printed[str(row[by]), row["nodes"]]
         assert 100 * row["flops_efficiency"] == pytest.approx(float(flops), abs=1.5e-6)
         assert 100 * row["bandwidth_efficiency"] == pytest.approx(moved, abs=1.5e-6)
-        assert row["profiles"] == 8
+        assert row["files"] == 8
 
 
 @pytest.mark.needs_data
@@ -154,11 +152,10 @@ def test_markers_of_a_run(tmp_path):
     forwards += [f"{10**11 + place * 800_000_000},Forward Pass" for place in range(25)]
     (tmp_path / f"markers_{RUN.format(nodes=8)}.csv").write_text("\n".join(["timestamp,name_str", *ends, *forwards]))
     profile = write(tmp_path / f"{RUN.format(nodes=8)}.gzip", [2.5e9] * 10, [3.6e8] * 10)
-    book = read_durations([tmp_path / f"markers_{RUN.format(nodes=8)}.csv"])
-    (row,) = report_scaled([profile], book, K40M).rows
-    assert row.duration_from == "pyprof markers" and row.batch_duration_s == pytest.approx(0.8)
-    assert row.flops_efficiency == pytest.approx(2.5e10 / (25 * 0.8) / 4.29e12)
-    assert row.bandwidth_efficiency == pytest.approx(3.6e9 / (25 * 0.8) / 288e9)
+    (row,) = over(profile, tmp_path / f"markers_{RUN.format(nodes=8)}.csv").rows
+    assert row["duration_from"] == "pyprof markers" and row["batch_duration_s"] == pytest.approx(0.8)
+    assert row["flops_efficiency"] == pytest.approx(2.5e10 / (25 * 0.8) / 4.29e12)
+    assert row["bandwidth_efficiency"] == pytest.approx(3.6e9 / (25 * 0.8) / 288e9)
 
 
 @pytest.mark.parametrize(
@@ -203,10 +200,10 @@ def test_one_clear_sentence(tmp_path):
     book.add({"nodes": 8}, Duration(0.8, "table"))
     profile = write(tmp_path / f"{RUN.format(nodes=16)}.gzip", [1.0], [1.0])
     with pytest.raises(BadProfile, match=r"no batch duration for .*nodes 16"):
-        report_scaled([profile], book, K40M)
+        over(profile, book)
     empty = write(tmp_path / f"{RUN.format(nodes=8)}.gzip", [0.0], [0.0])
-    with pytest.raises(BadProfile, match="neither FLOPs nor bytes"):
-        report_scaled([empty], book, K40M)
+    with pytest.raises(BadProfile, match="counted no FLOPs"):
+        over(empty, book)
     good = write(tmp_path / f"{RUN.format(nodes=8)}.x", [1.0], [1.0])
     with pytest.raises(UnknownName, match="batchsize"):
-        report_scaled([good], book, K40M, groups=[["batchsize"]])
+        over(good, book, group_by=["batchsize"])
