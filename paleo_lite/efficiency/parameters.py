@@ -17,7 +17,8 @@ from ..counting.kinds.kind import NOTHING, Cost, PassCost
 from ..counting.layer import Layer, Op, Shape
 from ..errors import CountFailed
 from ..units import element_bytes
-from .traced import count_traced, is_traced, shapes_in
+from .traced import count_traced
+from .traced_call import is_traced, shapes_in
 
 _LONGEST = 4096  # characters; a longer text is not a list of shapes
 _NUMBER = re.compile(r"\b([A-Za-z]\w*)=(\d{1,9})(?![\d.])")

@@ -10,7 +10,7 @@ from ..counting import MATRIX_KINDS
 from ..profiles.names import classify
 from .parameters import UNKNOWN, Counted, count_operation, output_shape
 from .runs import Runs, Signature
-from .traced import is_convolution, shapes_in
+from .traced_call import is_convolution, shapes_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

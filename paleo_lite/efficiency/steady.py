@@ -13,7 +13,7 @@ from .iterations import Iterations, find_iterations, step_numbers, typical
 from .overlap import merge
 from .runs import Runs, Signature, divide, settle
 from .sample import Missing, Operator, Run, count_sample, list_missing, list_operators
-from .traced import is_convolution
+from .traced_call import is_convolution
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
