@@ -16,8 +16,8 @@ from ..profiles.configuration import parse_name
 from ..profiles.detect import open_profile
 from ..result import Result
 from .contradictions import doubts
+from .device_time import no_times
 from .files import Finding, Method, examiner, find_files
-from .idle import Idle
 from .iterations import parse_steps
 from .sample import Operator
 from .steady import Steady
@@ -209,7 +209,7 @@ def _row(finding: Finding, device: Device, peak: PeakRate, reading: Reading) -> 
     if finding.steady is not None:
         figures = steady_figures(finding.steady, peak.per_s, duration.seconds if duration is not None else None)
         figures["operators"] = [_operator(row, device, peak) for row in finding.steady.operators]
-        figures |= _no_times() if finding.idle is None else finding.idle.to_dict()
+        figures |= no_times() if finding.device_time is None else finding.device_time.to_dict()
     figures["duration_from"] = None if duration is None else duration.source
     row = {"file": finding.path.name, **finding.configuration}
     for name in ("compute_efficiency", "flops_per_s", "bandwidth_bytes_per_s"):
@@ -231,12 +231,6 @@ def _operator(operator: Operator, device: Device, peak: PeakRate) -> dict[str, A
         row["bound"] = "compute" if compute_s >= memory_s else "memory"
         row["of_roofline"] = max(compute_s, memory_s) / time_s
     return row
-
-
-def _no_times() -> dict[str, None]:
-    """The keys of a profile without start times."""
-    nothing = Idle(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, {}, [])
-    return dict.fromkeys(nothing.to_dict())
 
 
 def notebook_figures(sums: dict[str, float], duration: Duration | None, batches: int) -> dict[str, Any]:

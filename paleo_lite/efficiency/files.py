@@ -14,8 +14,9 @@ from ..errors import BadProfile, BadValue, PaleoError
 from ..executor import Work
 from ..profiles.detect import open_profile
 from ..profiles.table import Profile
-from . import idle, notebook, runs
-from .idle import Activity, Idle
+from . import activity, notebook, runs
+from .activity import Activity
+from .device_time import DeviceTime, describe_time
 from .steady import Steady, steady_state
 
 Method = Literal["steady", "notebook"]
@@ -32,7 +33,7 @@ class Finding(msgspec.Struct, frozen=True):
         From the file's name.
     notebook, steady : dict, Steady or None
         The figures of the method that was asked for.
-    idle : Idle or None
+    device_time : DeviceTime or None
         Where the profile has start times.
     error : str
         What is wrong with the file, in which case there are no figures.
@@ -43,7 +44,7 @@ class Finding(msgspec.Struct, frozen=True):
     configuration: dict[str, Any] = {}
     notebook: dict[str, float] | None = None
     steady: Steady | None = None
-    idle: Idle | None = None
+    device_time: DeviceTime | None = None
     error: str = ""
 
 
@@ -55,12 +56,12 @@ def examiner(method: Method, name_pattern: str | None, steps: range | None = Non
 def _examine(path: Path, method: Method, name_pattern: str | None, steps: range | None) -> Finding:
     try:
         profile = open_profile(path, name_pattern)
-        steady, idle_times = _steady(profile, steps) if method == "steady" else (None, None)
+        steady, device_time = _steady(profile, steps) if method == "steady" else (None, None)
         sums = _sums(profile).finish() if method == "notebook" else None
     except PaleoError as error:
         text = str(error)
         return Finding(path, error=text if str(path) in text else f"{path}: {text}")
-    return Finding(path, profile.format, dict(profile.configuration), sums, steady, idle_times)
+    return Finding(path, profile.format, dict(profile.configuration), sums, steady, device_time)
 
 
 def _sums(profile: Profile) -> notebook.NotebookSums:
@@ -72,14 +73,13 @@ def _sums(profile: Profile) -> notebook.NotebookSums:
     return sums
 
 
-def _steady(profile: Profile, steps: range | None) -> tuple[Steady, Idle | None]:
-    activity, parts = Activity(), []
-    for batch in profile.batches({*runs.COLUMNS, *idle.COLUMNS}):
+def _steady(profile: Profile, steps: range | None) -> tuple[Steady, DeviceTime | None]:
+    ran, parts = Activity(), []
+    for batch in profile.batches({*runs.COLUMNS, *activity.COLUMNS}):
         parts.append(runs.find_runs(batch))
-        activity.add(batch)
+        ran.add(batch)
     steady = steady_state(runs.together(parts), steps)
-    marked = None if steps is None else [step.name for step in steady.steps if step.counts]
-    return steady, activity.summary(marked)
+    return steady, describe_time(ran, steady, steps is not None)
 
 
 def find_files(paths: Iterable[Path]) -> list[Path]:

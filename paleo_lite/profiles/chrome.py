@@ -4,10 +4,10 @@ The trace is decoded a piece at a time; only the fields named here are built, of
 temporary file, in Arrow's own form, until the trace is read to its end: only then are all operations known, and the
 time that the trace counts from (``baseTimeNanoseconds`` often stands last). Memory is a piece,
 the distinct names and, to link kernels by, some 200 bytes for each CPU operation (a sixth of the trace's own size);
-without the columns op, params, direction, execution, step and launch_ns not even that.
+without the columns op, params, direction, execution, step, launch_ns and layer not even that.
 
-Left out: Python functions, flow arrows, synchronisation, overheads, and ``cuda_profiler_range``, whose times are made
-up.
+Left out: Python functions but for the calls of modules, flow arrows, synchronisation, overheads, and
+``cuda_profiler_range``, whose times are made up.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class ChromeTrace:
 
         `op`, `params`, `direction` and `execution` of a kernel, copy or call of the runtime are those of the operation
         that launched it (see `launches`). `params` are its ``Input Dims``, ``Input type`` and, where they decide its
-        work, ``Concrete Inputs``, as JSON. `step` is the iteration that launched it (see `marks`),
+        work, ``Concrete Inputs``, as JSON; of a collective its message. `layer` is the path of the modules and ranges
+        that it ran in (see `modules`). `step` is the iteration that launched it (see `marks`),
         `launch_ns` the start of the call that did.
         ``metric.est_achieved_occupancy`` is a share of 1.
 
@@ -65,13 +66,15 @@ class ChromeTrace:
             raised before the first batch, since the trace is read whole before.
         """
         with tempfile.TemporaryFile() as spool:
-            rows = Rows(linked=columns is None or not set(_LINKED).isdisjoint(columns))
+            placed = columns is None or "layer" in columns
+            rows = Rows(linked=placed or not set(_LINKED).isdisjoint(columns or ()), placed=placed)
             try:
                 base_ns = _spool(path, rows, spool)
             except OSError as error:  # of the spool: those of the trace have become BadProfile
                 raise BadFile(f"{tempfile.gettempdir()}: cannot hold the rows of {path} ({error.strerror})") from None
             launched = rows.steps() if rows.linked else None
             links = rows.links() if rows.linked else None
+            places = rows.places(links)
             names, params = pa.array(rows.names, pa.string()), pa.array(rows.params, pa.string())
             spool.seek(0)
             for batch in pa.ipc.open_stream(spool):
@@ -83,6 +86,11 @@ class ChromeTrace:
                 if links is not None:
                     at = np.where(own >= 0, own, links.find(external, correlation))
                     found |= links.columns(at, names, params)
+                if places is not None:
+                    inside = np.where(at >= 0, places.of_operation[at], -1).astype(np.int32)
+                    found["layer"] = pa.DictionaryArray.from_arrays(
+                        pa.array(inside, mask=inside < 0), pa.array(places.names, pa.string())
+                    )
                 yield batch_of(found, batch.num_rows, columns)
 
 

@@ -19,9 +19,12 @@ CATEGORIES = {
     "gpu_memset": "memset", "Memset": "memset", "cpu_op": "cpu", "Operator": "cpu",
     "cuda_runtime": "api", "cuda_driver": "api", "Runtime": "api", "xpu_runtime": "api", "mtia_runtime": "api",
     "privateuse1_runtime": "api", "privateuse1_driver": "api",
-    "user_annotation": "marker", "gpu_user_annotation": "marker",
+    "user_annotation": "marker", "gpu_user_annotation": "marker", "python_function": "marker",
 }  # fmt: skip
 """What `cat` is called in `SCHEMA`, in the spellings of kineto since 2021; other events are skipped."""
+
+MODULE = "nn.Module: "
+"""What the range of a module's forward call begins with; other Python functions are skipped."""
 
 _EXACT_BELOW = 2.0**43  # a float of microseconds below this is nearer to its nanosecond than to the next
 LATEST_US = 4 * 10**15  # the year 2096: what int64 nanoseconds hold
@@ -44,6 +47,11 @@ class Args(msgspec.Struct, gc=False):
     occupancy: float | None = msgspec.field(name="est. achieved occupancy %", default=None)
     sequence: Whole = msgspec.field(name="Sequence number", default=None)
     forward_thread: Whole = msgspec.field(name="Fwd thread id", default=None)
+    collective: msgspec.Raw = msgspec.field(name="Collective name", default=msgspec.Raw())
+    message_type: msgspec.Raw = msgspec.field(name="dtype", default=msgspec.Raw())
+    numbers_in: msgspec.Raw = msgspec.field(name="In msg nelems", default=msgspec.Raw())
+    numbers_out: msgspec.Raw = msgspec.field(name="Out msg nelems", default=msgspec.Raw())
+    group_size: msgspec.Raw = msgspec.field(name="Group size", default=msgspec.Raw())
 
 
 class Event(msgspec.Struct, gc=False):
@@ -60,6 +68,7 @@ class Event(msgspec.Struct, gc=False):
 class _Kind(msgspec.Struct, gc=False):
     ph: Any = None
     cat: Any = None
+    name: Any = None
 
 
 class _Times(_Kind, gc=False):
@@ -92,7 +101,13 @@ def decode_events(text: bytes) -> Decoded:
         events = _EVENTS.decode(text)
     except (msgspec.ValidationError, UnicodeDecodeError):
         return _decode_one_by_one(text)
-    return Decoded([event for event in events if event.cat in CATEGORIES and event.ph == "X"], len(events))
+    return Decoded([event for event in events if _wanted(event)], len(events))
+
+
+def _wanted(event: Event | _Kind) -> bool:
+    if event.ph != "X" or not isinstance(event.cat, str) or event.cat not in CATEGORIES:
+        return False
+    return event.cat != "python_function" or str(event.name).startswith(MODULE)
 
 
 def _decode_one_by_one(text: bytes) -> Decoded:
@@ -106,10 +121,10 @@ def _decode_one_by_one(text: bytes) -> Decoded:
                 kind = msgspec.json.decode(raw, type=_Kind)
             except (msgspec.ValidationError, UnicodeDecodeError):
                 return Decoded(wanted, len(raws), (index, f"no event ({error})"))
-            if kind.ph == "X" and isinstance(kind.cat, str) and kind.cat in CATEGORIES:
+            if _wanted(kind):
                 return Decoded(wanted, len(raws), (index, f"an event with a field that cannot be read ({error})"))
             continue
-        if event.cat in CATEGORIES and event.ph == "X":
+        if _wanted(event):
             wanted.append(event)
     return Decoded(wanted, len(raws))
 
@@ -155,7 +170,7 @@ def _exact_times(path: Path, piece: Piece[Decoded]) -> tuple[Integers, NDArray[n
     start_ns, duration_ns = [], []
     for index, raw in enumerate(_RAW.decode(piece.text)):
         kind = msgspec.json.decode(raw, type=_Kind)
-        if kind.ph != "X" or not isinstance(kind.cat, str) or kind.cat not in CATEGORIES:
+        if not _wanted(kind):
             continue
         try:
             times = msgspec.json.decode(raw, type=_Times)

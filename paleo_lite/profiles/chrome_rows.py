@@ -15,6 +15,7 @@ from .chrome_events import CATEGORIES, Args, Decoded, Event, Whole, times_ns
 from .json_stream import Piece
 from .launches import BPROP, LAUNCH, OPERATION, STEP, Integers, Links, direction_of
 from .marks import PROFILER_STEP, Steps, find_steps
+from .modules import Places, Range
 
 COMMUNICATION = re.compile(r"(?:void )?[nr]ccl")
 """Kernels of NCCL and RCCL: ``ncclKernel_AllReduce_RING_LL_Sum_float(...)``, ``ncclDevKernel_...``."""
@@ -24,6 +25,7 @@ _BY_NUMBERS = re.compile(r"conv|pool|norm|upsample|gelu|mean|sum|amax|amin|argm|
 """Operations whose work the numbers among their arguments decide: strides, windows, which dimensions are reduced. Those
 of others (a learning rate) would part what is alike."""
 
+_MESSAGE = b'{"collective":%s,"dtype":%s,"in":%s,"out":%s,"group":%s}'
 _NO_ARGS = Args()
 _DIGITS = re.compile(r"-?\d{1,18}", re.ASCII)
 _KINDS = ("kernel", "memcpy", "memset", "communication", "cpu", "api", "marker")
@@ -79,10 +81,12 @@ class Rows:
     ----------
     linked : bool
         Whether to remember.
+    placed : bool
+        Whether to remember in which of the program's ranges operations ran, too.
     """
 
-    def __init__(self, linked: bool) -> None:
-        self.linked = linked
+    def __init__(self, linked: bool, placed: bool = False) -> None:
+        self.linked, self.placed = linked, placed
         self._names: dict[str, int] = {}
         self._params: dict[bytes, int] = {}
         self._threads: dict[tuple[Whole, str], int] = {}
@@ -90,6 +94,7 @@ class Rows:
         self._launches: list[NDArray[Any]] = []
         self._marks: list[tuple[str, int, int]] = []
         self._device_marks: dict[str, tuple[int, int]] = {}
+        self._ranges: list[Range] = []
         self._count = 0  # operations so far
         self._with_both = self._alike = 0  # events with external and correlation id, and those where they are equal
 
@@ -110,6 +115,10 @@ class Rows:
         operations, self._operations = np.concatenate(self._operations), []
         launches, self._launches = np.concatenate(self._launches), []
         return Links(operations, launches, external_ids=2 * self._alike <= self._with_both)
+
+    def places(self, links: Links | None) -> Places | None:
+        """In which of the program's ranges the operations ran; None where it was not asked for."""
+        return Places(self._ranges, links) if self.placed and links is not None else None
 
     def steps(self) -> Launched:
         """The iterations, once all events were seen."""
@@ -185,6 +194,8 @@ class Rows:
         record["name"] = np.where(is_cpu[at], [self._names.setdefault(name, len(self._names)) for name in names], -1)
         told = [
             (bytes(of.dims), bytes(of.types), bytes(of.numbers) if _BY_NUMBERS.search(name) else b"")
+            if not of.collective
+            else (_MESSAGE % (of.collective, of.message_type, of.numbers_in, of.numbers_out, of.group_size),)
             for of, name in zip(theirs, names)
         ]
         code_of = {raws: self._params_code(raws) for raws in dict.fromkeys(told)}
@@ -214,6 +225,9 @@ class Rows:
                 self._marks.append((event.name, int(start_ns[place]), int(end_ns[place])))
             elif event.cat == "gpu_user_annotation":
                 self._device_marks[event.name] = int(start_ns[place]), int(end_ns[place])
+            if self.placed and event.cat in ("user_annotation", "python_function"):
+                thread = self._thread_codes([event])[0]
+                self._ranges.append(Range(event.name, thread, int(start_ns[place]), int(end_ns[place])))
 
     def _params_code(self, raws: tuple[bytes, ...]) -> int:
         """The code of the shapes, the types and, where they were kept, the numbers, a space between them."""

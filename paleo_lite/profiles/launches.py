@@ -130,6 +130,13 @@ class Links:
     launches : array of `LAUNCH`
     external_ids : bool
         Whether external ids are links, and no copies of the correlation.
+
+    Attributes
+    ----------
+    direction : ndarray of int8
+        Of each operation, -1 for none.
+    forward : ndarray of int64
+        For each operation of a backward pass the forward operation that it belongs to, -1 where there is none.
     """
 
     def __init__(self, operations: NDArray[Any], launches: NDArray[Any], external_ids: bool) -> None:
@@ -143,7 +150,7 @@ class Links:
         inside = around >= 0
         launched = index[around[inside]]
         self._by_correlation = _Names.of(launches["correlation"][inside], launched, label[launched])
-        self.direction = _directions(operations)
+        self.direction, self.forward = _directions(operations)
 
     def find(self, external: Integers, correlation: Integers) -> Integers:
         """Index of the operation behind each event, -1 where the trace does not tell."""
@@ -171,8 +178,8 @@ class Links:
         } | {"execution": pa.array(at, mask=at < 0)}
 
 
-def _directions(operations: NDArray[Any]) -> NDArray[np.int8]:
-    """The direction of each operation: its own or that of the nearest one around it that has any.
+def _directions(operations: NDArray[Any]) -> tuple[NDArray[np.int8], Integers]:
+    """The direction of each operation: its own or that of the nearest one around it that has any; its forward one.
 
     A forward operation bears the sequence number of its backward one. Operations before it may bear the same number,
     for it only counts up when the graph grows: so it is the last one to start with that number before the backward.
@@ -189,4 +196,11 @@ def _directions(operations: NDArray[Any]) -> NDArray[np.int8]:
     marked = np.flatnonzero(direction >= 0)
     nest = Nest(*(operations[name][marked] for name in ("thread", "start", "end")))
     around = nest.innermost(operations["thread"], operations["start"])
-    return np.where(around >= 0, direction[marked[around]] if len(marked) else -1, -1).astype(np.int8)
+    if not len(marked):
+        return np.full(len(operations), -1, np.int8), np.full(len(operations), -1)
+    forward = np.full(len(operations), -1)
+    forward[order[backward[same]]] = order[partner[same]]
+    return (
+        np.where(around >= 0, direction[marked[around]], -1).astype(np.int8),
+        np.where(around >= 0, forward[marked[around]], -1),
+    )

@@ -22,7 +22,7 @@ SCHEMA = pa.schema(
         ("category", _NAME),  # kernel, memcpy, memset, api, cpu, marker, communication
         ("kernel", _NAME),  # the name as the profiler printed it, demangled
         ("op", _NAME),  # the framework's operation
-        ("layer", _NAME),
+        ("layer", _NAME),  # the network's, or the path of a program's modules and ranges
         ("direction", _NAME),  # fprop, bprop, update or null
         ("start_ns", pa.int64()),
         ("duration_ns", pa.float64()),  # of all calls of the row together
@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
         ("device", pa.int64()),
         ("thread", pa.int64()),
         ("tensor_core", pa.bool_()),
-        ("params", _NAME),  # shapes, as the profiler printed them: data, never evaluated
+        ("params", _NAME),  # shapes, or a collective's message, as the profiler printed them: data, never evaluated
         ("execution", pa.int64()),  # which of the framework's operations in time: the same for all kernels of one
         ("step", _NAME),  # the iteration, where the program marked them
         ("launch_ns", pa.int64()),  # when the host gave it to the device

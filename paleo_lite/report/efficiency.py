@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..efficiency.analysis import Efficiency
+from ..efficiency.critical_path import PARTS
 from ..efficiency.idle import CAUSES
 from ..units import format_si
 from .document import Column, Document, Table
@@ -14,7 +15,7 @@ _TITLES = {
     "data_loader": "loader", "batch_size": "batch", "gradient_precision": "gradients", "compute_precision": "compute",
     "gpus_per_node": "GPUs", "repetition": "run",
 }  # fmt: skip
-_LISTS = ("missing", "notes", "idle_s", "gaps", "steps", "operators")
+_LISTS = ("missing", "notes", "idle_s", "gaps", "steps", "operators", "collectives", "launching", "critical_path")
 _COSTLIEST = 5
 _LISTED = 8  # operations without a count that are listed
 
@@ -95,6 +96,21 @@ def _idle_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
         )
     if row["exposed_copy_s"]:
         facts.append(("copies", f"{_time(row['exposed_copy_s'])} with nothing beside them"))
+    if (launching := row["launching"]) is not None and launching["delay_s"] is not None:
+        queue = max(launching["queues"], key=lambda queue: queue["mean"])
+        facts.append(
+            (
+                "launches",
+                f"begun {_time(launching['delay_s'])} after their call (median), {queue['mean']:.1f} waiting on stream "
+                f"{queue['stream']} (mean; {queue['longest']} at most)",
+            )
+        )
+    path = row["critical_path"]
+    parts = [(part, time_s) for part, time_s in path["parts_s"].items() if time_s > 0.0005 * path["time_s"]]
+    if parts:
+        what = "the profile" if path["step"] is None else path["step"]
+        said = (f"{PARTS[part]} {_time(time_s)} ({_percent(time_s / path['time_s'])})" for part, time_s in parts)
+        facts.append(("critical path", f"of {what}, {_time(path['time_s'])}: {', '.join(said)}"))
     return facts
 
 
@@ -206,6 +222,22 @@ def _one(row: dict[str, Any]) -> list[Table]:
                 row["gaps"],
             )
         )
+    if row.get("collectives"):
+        listed = row["collectives"][:_LISTED]
+        title = "Collectives" + (
+            f", {len(listed)} of {len(row['collectives'])}" if len(listed) < len(row["collectives"]) else ""
+        )
+        columns = [
+            Column("collective", "collective", left=True),
+            Column("dtype", "type", left=True, spare=2),
+            Column("devices", "devices", spare=1),
+            Column("bytes", "message", lambda value: format_si(value, "B")),
+            Column("calls", "calls"),
+            Column("time_s", "time", _time),
+            Column("exposed_s", "exposed", _time),
+            Column("bus_bandwidth_bytes_per_s", "bus\nbandwidth", lambda value: format_si(value, "B/s")),
+        ]
+        tables.append(Table(title, columns, listed))
     if row["missing"]:
         listed = row["missing"][:_LISTED]
         title = "FLOPs that neither the profiler nor a rule counts"

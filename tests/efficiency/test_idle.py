@@ -1,12 +1,15 @@
-"""Idle time on timelines written down here, and HolisticTraceAnalysis' figures of its own traces."""
+"""Idle time on timelines written down here, and HolisticTraceAnalysis' figures of its own traces.
+
+Tests: efficiency/activity.py, efficiency/device_time.py.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from measured import DATA
-from paleo_lite.efficiency.idle import COLUMNS, Activity, Idle
-from paleo_lite.profiles.detect import open_profile
+from paleo_lite.efficiency.activity import Activity
+from paleo_lite.efficiency.idle import Idle, describe_idle
 from paleo_lite.profiles.table import batch_of
 
 NAMES = ("category", "kernel", "start_ns", "duration_ns", "device", "step", "launch_ns")
@@ -18,7 +21,8 @@ def idle_of(*rows: tuple, steps: list[str] | None = None, names: tuple[str, ...]
     for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
         columns = dict(zip(names, map(list, zip(*part)))) if part else {name: [] for name in names}
         activity.add(batch_of(columns, len(part), names))
-    return activity.summary(steps)
+    timeline = activity.timeline(steps)
+    return None if timeline is None else describe_idle(timeline)
 
 
 def kernel(start: int, end: int, launch: int | None = 0, step: str | None = None, kind="kernel", device=0) -> tuple:
@@ -83,21 +87,52 @@ def test_nothing_without_start_times():
     assert idle_of() is None
 
 
+HTA = {
+    "hta/timeline_analysis__sampled_rank-0.json.gz": (106_252, 172_428, 321_378, 11.81),
+    "torch_chrome_trace/trace_filter__sampled_rank-1.json.gz": (135_548, 136_455, 328_671, 20.05),
+    "param/resnet_kineto.json.gz": (4_103_141, 630_681, 9_789_089, None),
+}
+"""HolisticTraceAnalysis 0.5.0: get_temporal_breakdown (microseconds of compute, non_compute and idle), and
+get_comm_comp_overlap (per cent), of traces whose times are whole microseconds, to which it cuts all."""
+
+
 @pytest.mark.slow
 @pytest.mark.needs_data
-@pytest.mark.parametrize(
-    ("name", "busy_us", "overlap"),
-    [  # HolisticTraceAnalysis 0.5: get_temporal_breakdown, get_comm_comp_overlap. It drops the last step.
-        ("hta/timeline_analysis__sampled_rank-0.json.gz", 278_680, 0.118),
-        # And what no call is known to have launched, so that this one is compared without it.
-        ("torch_chrome_trace/negative_queue_length_values_check__rank0.json.gz", 310_701, None),
-    ],
-)
-def test_busy_time_and_overlap_are_holistic_trace_analysis(name, busy_us, overlap):
-    activity, steps = Activity(), []
-    for batch in open_profile(DATA / "profiles" / name).batches(COLUMNS):
-        steps = batch.column("step").dictionary.to_pylist()
-        activity.add(batch if overlap else batch.filter(batch.column("launch_ns").is_valid()))
-    found = activity.summary(steps[:-1])
-    assert found.any_s * 1e6 == pytest.approx(busy_us, abs=1)
-    assert overlap is None or found.overlap == pytest.approx(overlap, abs=5e-4)
+@pytest.mark.parametrize("name", HTA)
+def test_busy_idle_and_overlap_are_holistic_trace_analysis(name, without_last_step):
+    compute, other, idle, overlap = HTA[name]
+    found = describe_idle(without_last_step(DATA / "profiles" / name))
+    assert found.computing_s * 1e6 == pytest.approx(compute)
+    assert (found.any_s - found.computing_s) * 1e6 == pytest.approx(other)
+    assert sum(found.idle_s.values()) * 1e6 == pytest.approx(idle)
+    assert overlap is None or found.overlap == pytest.approx(overlap / 100, abs=5e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_data
+def test_idle_by_cause_is_holistic_trace_analysis(without_last_step):
+    found = describe_idle(without_last_step(DATA / "profiles" / "param" / "resnet_kineto.json.gz"))
+    # get_idle_time_breakdown of the one stream that counts: host_wait 9,777,580, kernel_wait 11,515. The others hold
+    # one kernel each, within a gap of the first.
+    assert found.idle_s["host"] * 1e6 == pytest.approx(9_777_580, abs=10)
+    assert found.idle_s["device"] * 1e6 == pytest.approx(11_515)
+
+
+DLRM = {
+    0: (1034, 5556, 6419, 4.5), 1: (1246, 11075, 6428, 2.47), 2: (1068, 3236, 7046, 7.88), 3: (1240, 9468, 8145, 3.31),
+    4: (1126, 6576, 8887, 0.56), 5: (1041, 6230, 9121, 0.64), 6: (1051, 3308, 7051, 7.56), 7: (1059, 1600, 8308, 9.51),
+}  # fmt: skip
+"""The same of the eight ranks of a job, which mark no steps."""
+
+
+@pytest.mark.slow
+@pytest.mark.needs_data
+@pytest.mark.parametrize("rank", DLRM)
+def test_ranks_are_holistic_trace_analysis(rank, dlrm, without_last_step):
+    (path,) = dlrm.glob(f"worker{rank}_*")
+    found = describe_idle(without_last_step(path))
+    compute, other, idle, overlap = DLRM[rank]
+    assert found.computing_s * 1e6 == pytest.approx(compute)
+    assert (found.any_s - found.computing_s) * 1e6 == pytest.approx(other)
+    assert sum(found.idle_s.values()) * 1e6 == pytest.approx(idle)
+    assert found.overlap == pytest.approx(overlap / 100, abs=5e-5)

@@ -1,0 +1,191 @@
+"""What ran when on the devices of a profile, and what the host called meanwhile, gathered batch by batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ..profiles.names import classify
+from .overlap import merge
+from .partial import codes, device_rows, numbers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+COLUMNS = (
+    "category", "kernel", "start_ns", "duration_ns", "device", "stream", "step", "launch_ns", "thread", "params",
+)  # fmt: skip
+"""What is read of a profile."""
+
+COMPUTE, COMMUNICATION, COPY = range(3)
+"""What an event on a device is: computation is every kernel but collectives, copies and fills."""
+
+_LANES = {"communication": COMMUNICATION, "memcpy": COPY, "memset": COPY}
+_HOST_KEPT_NS = 10_000  # operations of the host shorter than this explain no gap that is listed
+
+EVENT = np.dtype(
+    [
+        ("start", "i8"),
+        ("end", "i8"),
+        ("launch", "i8"),  # when the call that launched it began, -1 where the profile does not say
+        ("device", "i4"),
+        ("stream", "i4"),
+        ("name", "i4"),  # place in `names`
+        ("step", "i4"),  # place in the steps, -1 outside of all
+        ("message", "i4"),  # of a collective, place in `messages`, -1 without
+        ("lane", "i1"),
+    ]
+)
+CALL = np.dtype([("start", "i8"), ("end", "i8"), ("name", "i4"), ("kind", "i1")])
+
+API, OPERATION, MARK = range(3)
+"""What a call is: one of the runtime, an operation of the framework, a range that the program marked."""
+
+_KINDS = {"api": API, "cpu": OPERATION, "marker": MARK}
+
+
+class Timeline(NamedTuple):
+    """Events on devices and calls on the host, in nanoseconds.
+
+    Attributes
+    ----------
+    events : structured ndarray
+        See `EVENT`; at least one.
+    calls : structured ndarray
+        See `CALL`: calls of the runtime, and operations and ranges that took long, in the order of time.
+    names : list of str
+        Of kernels, calls and operations.
+    steps : list of str
+        Iterations that the program marked.
+    messages : list of str
+        What collectives carried, as the profiler printed it.
+    """
+
+    events: NDArray[Any]
+    calls: NDArray[Any]
+    names: list[str]
+    steps: list[str]
+    messages: list[str]
+
+
+class Activity:
+    """The device's rows of a profile, and what on the host took long, gathered batch by batch."""
+
+    def __init__(self) -> None:
+        self._known = True
+        self._device: list[NDArray[Any]] = []
+        self._host: list[NDArray[Any]] = []
+        self._names: dict[str, int] = {}
+        self._steps: dict[str, int] = {}
+        self._messages: dict[str, int] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows with the columns `COLUMNS`.
+
+        Raises
+        ------
+        BadProfile
+            If a duration is negative or no number.
+        """
+        if not self._known or "start_ns" not in batch.schema.names:
+            self._known = False
+            return
+        rows = device_rows(batch)
+        if rows.column("start_ns").null_count:
+            self._known = False
+            return
+        if rows.num_rows:
+            self._device.append(self._of_device(rows))
+        if "category" in batch.schema.names:
+            self._add_host(batch)
+
+    def timeline(self, steps: list[str] | None = None) -> Timeline | None:
+        """What ran; None where the profile has no start times, or nothing ran.
+
+        Parameters
+        ----------
+        steps : list of str, optional
+            Only what was launched in iterations that are marked so.
+        """
+        if not self._known or not self._device:
+            return None
+        events = np.concatenate(self._device)
+        if steps is not None:
+            events = events[np.isin(events["step"], [self._steps.get(name, -2) for name in steps])]
+        calls = np.concatenate(self._host) if self._host else np.empty(0, CALL)
+        calls = calls[np.argsort(calls["start"], kind="stable")]
+        return (
+            Timeline(events, calls, list(self._names), list(self._steps), list(self._messages)) if len(events) else None
+        )
+
+    def _of_device(self, rows: pa.RecordBatch) -> NDArray[Any]:
+        found = np.empty(rows.num_rows, EVENT)
+        found["start"] = rows.column("start_ns").to_numpy()
+        found["end"] = found["start"] + np.rint(numbers(rows, "duration_ns")).astype(np.int64)
+        for name in ("device", "stream"):
+            found[name] = numbers(rows, name, -1.0)
+        found["launch"] = -1
+        if "launch_ns" in rows.schema.names:
+            found["launch"] = rows.column("launch_ns").fill_null(-1).to_numpy()
+        found["name"] = _codes(rows, "kernel", self._names)
+        found["step"] = _codes(rows, "step", self._steps)
+        found["lane"] = _lanes(rows)
+        found["message"] = -1
+        collective = found["lane"] == COMMUNICATION
+        if collective.any():
+            found["message"][collective] = _codes(rows.filter(pa.array(collective)), "params", self._messages)
+        return found
+
+    def _add_host(self, batch: pa.RecordBatch) -> None:
+        category = batch.column("category")
+        kind = np.array([-1, *(_KINDS.get(word, -1) for word in category.dictionary.to_pylist())])[codes(category)]
+        duration = numbers(batch, "duration_ns", 0.0)
+        kept = (kind == API) | ((kind >= 0) & (duration >= _HOST_KEPT_NS))
+        if "thread" in batch.schema.names:
+            kept &= batch.column("thread").is_valid().to_numpy(zero_copy_only=False)
+        chosen = np.flatnonzero(kept)
+        if len(chosen) and not batch.column("start_ns").null_count:
+            found = np.empty(len(chosen), CALL)
+            found["start"] = batch.column("start_ns").to_numpy()[chosen]
+            found["end"] = found["start"] + np.rint(duration[chosen]).astype(np.int64)
+            found["name"] = _codes(batch, "kernel", self._names)[chosen]
+            found["kind"] = kind[chosen]
+            self._host.append(found)
+
+
+def length(*parts: NDArray[Any]) -> int:
+    """Nanoseconds in which any of some events ran."""
+    events = np.concatenate(parts)
+    if not len(events):
+        return 0
+    starts, ends = merge(events["start"], events["end"])
+    return int((ends - starts).sum())
+
+
+def _codes(rows: pa.RecordBatch, column: str, known: dict[str, int]) -> NDArray[np.int64]:
+    """Places of a column's texts in what is `known`, which grows by those that are used; -1 for none."""
+    if column not in rows.schema.names:
+        return np.full(rows.num_rows, -1)
+    dictionary, place = rows.column(column).dictionary, codes(rows.column(column))
+    used = np.unique(place[place > 0])
+    of_word = np.full(len(dictionary) + 1, -1)
+    of_word[used] = [
+        known.setdefault(word or "", len(known)) for word in dictionary.take(pa.array(used - 1)).to_pylist()
+    ]
+    return of_word[place]
+
+
+def _lanes(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    """Computation, communication or copy, by category and, of profilers that have none for collectives, by name."""
+    words = [None, *rows.column("category").dictionary.to_pylist()] if "category" in rows.schema.names else [None]
+    category = codes(rows.column("category")) if "category" in rows.schema.names else np.zeros(rows.num_rows, np.int64)
+    names = [None, *rows.column("kernel").dictionary.to_pylist()]
+    pairs, place = np.unique(codes(rows.column("kernel")) * len(words) + category, return_inverse=True)
+    labels = [
+        classify(names[pair // len(words)] or "", words[pair % len(words)] or "kernel").label for pair in pairs.tolist()
+    ]
+    return np.array([_LANES.get(label, COMPUTE) for label in labels])[place]

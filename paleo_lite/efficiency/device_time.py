@@ -1,0 +1,67 @@
+"""What the devices of a profile did with their time: busy and idle, collectives, launches, the critical path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .activity import Activity
+from .collectives import Collective, list_collectives
+from .critical_path import CriticalPath, find_path
+from .idle import Idle, describe_idle
+from .launching import Launching, describe_launches
+from .steady import Steady
+
+
+class DeviceTime(msgspec.Struct, frozen=True):
+    """What the devices of a profile did with their time.
+
+    Attributes
+    ----------
+    idle : Idle
+    collectives : list of Collective
+    launching : Launching or None
+        None where the profile has no launches.
+    critical_path : CriticalPath
+        Of the first step that counts; of the whole profile where no steps are marked.
+    """
+
+    idle: Idle
+    collectives: list[Collective]
+    launching: Launching | None
+    critical_path: CriticalPath
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the rows of an efficiency have it."""
+        return {**self.idle.to_dict(), **{name: msgspec.to_builtins(getattr(self, name)) for name in _BESIDE}}
+
+
+_BESIDE = ("collectives", "launching", "critical_path")
+
+
+def describe_time(activity: Activity, steady: Steady, chosen: bool) -> DeviceTime | None:
+    """What the devices did; None where the profile has no start times.
+
+    Parameters
+    ----------
+    activity : Activity
+    steady : Steady
+        The iterations that were found.
+    chosen : bool
+        Whether only those that count were asked for.
+    """
+    counting = [step.name for step in steady.steps if step.counts]
+    timeline, whole = activity.timeline(counting if chosen else None), activity.timeline()
+    if timeline is None or whole is None:
+        return None
+    step = next((name for name in counting if name in whole.steps), None)
+    return DeviceTime(
+        describe_idle(timeline), list_collectives(timeline), describe_launches(timeline), find_path(whole, step)
+    )
+
+
+def no_times() -> dict[str, None]:
+    """The keys of a profile without start times."""
+    nothing = Idle(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, {}, [])
+    return dict.fromkeys([*nothing.to_dict(), *_BESIDE])
