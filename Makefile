@@ -123,12 +123,14 @@ $(STAMPS)/venv:
 	$(PYTHON) -m venv $(VENV)
 	mkdir -p $(STAMPS) && touch $@
 
+# What is never imported is not compiled either: half of the time that installing takes.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 $(STAMPS)/core: pyproject.toml | $(STAMPS)/venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --constraint constraints.txt
+	$(INSTALL) --editable . --constraint constraints.txt
 	touch $@
 
 # torch first and alone, so that nothing else chooses a build of it.
 $(STAMPS)/test: pyproject.toml constraints.txt | $(STAMPS)/venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	$(INSTALL) --constraint constraints.txt torch
+	$(INSTALL) --constraint constraints.txt --editable '.[test]'
 	touch $@ $(STAMPS)/core

@@ -34,9 +34,15 @@ examples = _load("paleo_lite_examples", ROOT / "docs" / "examples.py")
 site_pages = _load("paleo_lite_site_pages", ROOT / "docs" / "pages.py")
 PAGES = {str(page.relative_to(ROOT)): page for page in examples.PAGES}
 TEXTS = {name: page.read_text() for name, page in PAGES.items()}
-# What --help shows is in the reference, too.
+ON_PAGES = {step.text for text in TEXTS.values() for step in examples.steps_of(text)}
+# What --help shows is in the reference, too; in the words of a page it runs there.
 TEXTS |= {f"{name} --help": text for name, text in site_pages.command_pages().items()}
-STEPS = [(name, at, step) for name, text in TEXTS.items() for at, step in enumerate(examples.steps_of(text))]
+STEPS = [
+    (name, at, step)
+    for name, text in TEXTS.items()
+    for at, step in enumerate(examples.steps_of(text))
+    if name in PAGES or step.text not in ON_PAGES
+]
 
 
 @pytest.fixture(scope="module")

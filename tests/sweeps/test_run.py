@@ -11,6 +11,8 @@ import resource
 import signal
 import sys
 import time
+from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -21,6 +23,7 @@ from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.distributed.job import Job, Settings
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.scale import scale
+from paleo_lite.distributed.step import ScaleRow
 from paleo_lite.distributed.topology import flat
 from paleo_lite.errors import BadFile, BadValue, Interrupted, MissingExtra, SweepStopped, UnknownName
 from paleo_lite.hardware import Machine, find_device
@@ -104,22 +107,37 @@ def test_a_file_is_swept_itself_not_what_it_calls_its_network(tmp_path) -> None:
     assert row["time_s"] == pytest.approx(one.time_s, rel=1e-12)
 
 
-def check_against_scale(row: dict) -> None:
-    """A row that trains, beside what `scale` says of it alone."""
-    device = find_device(row["gpu"])
-    model = RooflineModel() if row["time_model"] == "roofline" else default_model(device, "fp32")
-    asked = Workload(find_network(row["network"]), phase="training", training=TrainingOptions("sgd"))
-    (one,) = scale(
-        Job(asked, Machine(device), model), flat(link_rate(row["link"]), row["workers"]), [row["workers"]],
-        row["batch_size"], scaling=row["scaling"], strategy=row["strategy"], settings=Settings(),
-        cluster=cluster_prior() if model.is_forecast else None,
-    )  # fmt: skip
+@cache
+def asked(network: str) -> Workload:
+    return Workload(find_network(network), phase="training", training=TrainingOptions("sgd"))
+
+
+def check_against_scale(rows: list[dict]) -> None:
+    """Rows that train, beside what `scale` says of each; the numbers of workers are asked at once."""
+    questions = defaultdict(list)
+    for row in rows:
+        names = ("network", "gpu", "time_model", "link", "batch_size", "scaling", "strategy")
+        questions[tuple(row[name] for name in names)].append(row)
+    for (network, gpu, time_model, link, batch_size, scaling, strategy), alike in questions.items():
+        device = find_device(gpu)
+        model = RooflineModel() if time_model == "roofline" else default_model(device, "fp32")
+        workers = [row["workers"] for row in alike]
+        answers = scale(
+            Job(asked(network), Machine(device), model), flat(link_rate(link), max(workers)), workers, batch_size,
+            scaling=scaling, strategy=strategy, settings=Settings(),
+            cluster=cluster_prior() if model.is_forecast else None,
+        )  # fmt: skip
+        for row, answer in zip(alike, answers, strict=True):
+            check_row(row, answer)
+
+
+def check_row(row: dict, answer: ScaleRow) -> None:
     for name in ("time_s", "exposed_s", "throughput_per_s", "speedup", "memory_bytes"):
-        assert row[name] == pytest.approx(getattr(one, name), rel=1e-9, abs=1e-12), (name, row)
-    assert row["scaling_efficiency"] == pytest.approx(one.efficiency, rel=1e-9)
-    assert (row["collective"] or "") == one.collective
+        assert row[name] == pytest.approx(getattr(answer, name), rel=1e-9, abs=1e-12), (name, row)
+    assert row["scaling_efficiency"] == pytest.approx(answer.efficiency, rel=1e-9)
+    assert (row["collective"] or "") == answer.collective
     ends = None if row["low_s"] is None else (row["low_s"], row["high_s"])
-    assert ends == (None if one.interval is None else pytest.approx(one.interval, rel=1e-9))
+    assert ends == (None if answer.interval is None else pytest.approx(answer.interval, rel=1e-9))
 
 
 @pytest.mark.parametrize("strategy", ["data", "zero-1", "zero-2", "zero-3", "pipeline-1f1b"])
@@ -131,8 +149,7 @@ def test_several_workers_are_those_of_scale(tmp_path, strategy) -> None:
         time_models=("default", "roofline"),
     )  # fmt: skip
     rows = [row for row in rows_of(space, tmp_path / "sweep.parquet") if row["reason"] is None]
-    for row in rows:
-        check_against_scale(row)
+    check_against_scale(rows)
     assert sum(row["workers"] > 1 for row in rows) > 30
 
 
@@ -145,8 +162,7 @@ def test_what_follows_an_impossible_combination_is_those_of_scale(tmp_path) -> N
     )  # fmt: skip
     rows = [row for row in rows_of(space, tmp_path / "sweep.parquet") if row["phase"] == "training"]
     possible = [row for row in rows if row["reason"] is None]
-    for row in possible:
-        check_against_scale(row)
+    check_against_scale(possible)
     assert len([row for row in possible if row["workers"] == 4]) == 4  # strategies and scalings, at a batch of 8
     assert {(row["collective"], row["time_s"]) for row in rows if row not in possible} == {(None, None)}
 
