@@ -86,6 +86,10 @@ class BadProfile(BadFile):
     """A profile that is truncated, corrupted or not what it claims: file, place, and what was expected."""
 
 
+class NothingOnDevice(BadProfile):
+    """A profile of the host alone, where what ran on a device was asked for."""
+
+
 class UnknownFormat(BadFile):
     """A file that no reader knows as a profile; the sentence lists what is read."""
 

@@ -30,7 +30,11 @@ _ANSWER_S = 10  # what a scheduler is given to answer
 
 
 def run_files(
-    paths: Sequence[Path], work: Work[Path, _T], jobs: int | None = None, scheduler: str | None = None
+    paths: Sequence[Path],
+    work: Work[Path, _T],
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    died: Callable[[Path, PaleoError], _T] | None = None,
 ) -> Generator[tuple[Path, _T], None, None]:
     """Do some work on every file; results come as they are done, each with its file.
 
@@ -43,33 +47,38 @@ def run_files(
         Processes, one per core without it; 1 stays in this process.
     scheduler : str, optional
         Address of a Dask scheduler, ``tcp://host:8786``, whose workers see the same files.
+    died : callable, optional
+        From a file of which a process dies, tried alone, and the error that says so, to what is its result.
 
     Raises
     ------
     BadProfile
-        If a process dies of a file, tried alone.
+        If a process dies of a file, without `died`.
     MissingExtra
         If a scheduler is given and Dask is not installed.
     BadValue
         If no scheduler answers.
     """
 
-    def died(path: Path) -> PaleoError:
-        return BadProfile(f"{path}: the process that read it died (out of memory?)")
+    def dead(path: Path) -> _T:
+        error = BadProfile(f"{path}: the process that read it died (out of memory?)")
+        if died is None:
+            raise error
+        return died(path, error)
 
     if scheduler is not None:
         paths = [path.absolute() for path in paths]
-    yield from run_tasks(paths, work, died, jobs, scheduler)
+    yield from run_tasks(paths, work, dead, jobs, scheduler)
 
 
 def run_tasks(
     tasks: Sequence[_Task],
     work: Work[_Task, _T],
-    died: Callable[[_Task], PaleoError],
+    died: Callable[[_Task], _T],
     jobs: int | None = None,
     scheduler: str | None = None,
 ) -> Generator[tuple[_Task, _T], None, None]:
-    """As `run_files`, for tasks of any kind; `died` says what to raise where a process dies of one, tried alone."""
+    """As `run_files`, for tasks of any kind; `died` raises, or gives the result, where a process dies of one alone."""
     if scheduler is not None:
         yield from _on_cluster(tasks, work, scheduler)
         return
@@ -88,9 +97,7 @@ def run_tasks(
             return
     for task in left:
         alone = next(_in_pool([task], work, 1), None)
-        if alone is None:
-            raise died(task)
-        yield alone
+        yield (task, died(task)) if alone is None else alone
 
 
 def cores() -> int:

@@ -78,6 +78,12 @@ def test_a_file_that_kills_is_named_and_the_others_are_done(work, files):
     assert len(found) == len(set(found)) and "3" not in found
 
 
+def test_a_file_that_kills_can_have_a_result(work, files):
+    found = dict(run_files(files, work.dies, 2, died=lambda path, error: str(error)))
+    assert set(found) == {*files}
+    assert found[files[3]] == f"{files[3]}: the process that read it died (out of memory?)"
+
+
 def test_numbers_in_names_count_as_numbers(tmp_path):
     for name in ("run_16", "run_2", "run_1", ".hidden"):
         (tmp_path / name).touch()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..calibration.choose import used_calibration
-from ..errors import BadProfile, BadValue
+from ..errors import BadProfile, BadValue, NothingOnDevice
 from ..extras import need
 from ..hardware import Device, find_device
 from ..timing.models import PppModel
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..efficiency.analysis import Efficiency
     from ..efficiency.compare import Comparison
     from ..efficiency.files import Method
+    from ..efficiency.host import HostReport
     from ..efficiency.kernels import KernelReport
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -136,8 +137,10 @@ def kernels(
     full_names: bool = False,
     name_pattern: str | None = None,
     hardware_files: Paths = (),
-) -> KernelReport:
+) -> KernelReport | HostReport:
     """Say where the time of a profile went, kernel by kernel, and what to optimise first.
+
+    Of a profile in which nothing ran on a device (a trace of the CPU, VTune's hotspots): function by function.
 
     Parameters
     ----------
@@ -152,7 +155,7 @@ def kernels(
 
     Returns
     -------
-    KernelReport
+    KernelReport or HostReport
 
     Raises
     ------
@@ -161,12 +164,16 @@ def kernels(
     """
     need_pyarrow()
     from ..efficiency.contradictions import doubts
+    from ..efficiency.host import report_host
     from ..efficiency.kernels import report_kernels
     from ..profiles.detect import open_profile
 
     device = _device(gpu, precision, hardware_files)
     profile = open_profile(Path(path), name_pattern)
-    report = report_kernels(profile, device, precision, direction=direction, full_names=full_names)
+    try:
+        report = report_kernels(profile, device, precision, direction=direction, full_names=full_names)
+    except NothingOnDevice:
+        return report_host(profile)
     return msgspec.structs.replace(report, notes=(*doubts(profile, device), *report.notes))
 
 

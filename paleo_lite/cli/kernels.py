@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ..api.profiles import kernels as report_kernels
+from ..errors import BadValue
 from . import options
 from .command import Answer, command
 from .options import Names, Printing
@@ -40,12 +41,20 @@ def kernels(
 ) -> Answer:  # fmt: skip
     """Say where the time of the profile PATH went, kernel by kernel, and what to optimise first.
 
+    Of a profile in which nothing ran on a device: where the host's time went, function by function.
+
     \b
       paleo-lite kernels run.parquet --gpu k40m
       paleo-lite kernels trace.json.gz --gpu v100-sxm2 --sort rank --top 10
       paleo-lite kernels run.parquet --gpu k40m --next-command nvprof --program "python train.py"
     """
     report = report_kernels(path, **question)
+    from ..efficiency.host import HostReport
+
+    if isinstance(report, HostReport):
+        if tool is not None:
+            raise BadValue("--next-command is for kernels: nothing in this profile ran on a device")
+        return Answer(report.to_dict, lambda: report.document(top=top, order=order))
     if tool is None:
         return Answer(report.to_dict, lambda: report.document(top=top, order=order), lambda: [report])
     from ..efficiency.next_command import next_command

@@ -17,7 +17,7 @@ from ..profiles.detect import open_profile
 from ..result import Result
 from .contradictions import doubts
 from .device_time import no_times
-from .files import Finding, Method, examiner, find_files
+from .files import Finding, Method, examiner, failed, find_files
 from .iterations import parse_steps
 from .sample import Operator
 from .steady import Steady
@@ -147,7 +147,7 @@ def measure_efficiency(
     Raises
     ------
     BadProfile
-        If a file cannot be read, without `keep_going`; if the notebook's method has durations, and none for a file.
+        If a file cannot be read, or the notebook's method has durations and none for it, without `keep_going`.
     UnknownName
         If no file's configuration has a column to group by.
     """
@@ -157,7 +157,8 @@ def measure_efficiency(
     work = examiner(reading.method, name_pattern, None if reading.steps is None else parse_steps(reading.steps))
     files = find_files(paths)
     found: dict[Path, Finding] = {}
-    for number, (path, finding) in enumerate(run_files(files, work, jobs, scheduler), 1):
+    for number, (path, finding) in enumerate(run_files(files, work, jobs, scheduler, failed), 1):
+        finding = _with_duration(finding, reading)
         if finding.error and not reading.keep_going:
             raise BadProfile(finding.error)
         found[path] = finding
@@ -196,15 +197,22 @@ def _order(values: tuple[Any, ...]) -> list[tuple[bool, bool, Any]]:
     return [(value is None, isinstance(value, str), 0 if value is None else value) for value in values]
 
 
+def _with_duration(finding: Finding, reading: Reading) -> Finding:
+    """The finding, or that the notebook's method has durations and none for its configuration."""
+    book, run = reading.durations, finding.configuration
+    if finding.notebook is None or book is None or book.find(run) is not None:
+        return finding
+    what = ", ".join(f"{name} {value}" for name, value in run.items())
+    return Finding(
+        finding.path,
+        error=f"{finding.path}: no batch duration for {what or 'a file whose name tells no configuration'}",
+    )
+
+
 def _row(finding: Finding, device: Device, peak: PeakRate, reading: Reading) -> dict[str, Any]:
     book = reading.durations
     duration = None if book is None else book.find(finding.configuration)
     if finding.notebook is not None:
-        if book is not None and duration is None:
-            what = ", ".join(f"{name} {value}" for name, value in finding.configuration.items())
-            raise BadProfile(
-                f"{finding.path}: no batch duration for {what or 'a file whose name tells no configuration'}"
-            )
         figures = notebook_figures(finding.notebook, duration, reading.batches)
     if finding.steady is not None:
         figures = steady_figures(finding.steady, peak.per_s, duration.seconds if duration is not None else None)

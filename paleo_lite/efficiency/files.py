@@ -59,16 +59,24 @@ def _examine(path: Path, method: Method, name_pattern: str | None, steps: range 
         steady, device_time = _steady(profile, steps) if method == "steady" else (None, None)
         sums = _sums(profile).finish() if method == "notebook" else None
     except PaleoError as error:
-        text = str(error)
-        return Finding(path, error=text if str(path) in text else f"{path}: {text}")
+        return failed(path, error)
+    except Exception as error:  # one file must not end what is read of the others
+        return Finding(path, error=f"{path}: cannot be read: a defect of paleo-lite, {type(error).__name__}: {error}")
     return Finding(path, profile.format, dict(profile.configuration), sums, steady, device_time)
+
+
+def failed(path: Path, error: PaleoError) -> Finding:
+    """What is found of a file that cannot be read."""
+    text = str(error)
+    return Finding(path, error=text if str(path) in text else f"{path}: {text}")
 
 
 def _sums(profile: Profile) -> notebook.NotebookSums:
     sums = notebook.NotebookSums()
     for batch in profile.batches(notebook.COLUMNS):
         sums = sums.merge(notebook.sum_rows(batch))
-    if sums.rows and not any(sums.flops.values()):
+    _check_kernels(profile, sums.rows)
+    if not any(sums.flops.values()):
         raise BadProfile(f"the profiler counted no FLOPs (a {profile.format} file), which the notebook's method needs")
     return sums
 
@@ -78,8 +86,18 @@ def _steady(profile: Profile, steps: range | None) -> tuple[Steady, DeviceTime |
     for batch in profile.batches({*runs.COLUMNS, *activity.COLUMNS}):
         parts.append(runs.find_runs(batch))
         ran.add(batch)
+    _check_kernels(profile, sum(part.length for part in parts))
     steady = steady_state(runs.together(parts), steps)
     return steady, describe_time(ran, steady, steps is not None)
+
+
+def _check_kernels(profile: Profile, rows: int) -> None:
+    """Say why there is nothing with a duration on a device, where there is not."""
+    if not rows:
+        from .totals import total_kernels
+
+        total_kernels(profile, with_busy=False)
+        raise BadProfile("its kernels have counters, and no durations: take the time from a run without counters")
 
 
 def find_files(paths: Iterable[Path]) -> list[Path]:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import BadProfile, BadValue
+from ..errors import BadProfile, BadValue, NothingOnDevice
 from ..profiles.table import Profile
 from . import DIRECTIONS
 from .overlap import BusyTime
@@ -90,11 +90,11 @@ class KernelTotals:
 
     def _timed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of the device; all of them where none has a duration but counters are there."""
-        duration = batch.column("duration_ns")
-        if duration.null_count == batch.num_rows and not self.has_durations:
+        mine = batch.filter(pc.invert(pc.is_in(_category(batch).cast(pa.string()), pa.array(HOST))))
+        if mine.column("duration_ns").null_count == mine.num_rows and not self.has_durations:
             if any(name.startswith("metric.") for name in batch.schema.names):
-                return batch.filter(pc.invert(pc.is_in(_category(batch).cast(pa.string()), pa.array(HOST))))
-            self.untimed_rows += batch.num_rows
+                return mine
+            self.untimed_rows += mine.num_rows
             return batch.slice(0, 0)
         timed = device_rows(batch)
         self.has_durations |= timed.num_rows > 0
@@ -170,7 +170,9 @@ def total_kernels(
     Raises
     ------
     BadProfile
-        If there are no rows of the device, none of that direction, or none has a duration or a counter.
+        If there are no rows, none of that direction, or none has a duration or a counter.
+    NothingOnDevice
+        If all rows are of the host.
     BadValue
         If there is no such direction.
     """
@@ -184,7 +186,7 @@ def total_kernels(
         place = str(profile.path)
         raise error if place in str(error) else BadProfile(f"{place}: {error}") from None
     if not totals.rows:
-        raise BadProfile(f"{profile.path}: {_why_nothing(profile, direction, seen, totals)}")
+        raise _nothing(profile, direction, seen, totals)
     if busy is None or not totals.has_starts or not totals.has_durations:
         return totals, None
     return totals, busy.seconds
@@ -209,15 +211,17 @@ def _batches(profile: Profile, direction: str) -> Iterator[pa.RecordBatch]:
             yield batch.filter(pc.fill_null(same, False))
 
 
-def _why_nothing(profile: Profile, direction: str, seen: int, totals: KernelTotals) -> str:
+def _nothing(profile: Profile, direction: str, seen: int, totals: KernelTotals) -> BadProfile:
     which = f"this {profile.format} profile"
     if direction != "all":
-        return f"no kernel in {which} is labelled {direction}"
+        return BadProfile(f"{profile.path}: no kernel in {which} is labelled {direction}")
     if not seen:
-        return f"there are no rows in {which}"
-    if totals.untimed_rows == seen:
-        return f"no row of {which} has a duration: the kernels' times are unknown"
-    return f"there are no kernels, copies or collectives in {which}: it is of the host only"
+        return BadProfile(f"{profile.path}: there are no rows in {which}")
+    if totals.untimed_rows:
+        return BadProfile(f"{profile.path}: no row of {which} has a duration: the kernels' times are unknown")
+    return NothingOnDevice(
+        f"{profile.path}: nothing in {which} ran on a device: `paleo-lite kernels` says where the host's time went"
+    )
 
 
 def _category(batch: pa.RecordBatch) -> pa.DictionaryArray:

@@ -6,8 +6,7 @@ time that the trace counts from (``baseTimeNanoseconds`` often stands last). Mem
 the distinct names and, to link kernels by, some 200 bytes for each CPU operation (a sixth of the trace's own size);
 without the columns op, params, direction, execution, step, launch_ns and layer not even that.
 
-Left out: Python functions but for the calls of modules, flow arrows, synchronisation, overheads, and
-``cuda_profiler_range``, whose times are made up.
+Left out: Python functions but for the calls of modules, flow arrows, synchronisation and overheads.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from ..errors import BadFile, BadProfile
-from .chrome_events import CATEGORIES, LATEST_US, bad_event, decode_events
+from .chrome_events import CATEGORIES, LATEST_US, bad_element, decode_events
 from .chrome_rows import Rows
 from .json_stream import JsonArray, decode_around
 from .table import batch_of
@@ -57,7 +56,8 @@ class ChromeTrace:
         work, ``Concrete Inputs``, as JSON; of a collective its message. `layer` is the path of the modules and ranges
         that it ran in (see `modules`). `step` is the iteration that launched it (see `marks`),
         `launch_ns` the start of the call that did.
-        ``metric.est_achieved_occupancy`` is a share of 1.
+        ``metric.est_achieved_occupancy`` is a share of 1. Kernels that CUPTI's range profiler counted have no duration,
+        and FLOPs where the counters tell them (see `ncu`).
 
         Raises
         ------
@@ -102,7 +102,7 @@ def _spool(path: Path, rows: Rows, spool: IO[bytes]) -> int:
         count += piece.decoded.count
         if piece.decoded.fault:
             index, what = piece.decoded.fault
-            raise bad_event(path, piece, index, what)
+            raise bad_element(path, piece, index, what)
         if piece.decoded.wanted:
             batch = rows.batch(path, piece)
             writer = writer or pa.ipc.new_stream(spool, batch.schema)

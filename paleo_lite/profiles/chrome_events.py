@@ -20,14 +20,24 @@ CATEGORIES = {
     "cuda_runtime": "api", "cuda_driver": "api", "Runtime": "api", "xpu_runtime": "api", "mtia_runtime": "api",
     "privateuse1_runtime": "api", "privateuse1_driver": "api",
     "user_annotation": "marker", "gpu_user_annotation": "marker", "python_function": "marker",
+    "mtia_ccp_events": "kernel", "cuda_profiler_range": "kernel",
 }  # fmt: skip
 """What `cat` is called in `SCHEMA`, in the spellings of kineto since 2021; other events are skipped."""
 
 MODULE = "nn.Module: "
 """What the range of a module's forward call begins with; other Python functions are skipped."""
 
+COUNTED = "cuda_profiler_range"
+"""Kernels with counters instead of times: the profiler draws them one behind the other, each as long as the next."""
+
+MTIA, DMA = "mtia_ccp_events", "dma_request"
+"""What an MTIA device did, and what a copy is called among it."""
+
 _PYTHON = "python_function"
+_MTIA_WAITS = ("event_wait", "event_record")  # which it does no work in
+_PARTLY = (_PYTHON, MTIA)  # not all events of these are wanted
 _EXACT_BELOW = 2.0**43  # a float of microseconds below this is nearer to its nanosecond than to the next
+LARGEST = 2**53  # bytes: more than any memory, and all that a float holds exactly
 LATEST_US = 4 * 10**15  # the year 2096: what int64 nanoseconds hold
 
 Whole = int | float | str | None
@@ -40,6 +50,7 @@ class Args(msgspec.Struct, gc=False):
     stream: Whole = None
     device: Whole = None
     bytes: Whole = None
+    size: Whole = None
     grid: msgspec.Raw = msgspec.Raw()
     block: msgspec.Raw = msgspec.Raw()
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
@@ -77,6 +88,10 @@ class _Times(_Kind, gc=False):
     dur: Decimal | None = None
 
 
+class _Counters(_Kind, gc=False):
+    args: Any = None
+
+
 class Decoded(msgspec.Struct, gc=False):
     wanted: list[Event]
     count: int
@@ -103,13 +118,15 @@ def decode_events(text: bytes) -> Decoded:
     except (msgspec.ValidationError, UnicodeDecodeError):
         return _decode_one_by_one(text)
     wanted = [event for event in events if event.cat in CATEGORIES and event.ph == "X"]  # most: no call for each
-    return Decoded([event for event in wanted if event.cat != _PYTHON or event.name.startswith(MODULE)], len(events))
+    return Decoded([event for event in wanted if event.cat not in _PARTLY or _wanted(event)], len(events))
 
 
 def _wanted(event: Event | _Kind) -> bool:
     if event.ph != "X" or not isinstance(event.cat, str) or event.cat not in CATEGORIES:
         return False
-    return event.cat != _PYTHON or str(event.name).startswith(MODULE)
+    if event.cat == _PYTHON:
+        return str(event.name).startswith(MODULE)
+    return event.cat != MTIA or event.name not in _MTIA_WAITS
 
 
 def _decode_one_by_one(text: bytes) -> Decoded:
@@ -131,7 +148,27 @@ def _decode_one_by_one(text: bytes) -> Decoded:
     return Decoded(wanted, len(raws))
 
 
-def bad_event(path: Path, piece: Piece[Decoded], index: int, what: str) -> BadProfile:
+def counters_of(text: bytes) -> list[dict[str, float]]:
+    """The counters of the kernels of `COUNTED` in a JSON array of events, in their order."""
+    found = []
+    for raw in _RAW.decode(text):
+        if COUNTED.encode() in bytes(raw):
+            event = msgspec.json.decode(raw, type=_Counters)
+            if event.cat == COUNTED and event.ph == "X":
+                args = event.args if isinstance(event.args, dict) else {}
+                numbers = {name: value for name, value in args.items() if type(value) in (int, float)}
+                found.append({name: float(value) for name, value in numbers.items() if 0 <= value < 2**63})
+    return found
+
+
+def bad_event(path: Path, piece: Piece[Decoded], place: int, what: str) -> BadProfile:
+    """The error for one of the wanted events of a piece."""
+    kinds = (msgspec.json.decode(raw, type=_Kind) for raw in _RAW.decode(piece.text))
+    wanted = [index for index, kind in enumerate(kinds) if _wanted(kind)]
+    return bad_element(path, piece, wanted[place], what)
+
+
+def bad_element(path: Path, piece: Piece[Decoded], index: int, what: str) -> BadProfile:
     """The error for an element of a piece."""
     end = 0
     for raw in _RAW.decode(piece.text)[: index + 1]:
@@ -177,11 +214,13 @@ def _exact_times(path: Path, piece: Piece[Decoded]) -> tuple[Integers, NDArray[n
         try:
             times = msgspec.json.decode(raw, type=_Times)
         except msgspec.ValidationError as error:
-            raise bad_event(path, piece, index, f"a time that is not a number ({error})") from None
+            raise bad_element(path, piece, index, f"a time that is not a number ({error})") from None
         if times.ts is None or not times.ts.is_finite() or not -LATEST_US < times.ts < LATEST_US:
-            raise bad_event(path, piece, index, f"an event whose ts is {_short(times.ts)}, not a time in microseconds")
+            raise bad_element(
+                path, piece, index, f"an event whose ts is {_short(times.ts)}, not a time in microseconds"
+            )
         if times.dur is not None and not (times.dur.is_finite() and 0 <= times.dur < LATEST_US):
-            raise bad_event(
+            raise bad_element(
                 path, piece, index, f"an event whose dur is {_short(times.dur)}, not a duration in microseconds"
             )
         start_ns.append(int((times.ts * 1000).to_integral_value(ROUND_HALF_EVEN)))

@@ -11,11 +11,25 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .chrome_events import CATEGORIES, Args, Decoded, Event, Whole, times_ns
+from .chrome_events import (
+    CATEGORIES,
+    COUNTED,
+    DMA,
+    LARGEST,
+    MTIA,
+    Args,
+    Decoded,
+    Event,
+    Whole,
+    bad_event,
+    counters_of,
+    times_ns,
+)
 from .json_stream import Piece
 from .launches import BPROP, LAUNCH, OPERATION, STEP, Integers, Links, direction_of
 from .marks import PROFILER_STEP, Steps, find_steps
 from .modules import Places, Range
+from .ncu import counted_flops
 
 COMMUNICATION = re.compile(r"(?:void )?[nr]ccl")
 """Kernels of NCCL and RCCL: ``ncclKernel_AllReduce_RING_LL_Sum_float(...)``, ``ncclDevKernel_...``."""
@@ -30,7 +44,9 @@ _NO_ARGS = Args()
 _DIGITS = re.compile(r"-?\d{1,18}", re.ASCII)
 _KINDS = ("kernel", "memcpy", "memset", "communication", "cpu", "api", "marker")
 _CODES = {cat: _KINDS.index(of) for cat, of in CATEGORIES.items()}
-_KERNEL, _COMMUNICATION, _CPU, _API, _MARKER = map(_KINDS.index, ("kernel", "communication", "cpu", "api", "marker"))
+_KERNEL, _MEMCPY, _COMMUNICATION, _CPU, _API, _MARKER = map(
+    _KINDS.index, ("kernel", "memcpy", "communication", "cpu", "api", "marker")
+)
 _ON_DEVICE = frozenset(cat for cat, of in CATEGORIES.items() if of in ("kernel", "memcpy", "memset")) | {
     "gpu_user_annotation"
 }
@@ -158,16 +174,20 @@ class Rows:
             self._remember_launches(events, kind, start_ns, ids)
             self._remember_marks(events, start_ns, end_ns)
         there = [event.cat in _ON_DEVICE for event in events]
+        counted = np.array([event.cat == COUNTED for event in events])
+        unknown = np.isnan(duration_ns) | counted
         columns = {
             "category": pa.DictionaryArray.from_arrays(pa.array(kind), pa.array(_KINDS)),
             "kernel": names,
             "start_ns": pa.array(start_ns),
-            "duration_ns": pa.array(duration_ns, mask=np.isnan(duration_ns)),
+            "duration_ns": pa.array(duration_ns, mask=unknown),
+            "flops": _counted_flops(piece.text, counted),
             "calls": pa.array(np.ones(len(events), dtype=np.int64)),
             "thread": _integers([None if on_device else event.tid for event, on_device in zip(events, there)]),
             **_of_device(events, args, np.array(there)),
             **{name: pa.array(values) for name, values in ids.items()},
         }
+        _check_bytes(path, piece, columns["bytes"])
         return pa.RecordBatch.from_pydict(columns)
 
     def _remember_operations(
@@ -246,7 +266,10 @@ class Rows:
 
 
 def _kinds(events: list[Event], names: pa.DictionaryArray) -> NDArray[np.int8]:
-    kind = np.array([_CODES[event.cat] for event in events], dtype=np.int8)
+    kind = np.array(
+        [_MEMCPY if event.name == DMA and event.cat == MTIA else _CODES[event.cat] for event in events],
+        dtype=np.int8,
+    )
     of_nccl = np.array([COMMUNICATION.match(name) is not None for name in names.dictionary.to_pylist()])
     return np.where((kind == _KERNEL) & of_nccl[names.indices.to_numpy()], _COMMUNICATION, kind).astype(np.int8)
 
@@ -256,7 +279,7 @@ def _of_device(events: list[Event], args: list[Args], on_device: NDArray[np.bool
     at = np.flatnonzero(on_device)
     mine, theirs = [events[i] for i in at], [args[i] for i in at]
     columns = {
-        "bytes": _integers([of.bytes for of in theirs]),
+        "bytes": _integers([of.size if of.bytes is None else of.bytes for of in theirs]),
         "grid": _dimensions([of.grid for of in theirs]),
         "block": _dimensions([of.block for of in theirs]),
         "stream": _integers([e.tid if of.stream is None else of.stream for e, of in zip(mine, theirs)]),
@@ -267,6 +290,23 @@ def _of_device(events: list[Event], args: list[Args], on_device: NDArray[np.bool
     }
     place = pa.array(np.cumsum(on_device) - 1, mask=~on_device)
     return {name: values.take(place) for name, values in columns.items()}
+
+
+def _check_bytes(path: Path, piece: Piece[Decoded], sizes: pa.Array) -> None:
+    """A size must be what memory can hold: a negative one would be taken off the others."""
+    known = sizes.fill_null(0).to_numpy()
+    wrong = (known < 0) | (known > LARGEST)
+    if wrong.any():
+        place = int(wrong.argmax())
+        raise bad_event(path, piece, place, f"an event of {known[place]:,} bytes, expected 0 to {LARGEST:,}")
+
+
+def _counted_flops(text: bytes, counted: NDArray[np.bool_]) -> pa.Array:
+    """FLOPs that counters tell of, of the events that have any."""
+    if not counted.any():
+        return pa.nulls(len(counted), pa.float64())
+    flops = pa.array([counted_flops(counters) for counters in counters_of(text)], pa.float64())
+    return flops.take(pa.array(np.cumsum(counted) - 1, mask=~counted))
 
 
 def _integers(values: list[Whole]) -> pa.Array:

@@ -9,7 +9,7 @@ the DRAM bytes, which can be fewer than the kernel reads and writes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +164,7 @@ def _row(about: dict[str, str], values: dict[str, float]) -> dict[str, Any]:
         "kernel": name,
         "duration_ns": duration,
         "calls": 1,
-        "flops": _flops(values),
+        "flops": counted_flops(values),
         "bytes": sum(values[metric] for metric in dram) if dram else None,
         "grid": _extent(about.get("Grid Size", "")),
         "block": _extent(about.get("Block Size", "")),
@@ -173,7 +173,8 @@ def _row(about: dict[str, str], values: dict[str, float]) -> dict[str, Any]:
     }
 
 
-def _flops(values: dict[str, float]) -> float | None:
+def counted_flops(values: Mapping[str, float]) -> float | None:
+    """What the counters of floating-point instructions say, as `NcuCsv.batches` has it."""
     total, counted = 0.0, False
     for unit in ("smsp", "sm"):
         for precision in "fd":

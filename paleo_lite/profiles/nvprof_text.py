@@ -54,7 +54,7 @@ _TIMES = ("Time", "Avg", "Min", "Max")
 class _Row(NamedTuple):
     category: str
     name: str
-    duration_ns: float
+    duration_ns: float | None
     calls: int
     avg_ns: float | None
     min_ns: float | None
@@ -113,7 +113,7 @@ class SummaryText:
 
 def _rows(path: Path) -> Iterator[_Row]:
     """The rows of all sections of all processes in the file."""
-    section, kind, device, ranges, known = "", "", None, False, False
+    section, kind, device, ranges, known = "", "GPU activities", None, False, False
     names: list[str] = []
     units: list[str] = []
     for number, line in numbered_lines(path, SUMMARY_BYTES):
@@ -135,10 +135,11 @@ def _rows(path: Path) -> Iterator[_Row]:
             raise BadProfile(f"{path}: line {number}: the heading is {shown(line)}, expected Time(%), Time, Calls, ...")
         elif found := _DEVICE.fullmatch(line):
             device = int(found[1])
-        elif section == "csv" and not units:
-            units = _units(path, number, line, names)
         elif section == "csv":
-            row = _csv_row(path, number, line, names, units, kind)
+            is_row = bool(units)
+            units = units or _units(path, number, line, names)
+            if is_row or not any(units):
+                row = _csv_row(path, number, line, names, units, kind)
         elif section == "memory":
             row = _migration(path, number, line, device)
             section = section if row else ""
@@ -187,9 +188,11 @@ def _fields(path: Path, number: int, line: str, names: list[str]) -> dict[str, s
 
 
 def _units(path: Path, number: int, line: str, names: list[str]) -> list[str]:
-    """The line below a CSV heading, which tells the units of the times."""
+    """The line below a CSV heading, which tells the units of the times; empty ones where it is a row with its own."""
     fields = _fields(path, number, line, names)
     units = [fields[name] for name in _TIMES]
+    if re.fullmatch(r"[\d.]+%", fields["Time(%)"]):
+        return [""] * len(_TIMES)
     if not set(units) <= set(TIME_NS):
         raise BadProfile(f"{path}: line {number}: the units are {shown(line)}, expected ns, us, ms or s")
     return units
@@ -198,21 +201,25 @@ def _units(path: Path, number: int, line: str, names: list[str]) -> list[str]:
 def _csv_row(path: Path, number: int, line: str, names: list[str], units: list[str], kind: str) -> _Row:
     fields = _fields(path, number, line, names)
     times = [fields[name] + unit for name, unit in zip(_TIMES, units)]
-    return _row(path, number, fields.get("Type") or kind, fields["Name"], fields["Calls"], times, fields["Time(%)"])
+    share = fields["Time(%)"].removesuffix("%")
+    return _row(path, number, fields.get("Type") or kind, fields["Name"], fields["Calls"], times, share)
 
 
 def _migration(path: Path, number: int, line: str, device: int | None) -> _Row | None:
-    """A row of 'Unified Memory profiling result'; None where the section ends. Page faults have no sizes, only '-'."""
+    """A row of 'Unified Memory profiling result'; None where the section ends.
+
+    Page faults have no sizes, thrashes (pages that go to and fro) no time: only '-'.
+    """
     fields = line.split(None, 6)
     if not fields or not fields[0].isdecimal():
         return None
     try:
         count, _, _, _, size, time, name = fields
         moved = None if size == "-" else quantity_of(size, SIZE_BYTES)
-        duration = quantity_of(time, TIME_NS)
+        duration = None if time == "-" else quantity_of(time, TIME_NS)
         calls = int(count) if len(count) <= 18 else -1
     except ValueError:
         raise BadProfile(f"{path}: line {number}: {shown(line.strip())} is not a whole row of unified memory") from None
-    if min(calls, duration, moved or 0) < 0:
+    if min(calls, duration or 0, moved or 0) < 0:
         raise BadProfile(f"{path}: line {number}: a count, size or time is out of range")
     return _Row("memcpy", f"[Unified Memory {name}]", duration, calls, None, None, None, None, moved, device)

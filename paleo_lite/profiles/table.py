@@ -22,7 +22,7 @@ SCHEMA = pa.schema(
         ("category", _NAME),  # kernel, memcpy, memset, api, cpu, marker, communication
         ("kernel", _NAME),  # the name as the profiler printed it, demangled
         ("op", _NAME),  # the framework's operation
-        ("layer", _NAME),  # the network's, or the path of a program's modules and ranges
+        ("layer", _NAME),  # the network's, the path of a program's modules and ranges, or the library of a function
         ("direction", _NAME),  # fprop, bprop, update or null
         ("start_ns", pa.int64()),
         ("duration_ns", pa.float64()),  # of all calls of the row together

@@ -52,7 +52,7 @@ _UNITS |= {
 
 
 class HotspotsCsv:
-    """VTune's hotspots, by any delimiter. `duration_ns` is the CPU time in the function itself.
+    """VTune's hotspots, by any delimiter. `duration_ns` is the CPU time in the function itself, `layer` its module.
 
     Other columns of numbers are ``metric.*``, times in ns: ``metric.cpu_time_spin_time_ns``, ``metric.cpi_rate``.
     """
@@ -93,6 +93,8 @@ class HotspotsCsv:
             "kernel": [row[0].strip() for row in rows],
             "duration_ns": _column(path, numbers, [row[time] for row in rows], "CPU Time", "s"),
         }
+        if "Module" in plain[1:]:
+            found["layer"] = [row[plain.index("Module")].strip() or None for row in rows]
         for place, name in enumerate(plain):
             cells = [row[place] for row in rows]
             first = next((cell for cell in cells if cell), "")

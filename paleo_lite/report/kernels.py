@@ -106,6 +106,7 @@ def _columns(report: KernelReport) -> list[Column]:
         Column("time_s", "time", lambda value: format_si(value, "s")),
         Column("share", "share", lambda value: f"{value:.1%}"),
         Column("flops_per_s", "FLOP/s", format_si, spare=5),
+        *([Column("flops", "FLOPs", format_si)] if report.time_s is None else []),
         Column("flops_efficiency", "share\nof peak", lambda value: f"{value:.2%}"),
         Column("bound", "bound by", left=True, spare=4),
         Column("headroom", "headroom", lambda value: f"{value:.0%}", spare=3),

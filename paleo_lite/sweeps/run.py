@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import msgspec
 import numpy as np
 
-from ..errors import BadFile, BadValue, Interrupted, PaleoError, SweepStopped
+from ..errors import BadFile, BadValue, Interrupted, SweepStopped
 from ..executor import run_tasks
 from ..extras import need
 from ..files import write_aside
@@ -211,8 +211,8 @@ def _finished(
 ) -> Iterator[Chunk]:
     """Chunks as they are done; one that comes twice takes the place of itself."""
 
-    def died(chunk: Chunk) -> PaleoError:
-        return SweepStopped(f"the process that computed chunk {chunk.number} died (out of memory?): take fewer --jobs")
+    def died(chunk: Chunk) -> NoReturn:
+        raise SweepStopped(f"the process that computed chunk {chunk.number} died (out of memory?): take fewer --jobs")
 
     if scheduler is not None:
         for chunk, data in run_tasks(left, partial(encode_chunk, space, model_of), died, scheduler=scheduler):

@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 
 from measured import DATA
 from paleo_lite.cli import main
+from paleo_lite.profiles.pyprof import PyprofParquet
 
 CONV = "N=2,C=4,H=8,W=8,K=6,P=8,Q=8,R=3,S=3,ph=1,pw=1,U=1,V=1,dh=1,dw=1,g=1,fp32,"
 NAME = "run_0_config_{nodes}_2_ib_nvprof_2_resnet50_dali-gpu_{batch}_fp16_fp32_ret_0_0.gzip"
@@ -202,6 +203,21 @@ def test_a_bad_file_among_good_ones(folder):
     answer = json.loads(run(folder, "--keep-going", "--format", "json").stdout)
     assert len(answer["rows"]) == 4
     assert [failure["file"] for failure in answer["failed"]] == [str(bad)]
+
+
+def test_whatever_one_file_does_the_others_are_read(folder, monkeypatch):
+    recognised = PyprofParquet.recognises
+
+    def broken(self, path, head):
+        if "config_16" in path.name:
+            raise KeyError("a defect of a reader")
+        return recognised(self, path, head)
+
+    monkeypatch.setattr(PyprofParquet, "recognises", broken)
+    result = run(folder, "--keep-going", "--jobs", 1, "--format", "json")
+    answer = json.loads(result.stdout)
+    assert (result.exit_code, len(answer["rows"]), len(answer["failed"])) == (1, 2, 2)
+    assert all("a defect of paleo-lite, KeyError" in failure["error"] for failure in answer["failed"])
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,11 @@ def test_work_of_the_host_is_none_of_the_device_s() -> None:
         ({"kernel": ["a"], "duration_ns": [1.0]}, "bprop", "no kernel in this rows profile is labelled bprop"),
         ({"kernel": [], "duration_ns": []}, "all", "there are no rows"),
         ({"kernel": ["a"], "duration_ns": [None]}, "all", "no row of this rows profile has a duration"),
-        ({"category": ["api"], "kernel": ["a"], "duration_ns": [1.0]}, "all", "it is of the host only"),
+        (
+            {"category": ["api"], "kernel": ["a"], "duration_ns": [1.0]},
+            "all",
+            "nothing in this rows profile ran on a device",
+        ),
         ({"kernel": ["a"], "duration_ns": [-1.0]}, "all", "made: a duration is -1 ns"),
     ],
 )

@@ -64,13 +64,19 @@ def is_device(event: dict) -> bool:
     return KIND[event["cat"]] in ("kernel", "memcpy", "memset")
 
 
+COUNTED = REAL[3]
+"""Its kernels have counters instead of times."""
+
+
 @pytest.mark.needs_data
 @pytest.mark.parametrize("name", REAL, ids=lambda name: Path(name).name[:24])
 def test_real_events_are_the_json_modules(data_folder, name):
     path = data_folder / "profiles" / name
     assert ChromeTrace().recognises(path, read_head(path))
     events, base = reference(path)
-    table = read(path).to_pydict()
+    whole = read(path)
+    table = whole.filter(pa.array([value is not None for value in whole["duration_ns"].to_pylist()])).to_pydict()
+    assert (len(whole) > len(events)) == (name == COUNTED)
     assert table["kernel"] == [event["name"] for event in events]
     assert table["start_ns"] == [base + round(event["ts"] * 1000) for event in events]
     assert table["duration_ns"] == [float(event["dur"] * 1000) for event in events]
@@ -201,6 +207,38 @@ LAUNCHED = [
      "args": {"External id": 5, "correlation": 9, "device": 0, "stream": 7, "grid": [1, 2, 3], "block": [64, 1, 1],
               "nested": [{"a": 1}, {"b": [{}, {}]}], "est. achieved occupancy %": 40}},
 ]  # fmt: skip
+
+
+@pytest.mark.needs_data
+def test_kernels_that_were_counted_have_flops_and_no_times(data_folder):
+    path = data_folder / "profiles" / COUNTED
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    ranges = [event for event in events if event.get("cat") == "cuda_profiler_range"]
+    rows = [row for row in read(path).to_pylist() if row["category"] == "kernel"]
+    assert [row["kernel"] for row in rows] == [event["name"] for event in ranges] and len(rows) == 77
+    assert {row["duration_ns"] for row in rows} == {None}
+    for row, event in zip(rows, ranges):
+        counters = {name.split("_op_")[1].split("_")[0]: value for name, value in event["args"].items()}
+        half = counters["hadd"] + counters["hmul"] + counters["hfma"]
+        flops = sum(counters[p + "add"] + counters[p + "mul"] + 2 * counters[p + "fma"] for p in "fd")
+        assert row["flops"] == (None if half else flops)
+
+
+@pytest.mark.needs_data
+def test_work_of_an_mtia_device(data_folder):
+    path = data_folder / "profiles/hta/mtia_inference_trace__mtia_inference_rank_0.json.gz"
+    events = [
+        e for e in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if e.get("cat") == "mtia_ccp_events"
+    ]
+    work = [event for event in events if event["name"] not in ("event_wait", "event_record")]
+    rows = [row for row in read(path).to_pylist() if row["category"] in ("kernel", "memcpy")]
+    assert (len(events), len(rows)) == (1313, 974)
+    assert [(row["kernel"], row["duration_ns"]) for row in rows] == [
+        (event["name"], pytest.approx(event["dur"] * 1000)) for event in work
+    ]
+    copies = [event["args"]["size"] for event in work if event["name"] == "dma_request"]
+    assert [row["bytes"] for row in rows if row["category"] == "memcpy"] == copies
+    assert {row["device"] for row in rows} == {17}
 
 
 def write(folder: Path, text: str | bytes, name: str = "trace.json") -> Path:
@@ -347,6 +385,8 @@ def test_gzip_that_is_cut_or_garbled(tmp_path):
         ('"ts": 130.5', '"ts": null', r"at byte \d+: an event whose ts is absent"),
         ('"ts": 130.5', '"ts": 99999999999999999999', r"at byte \d+: an event whose ts is 99999999999999999999"),
         ('"dur": 4.25', '"dur": 4.25.1', r"at byte \d+: not JSON"),
+        ('"stream": 7', '"stream": 7, "bytes": -5242880', r"at byte \d+: an event of -5,242,880 bytes, expected 0 to"),
+        ('"stream": 7', '"stream": 7, "bytes": 9007199254740993', r"at byte \d+: an event of 9,007,199,254,740,993 by"),
         ('"name": "aten::mm"', '"name": 5', r"at byte \d+: an event with a field that cannot be read"),
         ('"baseTimeNanoseconds": 5', '"baseTimeNanoseconds": "soon"', "not a whole number"),
         ('"baseTimeNanoseconds": 5', '"baseTimeNanoseconds": 1e30', "what surrounds"),

@@ -176,6 +176,43 @@ def test_latin_1_and_utf_8_names(tmp_path, samples):
     assert "größe" in rows_of(tmp_path, text, "latin-1")[0]["kernel"]
 
 
+# As a run with unified memory on a V100 printed it.
+THRASHED = """==2641714== Unified Memory profiling result:
+Device "Tesla V100-PCIE-32GB (0)"
+   Count  Avg Size  Min Size  Max Size  Total Size  Total Time  Name
+ 1015451  26.939KB  4.0000KB  0.9961MB  26.08832GB   4.618286s  Host To Device
+ 1810082  14.781KB  4.0000KB  252.00KB  25.51612GB   3.858506s  Device To Host
+  238083         -         -         -           -  53.551726s  Gpu page fault groups
+  590712  4.0000KB  4.0000KB  4.0000KB  2.253388GB           -  Memory thrashes
+Total CPU Page faults: 1073940
+Total CPU thrashes: 590712
+"""
+
+
+def test_pages_that_thrash_have_a_size_and_no_time(tmp_path, samples):
+    rows = rows_of(tmp_path, samples["nvprof_text.SummaryText"].decode() + THRASHED)[-4:]
+    assert [(row["kernel"], row["calls"], row["bytes"], row["duration_ns"]) for row in rows] == [
+        ("[Unified Memory Host To Device]", 1015451, 26.08832 * 2**30, 4.618286e9),
+        ("[Unified Memory Device To Host]", 1810082, 25.51612 * 2**30, 3.858506e9),
+        ("[Unified Memory Gpu page fault groups]", 238083, None, 53.551726e9),
+        ("[Unified Memory Memory thrashes]", 590712, pytest.approx(2.253388 * 2**30), None),
+    ]
+    assert {row["device"] for row in rows} == {0}
+
+
+def test_csv_whose_values_have_their_units(tmp_path):
+    text = (
+        'Time(%),Time,Calls,Avg,Min,Max,Name\n47.79%,542.36ms,100,5.4236ms,5.4us,5.5ms,"void gemm<int=3>(int*, int)"\n'
+    )
+    text += "52.21%,1.5s,2,592ns,1us,592.49ms,[CUDA memcpy HtoD]\n"
+    gemm, copy = rows_of(tmp_path, text)
+    assert (gemm["kernel"], gemm["duration_ns"], gemm["calls"]) == ("void gemm<int=3>(int*, int)", 542.36e6, 100)
+    assert (gemm["metric.duration_min_ns"], gemm["metric.time_percent"]) == (5.4e3, 47.79)
+    assert (copy["category"], copy["duration_ns"], copy["metric.duration_avg_ns"]) == ("memcpy", 1.5e9, 592.0)
+    with pytest.raises(BadProfile, match=r"line 3: '1.5' is not a number with a unit"):
+        rows_of(tmp_path, text.replace("1.5s", "1.5"))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
