@@ -63,9 +63,7 @@ class Reading(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.method != "steady":
-            raise BadValue(
-                "--steps chooses iterations, which --method notebook does not know: leave one out"
-            )
+            raise BadValue("--steps chooses iterations, which --method notebook does not know: leave one out")
 
 
 class Efficiency(Result, msgspec.Struct, frozen=True):
@@ -157,8 +155,8 @@ def measure_efficiency(
     work = examiner(reading.method, name_pattern, None if reading.steps is None else parse_steps(reading.steps))
     files = find_files(paths)
     found: dict[Path, Finding] = {}
-    for number, (path, finding) in enumerate(run_files(files, work, jobs, scheduler, failed), 1):
-        finding = _with_duration(finding, reading)
+    for number, (path, read) in enumerate(run_files(files, work, jobs, scheduler, failed), 1):
+        finding = _with_duration(read, reading)
         if finding.error and not reading.keep_going:
             raise BadProfile(finding.error)
         found[path] = finding

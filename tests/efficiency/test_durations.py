@@ -195,6 +195,16 @@ def test_tau_needs_its_initialisation(tmp_path):
         read_durations([path], initialisation=path)
 
 
+def test_a_run_without_a_duration_is_a_row_of_what_failed(tmp_path):
+    book = DurationBook()
+    book.add({"nodes": 8}, Duration(0.8, "table"))
+    paths = [write(tmp_path / f"{RUN.format(nodes=nodes)}.gzip", [1.0], [1.0]) for nodes in (4, 8, 16)]
+    found = measure_efficiency(paths, K40M, Reading("notebook", durations=book, keep_going=True), jobs=1)
+    assert [row["nodes"] for row in found.rows] == [8]
+    assert [failure["file"] for failure in found.failed] == [str(paths[0]), str(paths[2])]
+    assert all("no batch duration for" in failure["error"] for failure in found.failed)
+
+
 def test_one_clear_sentence(tmp_path):
     book = DurationBook()
     book.add({"nodes": 8}, Duration(0.8, "table"))
