@@ -149,6 +149,22 @@ def _scaling(asked: Asked) -> Truth:
     return truth.points, lambda: scaling_truth_page(truth), lambda: scaling_pairs(truth.points)
 
 
+def _clusters(asked: Asked) -> Truth:
+    """Clusters and sources that the prior did not see, and clusters of which one measurement is known."""
+    from .scaling.clusters import cluster_points, hold_out, measured_once
+    from .scaling.page import cluster_pairs, clusters_page
+
+    if asked.gpus or asked.precisions:
+        raise BadValue("clusters are held out whole: leave --gpu and --precision out")
+    points = cluster_points(asked.data)
+    held = {by: hold_out(points, by) for by in ("cluster", "source")}
+    for kind, said in KNOWN.items():
+        held[f"cluster, more nodes; measured: {said}"] = measured_once(points, kind)
+    return held["cluster"], lambda: clusters_page(held), lambda: cluster_pairs(held["cluster"])
+
+
+KNOWN = {"nothing": "nothing", "one": "one node", "two": "two nodes", "both": "one and two"}
+
 SPLITS: dict[str, Callable[[Asked], Truth]] = {
     **dict.fromkeys(STEP_SPLITS, _steps),
     "layers": _layers,
@@ -157,6 +173,7 @@ SPLITS: dict[str, Callable[[Asked], Truth]] = {
     "ratios": _ratios,
     "collectives": _collectives,
     "scaling": _scaling,
+    "clusters": _clusters,
 }
 """What can be held out, and who does it."""
 
@@ -182,8 +199,8 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
 
     Of steps a network, a family, a device or a source at a time; of single layers a fifth of their shapes; of profiles
     all batch sizes but the smallest, by class of work; of exchanges message sizes and numbers of workers; of training
-    on several devices networks, a batch size and numbers of nodes. Beside the calibrated model stand simpler ones on
-    the same folds.
+    on several devices networks, a batch size and numbers of nodes; of clusters all of one, or of one source. Beside the
+    calibrated model stand simpler ones on the same folds.
     """
     rows, page, pairs = SPLITS[split](Asked(split, data, gpus, precisions))
     held_out = f"one {split} left out at a time" if split in STEP_SPLITS else split

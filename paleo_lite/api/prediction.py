@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ..calibration.several import Predictions
     from ..calibration.store import Calibration
-    from ..distributed.job import Settings
+    from ..distributed.job import Inputs, Settings
     from ..distributed.table import ScaleTable
     from ..timing.options import TrainingOptions
 
@@ -66,6 +66,7 @@ class ManyDevices(Common, total=False):
     link: str | None
     topology: str | None
     platform: str | None
+    measured: Sequence[str]
     batch_size: int | None
     scaling: str
     strategy: str
@@ -74,6 +75,9 @@ class ManyDevices(Common, total=False):
     epochs: float | None
     price: float | str | None
     cost: bool
+    storage: str | None
+    decode: float | str | None
+    pageable: bool
 
 
 def predict(
@@ -376,7 +380,9 @@ def scale(
     topology : str, optional
         In place of a link: ``"2x k40m @ pcie3, 16 nodes @ infiniband"`` or a TOML's path.
     platform : str, optional
-        In place of both: a computer whose scaling was measured, such as ``"dgx1-p100"``.
+        In place of both: a computer by name, ``"p4d.24xlarge"``, or one whose scaling was measured, ``"dgx1-p100"``.
+    measured : sequence of str
+        What was measured of this network, batch and strategy on this cluster: ``["16 workers: 5,900 samples/s"]``.
     batch_size : int, optional
         Samples per worker for weak scaling (32 without one), of all workers for strong (32 for each of the most).
     scaling : {"weak", "strong"}
@@ -394,6 +400,9 @@ def scale(
         For hours and cost: samples per epoch, epochs, USD per hour of one device (else what it rents for).
     cost : bool
         Insist on a cost: an error where no price is known.
+    storage, decode, pageable
+        What feeds each node, where a step may wait for it: storage as in `pipeline`, samples per second that a node
+        decodes, and whether one process copies them from pageable memory.
 
     Returns
     -------
@@ -410,6 +419,7 @@ def scale(
     >>> import paleo_lite as pl
     >>> pl.scale("resnet50", gpu="k80-die", link="ethernet20", workers="1,2,4,...,128")[-1].speedup  # doctest: +SKIP
     """
+    from ..distributed.job import Settings
     from ..distributed.run import Request, run
     from ..timing.options import TrainingOptions
 
@@ -426,9 +436,26 @@ def scale(
             "which device? Give a GPU, or a topology that names it: '2x k40m @ pcie3, 16 nodes @ infiniband'"
         )
     machine = _machine(gpu, asked)
+    fed = _take(asked, "storage", "decode", "pageable")
+    if any(fed.values()):
+        settings = structs.replace(settings or Settings(), inputs=_inputs(machine.device, **fed))
     asked |= {"phase": "training", "training": asked.get("training") or TrainingOptions("sgd")}
     workload, model = _workload_and_model(network, machine, asked, known)
     return run(request, topology, workload, machine, model, settings, advise=advise)
+
+
+def _inputs(
+    device: Device, storage: str | None = None, decode: float | str | None = None, pageable: bool = False
+) -> Inputs:
+    """What feeds a node's devices."""
+    from ..distributed.inputs import SAMPLE_BYTES
+    from ..distributed.job import Inputs
+    from ..input_pipeline.places import find_store, link_of_host
+
+    per_s = None if decode is None else parse_quantity(str(decode).replace(",", "").removesuffix("/s"), "")
+    if per_s is not None and not 0 < per_s < float("inf"):
+        raise BadValue(f"a node decodes more than 0 samples a second, such as '3,000/s', not {decode!r}")
+    return Inputs(find_store(storage or "memory"), per_s, pageable, *link_of_host(device), SAMPLE_BYTES)
 
 
 def devices(hardware_files: Sequence[str | Path] = ()) -> list[Device]:

@@ -349,7 +349,8 @@ cluster = together(
         help="'2x k40m @ pcie3, 16 nodes @ infiniband', or a TOML, in place of --link.",
     ),
     click.option(
-        "--platform", metavar="NAME|FILE", help="A computer whose scaling was measured: ec2-p2-k80, dgx1-p100."
+        "--platform", metavar="NAME|FILE",
+        help="A computer by name: p4d.24xlarge, dgx-h100; or one whose scaling was measured: ec2-p2-k80, dgx1-p100.",
     ),
     click.option(
         "--scaling", type=SCALINGS, default="weak", show_default=True,

@@ -39,6 +39,17 @@ if TYPE_CHECKING:
 @click.option(
     "--interference", type=float, metavar="SHARE", help="By what share of hidden exchanges computing takes longer."
 )
+@click.option(
+    "--measured", multiple=True, metavar="TEXT",
+    help="What you measured, '16 workers: 5,900 samples/s' or '16 workers: 350 ms': several allowed.",
+)  # fmt: skip
+@click.option("--storage", metavar="STORE", help="Where samples lie: hdd, ssd, nvme, memory, '500 MB/s'; of each node.")
+@click.option(
+    "--decode", metavar="RATE", help="Samples a second that a node decodes: 3,000/s. [default: nothing to decode]"
+)
+@click.option(
+    "--pageable", is_flag=True, help="One process copies the samples of a node's devices, in turn, before they compute."
+)
 @options.training
 @options.time_model()
 @options.ppp()

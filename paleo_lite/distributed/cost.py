@@ -48,6 +48,7 @@ def priced(rows: Iterable[ScaleRow], budget: Budget) -> list[ScaleRow]:
             row,
             hours=budget.hours(row.throughput_per_s),
             cost=budget.cost(row.throughput_per_s, row.workers),
+            price_usd_per_h=budget.price_usd_per_h,
         )
         for row in rows
     ]
@@ -89,7 +90,7 @@ def make_budget(
         raise BadValue(f"the number of images must be above 0, not {images!r}")
     if epochs is not None and not 0 < epochs < math.inf:
         raise BadValue(f"the number of epochs must be above 0, not {epochs!r}")
-    if count is None and (epochs is not None or price is not None or cost_asked):
+    if count is None and (epochs is not None or cost_asked):
         raise BadValue("hours and cost need a number of images: give --images, such as --images 1.28M")
     usd = None if device is None else device.rent_usd_per_h
     if price is not None:

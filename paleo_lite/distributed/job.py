@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import BadValue
 from ..hardware import Machine
+from ..input_pipeline.feeding import Store
 from ..timing import RooflineModel, TimeModel, Workload, predict
 from ..timing.memory import Memory, memory_of
 from ..timing.predict import RECOMPUTE
@@ -26,6 +27,31 @@ if TYPE_CHECKING:
 
 
 Made = TypeVar("Made")
+
+
+class Inputs(msgspec.Struct, frozen=True):
+    """What feeds the devices of a node; see `paleo_lite.input_pipeline.feeding.Feeding`.
+
+    Attributes
+    ----------
+    store : Store or None
+        None: the samples lie in the host's memory.
+    decode_per_s : float or None
+        Samples per second that a node decodes; None: nothing to decode.
+    pageable : bool
+        One process copies the samples of all devices from pageable memory, one after another, before they compute.
+    link, link_bytes_per_s
+        What each device's samples are copied over.
+    sample_bytes : float
+        Of one sample in storage.
+    """
+
+    store: Store | None
+    decode_per_s: float | None
+    pageable: bool
+    link: str
+    link_bytes_per_s: float
+    sample_bytes: float
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -50,8 +76,9 @@ class Settings(msgspec.Struct, frozen=True):
     hiding : float
         The share that really hides of what the backward pass could hide of exchanges, 0 to 1.
     stragglers : float
-        By what share of it computing scatters from worker to worker: all wait for the slowest, which of n takes
-        sqrt(2 ln n) deviations longer (the expected largest of n normal numbers, for large n).
+        By what share computing takes longer for every doubling of the workers, who wait for the slowest of them.
+    inputs : Inputs or None
+        What feeds the devices; None: they never wait for samples.
     """
 
     collective: str | None = None
@@ -63,6 +90,7 @@ class Settings(msgspec.Struct, frozen=True):
     interference: float = 0.0
     hiding: float = 1.0
     stragglers: float = 0.0
+    inputs: Inputs | None = None
 
     def __post_init__(self) -> None:
         if self.gradient_precision is not None:
@@ -78,7 +106,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     def among(self, workers: int) -> Settings:
         """The same for a number of workers: what they wait for the slowest of them is a slowdown."""
-        waiting = self.stragglers * math.sqrt(2 * math.log(workers))
+        waiting = self.stragglers * math.log2(workers)
         return msgspec.structs.replace(self, slowdown=self.slowdown + waiting, stragglers=0.0) if waiting else self
 
 
@@ -99,6 +127,12 @@ class Job:
         self.workload, self.machine, self.model, self.computing = workload, machine, model, computing
         self._steps: dict[Any, DeviceStep] = {}
         self._made: dict[tuple[Any, ...], Any] = {}
+
+    def paced(self, pace: float) -> Job:
+        """The same job, computing as many times as long; what does not depend on that is made once for both."""
+        if pace == 1:
+            return self
+        return _PacedJob(self, pace)
 
     @cached_property
     def bound(self) -> Job:
@@ -161,6 +195,19 @@ class Job:
             float(shares(amounts)[first:last].sum()) for amounts in (work.parameters, work.activations_per_sample)
         )
         return self.memory(batch_size).of_share(parameters, activations)
+
+
+class _PacedJob(Job):
+    def __init__(self, job: Job, pace: float) -> None:
+        super().__init__(job.workload, job.machine, job.model, job.computing)
+        self._made, self._job, self._pace = job._made, job, pace
+
+    @property
+    def bound(self) -> Job:
+        return self._job.bound
+
+    def at(self, batch_size: Any) -> DeviceStep:
+        return self._job.at(batch_size).stretched(self._pace)
 
 
 def _memory(job: Job, batch_size: int, zero_stage: int, shards: int) -> Memory:

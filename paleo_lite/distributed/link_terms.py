@@ -47,6 +47,8 @@ class LinkRate(msgspec.Struct, frozen=True):
     kind : str
         Of what kind of link the share is taken where nobody says it: see `clusters.ClusterPrior`. Empty where it is
         measured or given.
+    per : str
+        Whose bandwidth it is: of a ``lane``, a ``device``, a ``port``; empty for a rate that was given.
     """
 
     name: str
@@ -61,6 +63,7 @@ class LinkRate(msgspec.Struct, frozen=True):
     ppp_at: tuple[tuple[int, float], ...] = ()
     scatter: float = 0.0
     kind: str = ""
+    per: str = ""
 
     def __post_init__(self) -> None:
         if not 0 < self.bandwidth_bytes_per_s < math.inf:
@@ -92,9 +95,11 @@ class LinkRate(msgspec.Struct, frozen=True):
         return self.start_s + steps * self.latency_s + 2 * np.sqrt(self.ramp_s * wire) + whole
 
     def describe(self) -> str:
-        """``pcie3-x16: 15.75 GB/s per direction at PPP 0.7, latency 12 us (data sheet)``."""
+        """``nvlink4: 25 GB/s per lane and direction at PPP 0.7, latency 12 us (data sheet)``."""
         shares = sorted(share for _, share in self.ppp_at) or [self.ppp]
         share = f"{shares[0]:.2g}" + (f" to {shares[-1]:.2g}" if shares[-1] > shares[0] else "")
         at = "" if shares == [1] else f" at PPP {share}"
         latency = f", latency {format_si(self.latency_s, 's', 3)}" if self.latency_s else ""
-        return f"{self.name}: {format_si(self.bandwidth_bytes_per_s, 'B/s')} per direction{at}{latency} ({self.label})"
+        whose = f"per {self.per} and direction" if self.per in ("lane", "device", "port") else "per direction"
+        whose += f" over {self.per}" if self.per.endswith("s") else ""
+        return f"{self.name}: {format_si(self.bandwidth_bytes_per_s, 'B/s')} {whose}{at}{latency} ({self.label})"

@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from ..errors import AmbiguousName, BadQuantity, BadValue, UnknownName
-from ..hardware import Link, read_links
+from ..hardware import Device, Link, read_links
 from ..hardware.registry import key
 from ..units import parse_quantity
 from .collectives import LinkRate
@@ -48,7 +48,8 @@ def link_rate(name_or_link: str | Link | LinkRate, ppp: float | None = None, ope
         rate = _named(name_or_link.strip(), operation, calibrated=ppp is None)
     if ppp is None:
         return rate
-    return LinkRate(rate.name, rate.bandwidth_bytes_per_s, rate.latency_s, ppp, f"{rate.label}, PPP as given")
+    label = f"{rate.label}, PPP as given"
+    return LinkRate(rate.name, rate.bandwidth_bytes_per_s, rate.latency_s, ppp, label, per=rate.per)
 
 
 def _named(text: str, operation: str, calibrated: bool) -> LinkRate:
@@ -58,7 +59,10 @@ def _named(text: str, operation: str, calibrated: bool) -> LinkRate:
         if count < 1:
             raise BadValue(f"{text!r}: links side by side must be 1 or more")
         return msgspec.structs.replace(
-            one, name=f"{count}x {one.name}", bandwidth_bytes_per_s=count * one.bandwidth_bytes_per_s
+            one,
+            name=f"{count}x {one.name}",
+            bandwidth_bytes_per_s=count * one.bandwidth_bytes_per_s,
+            per=f"{count} {one.per}s" if one.per else "",
         )
     if _RATE.fullmatch(text):
         return LinkRate(text, parse_rate(text), label="given", kind="network")
@@ -71,7 +75,7 @@ def _named(text: str, operation: str, calibrated: bool) -> LinkRate:
     for name, fit in named.items():
         rate = link_rate_of(name, fit, operation) if calibrated else None
         if rate is not None:
-            return rate
+            return msgspec.structs.replace(rate, per=read_links().link[identity].per)
     return _sheet_rate(identity, read_links().link[identity])
 
 
@@ -126,6 +130,15 @@ def find_link(name: str) -> tuple[str, Link]:
     raise UnknownName("link", name, known, "'paleo-lite hardware links' shows all; '25 GB/s' is a link as well.")
 
 
+def lanes_note(rate: LinkRate, device: Device) -> str | None:
+    """That a link is one lane of several that the device has; None where it is not."""
+    whole = [attached.link for attached in device.links if attached.link.startswith(f"{rate.name}-x")]
+    if rate.per != "lane" or not whole:
+        return None
+    count = whole[0].removeprefix(f"{rate.name}-x")
+    return f"{rate.name} is one lane of the {count} that {device.name} has: --link {whole[0]} is all of them"
+
+
 def _sheet_rate(identity: str, link: Link) -> LinkRate:
     latency_s = parse_quantity(link.latency.value, "s") if link.latency else 0.0
-    return LinkRate(identity, link.bandwidth_bytes_per_s, latency_s, kind=link.kind)
+    return LinkRate(identity, link.bandwidth_bytes_per_s, latency_s, kind=link.kind, per=link.per)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from ..errors import BadFile, UnknownName, UsageProblem
 from ..files import read_typed, shipped
 from ..units import parse_quantity
-from .clusters import Run
+from .clusters import WORST, Around, Run
 from .collectives import LinkRate
+from .computers import Computer, computer_names, find_computer
 from .job import Settings
 from .overlap import BUCKET_BYTES
-from .step import Step
 from .topology import Topology
 
 _BYTES_AT_MOST = 2**16
@@ -67,8 +67,8 @@ class Platform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     computing: float = 1.0
     scatter: float = 0.0
 
-    def topology(self) -> Topology:
-        """Its machine."""
+    def topology(self, workers: int = 0) -> Topology:
+        """Its machine: all that was measured of it, however many are asked for."""
         inside, between = (
             LinkRate(f"{self.description} {where}", parse_quantity(rate, "B/s"), label="fitted")
             for where, rate in (("node", self.inside), ("network", self.between))
@@ -87,10 +87,10 @@ class Platform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
             interference=asked.interference or self.interference,
         )
 
-    def around(self, run: Run, machine: Topology, settings: Settings) -> tuple[Step, Any, Any]:
+    def around(self, run: Run, machine: Topology, settings: Settings) -> Around:
         """See `Cluster`: 90 % of a normal logarithm."""
-        step, off = run(machine, settings), 1.645 * self.scatter
-        return step, step.time_s * math.exp(-off), step.time_s * math.exp(off)
+        step, off = run(machine, settings, 1.0), WORST * self.scatter
+        return Around(step, step.time_s * math.exp(-off), step.time_s * math.exp(off))
 
     def describe(self) -> str:
         """``EC2 p2.8xlarge, TensorFlow 1.1 (21 measurements; held out: ...)``."""
@@ -98,12 +98,12 @@ class Platform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 
 def platform_names() -> list[str]:
-    """Names of the shipped platforms."""
+    """Names of the shipped platforms that were measured."""
     return sorted(path.stem for path in (shipped("calibrations") / "platforms").glob("*.toml"))
 
 
-def find_platform(name: str) -> Platform:
-    """A shipped platform by name, or one in a TOML.
+def find_platform(name: str) -> Platform | Computer:
+    """A platform that was measured, or a computer as its maker documents it, by name; or a platform in a TOML.
 
     Raises
     ------
@@ -115,7 +115,10 @@ def find_platform(name: str) -> Platform:
     if name.endswith(".toml"):
         return read_platform(Path(name))
     if name not in platform_names():
-        raise UnknownName("platform", name, platform_names())
+        computer = find_computer(name)
+        if computer is None:
+            raise UnknownName("platform", name, [*platform_names(), *computer_names()])
+        return computer
     return read_platform(shipped("calibrations") / "platforms" / f"{name}.toml")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,18 +14,23 @@ from ..ranges import parse_range
 from ..timing import TimeModel, Workload, describe
 from ..timing.memory import largest_batch, usable_bytes
 from .advise import advise as give_advice
-from .clusters import Cluster, ClusterPrior, cluster_prior
+from .clusters import EXPECTED, WORST, Cluster, ClusterPrior, Scores, cluster_prior
+from .computers import Computer
 from .cost import Budget, make_budget
 from .job import Job, Settings
-from .links import link_rate
-from .platforms import find_platform
-from .scale import scale
+from .links import lanes_note, link_rate
+from .measured import Conditioned, condition, parse_measured
+from .platforms import Platform, find_platform
+from .scale import scale, step_of
 from .step import ScaleRow
 from .table import ScaleTable
 from .topology import Topology, flat, parse_topology
 
 BATCH = 32
 """Samples per worker where none are given."""
+
+UNKNOWN = 0.3
+"""How far (as a logarithm) computing may lie from a time model that does not say."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -42,6 +48,7 @@ class Request(msgspec.Struct, frozen=True):
     price: float | str | None = None
     cost_asked: bool = False
     platform: str | None = None
+    measured: Sequence[str] = ()
 
     def counts(self) -> list[int]:
         """Numbers of workers; empty where none are given, which means all of the topology.
@@ -83,7 +90,7 @@ class Request(msgspec.Struct, frozen=True):
             raise BadValue("a platform has measured links: leave --ppp-comm or --platform out")
         if self.topology is not None or self.platform is not None:
             machine = (
-                find_platform(self.platform).topology()
+                find_platform(self.platform).topology(max(counts, default=0))
                 if self.platform is not None
                 else parse_topology(self.topology or "", ppp=self.ppp_comm, hardware_files=hardware_files)
             )
@@ -120,8 +127,10 @@ def run(
     """
     if topology.device is not None and topology.device != machine.device.id:
         raise BadValue(f"the topology is of {topology.device}, not of {machine.device.id}: name one of them")
-    budget = make_budget(machine.device, request.images, request.epochs, request.price, cost_asked=request.cost_asked)
-    platform = find_platform(request.platform) if request.platform is not None else None
+    named = find_platform(request.platform) if request.platform is not None else None
+    price = named.price_usd_per_h if isinstance(named, Computer) and request.price is None else request.price
+    budget = make_budget(machine.device, request.images, request.epochs, price, cost_asked=request.cost_asked)
+    platform = named if isinstance(named, Platform) else None
     if platform is not None:
         settings = platform.settings(settings or Settings())
     computing = 1.0 if platform is None else platform.computing
@@ -130,6 +139,13 @@ def run(
     job = Job(workload, machine, model, computing)
     counts = request.counts() or [topology.workers]
     samples = request.samples(max(counts))
+    if request.measured:
+        if not isinstance(cluster, ClusterPrior):
+            raise BadValue(
+                "--measured says more about a forecast of a cluster that nobody measured: leave it out, or "
+                + (f"--platform {request.platform}" if platform else f"--time-model {model.name}")
+            )
+        job, cluster = _learnt(request, topology, job, settings or Settings(), samples, cluster)
     rows, why, refused = [], "", {}
     if advise:
         if len(counts) != 1:
@@ -147,9 +163,33 @@ def run(
             budget=budget, cluster=cluster,
         )  # fmt: skip
     used = topology.with_workers(max(counts))
-    if isinstance(cluster, ClusterPrior):
-        used, _ = cluster.at("expected", used, settings or Settings())
+    if cluster is not None and platform is None:
+        used, _ = cluster_prior().at(_centre(cluster), used, settings or Settings())
     return _table(request, used, job, rows, budget, samples, why, refused)
+
+
+def _learnt(
+    request: Request, topology: Topology, job: Job, settings: Settings, samples: int, prior: ClusterPrior
+) -> tuple[Job, Conditioned]:
+    """The job at the pace, and the clusters, that agree with what was measured."""
+    points = [parse_measured(text) for text in request.measured]
+    totals = [samples * point.workers if request.scaling == "weak" else samples for point in points]
+
+    def seconds(scores: Scores, pace: float) -> list[float]:
+        paced, found = job.paced(pace), []
+        for point, total in zip(points, totals):
+            machine, how = prior.at(scores, topology.with_workers(point.workers), settings)
+            found.append(float(step_of(paced, machine, how, total, request.strategy).time_s))
+        return found
+
+    alone = job.at(samples)
+    apart = UNKNOWN if alone.interval is None else math.log(alone.interval[1] / alone.interval[0]) / (2 * WORST)
+    known = condition(prior, seconds, [point.seconds(total) for point, total in zip(points, totals)], apart)
+    return job.paced(known.pace), known.relative()
+
+
+def _centre(cluster: Cluster) -> Scores:
+    return cluster.scores if isinstance(cluster, Conditioned) else Scores.all(EXPECTED)
 
 
 def _table(
@@ -172,9 +212,17 @@ def _table(
         notes.append(
             f"no price of {device.name} is on record, so the cost is unknown: give --price, such as '0.90 USD/h'"
         )
-    if request.platform is not None:
-        notes.append(f"fitted: {find_platform(request.platform).describe()}")
-    elif job.model.is_forecast and machine.workers > 1:
+    notes += filter(None, [lanes_note(link, device) for link in links])
+    named = None if request.platform is None else find_platform(request.platform)
+    if named is not None:
+        notes.append(f"{'fitted: ' if isinstance(named, Platform) else ''}{named.describe()}")
+        notes += named.notes if isinstance(named, Computer) else []
+    if request.measured:
+        said = "; ".join(request.measured)
+        notes.append(
+            f"computing, links, overlap and waiting are as measured here ({said}) and {cluster_prior().describe()}"
+        )
+    elif not isinstance(named, Platform) and job.model.is_forecast and machine.workers > 1:
         notes.append(f"this cluster was not measured: links, overlap and waiting are {cluster_prior().describe()}")
     notes += _too_large(job, rows)
     alone = job.at(samples)

@@ -12,7 +12,9 @@ from ..errors import BadValue
 from ..timing.memory import usable_bytes
 from .clusters import Cluster, best_case
 from .cost import Budget, priced
+from .inputs import fed
 from .job import Job, Settings
+from .measured import Conditioned
 from .step import ScaleRow, Step, plain
 from .strategies import find_strategy
 from .topology import Topology
@@ -81,7 +83,8 @@ def scale(
     for number in workers:
         machine = topology.with_workers(number)
         total = batch_size * number if scaling == "weak" else batch_size
-        step = step_of(job, machine, settings, total, strategy, cluster) if number > 1 else alone
+        known = number > 1 or isinstance(cluster, Conditioned)
+        step = step_of(job, machine, settings, total, strategy, cluster) if known else alone
         bound = step_of(job.bound, *best_case(machine, settings), total, strategy)
         rows.append(_row(job, machine, total, step, batch_size / alone.time_s, strategy, float(bound.time_s)))
     return priced(rows, budget)
@@ -119,15 +122,19 @@ def step_of(
     if np.any(batch_size < workers):
         raise BadValue(f"a batch of {batch_size} is smaller than {workers} workers: each needs a sample")
 
-    def run_on(machine: Topology, settings: Settings) -> Step:
-        return run(job, machine, batch_size, settings.among(workers))
+    def run_on(machine: Topology, settings: Settings, pace: float) -> Step:
+        step = run(job.paced(pace), machine, batch_size, settings.among(workers))
+        return step if settings.inputs is None else fed(step, job, machine, batch_size, settings.inputs)
 
-    if cluster is None or workers == 1:
-        step = run_on(machine, settings)
+    if cluster is None or (workers == 1 and not isinstance(cluster, Conditioned)):
+        step = run_on(machine, settings, 1.0)
         best_s = worst_s = step.time_s
     else:
-        step, best_s, worst_s = cluster.around(run_on, machine, settings)
-        step = msgspec.structs.replace(step, cluster_interval=(best_s, worst_s))
+        step, best_s, worst_s, interval = cluster.around(run_on, machine, settings)
+        several = (best_s, worst_s) if workers > 1 else None
+        step = msgspec.structs.replace(step, cluster_interval=several, interval=interval)
+        if interval is not None:
+            return step
     alone = job.at(batch_size // workers)
     if alone.interval is None:
         return step
@@ -155,6 +162,10 @@ def _row(
         strategy=strategy,
         fits=fits,
         bound_s=bound_s,
+        flops=float(job.workload.work.column("flops", "training", total).sum()),
+        tokens=tokens * total if (tokens := job.workload.network.tokens) else None,
+        peak_per_s=job.machine.peak(job.workload.precision).per_s,
+        power_w=job.machine.device.power_w,
     )
 
 

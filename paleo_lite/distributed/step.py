@@ -20,6 +20,9 @@ COLUMNS = (
 )  # fmt: skip
 """The documented columns of a row, in their order; further ones stand behind them."""
 
+PER_DEVICE = ("flops_per_s", "mfu", "tokens_per_s", "kwh_per_million", "cost_per_million")
+"""What a row says of how well devices are used, and what a million samples take."""
+
 
 class Step(msgspec.Struct, frozen=True):
     """A step of training. Seconds are numbers, or arrays over batch sizes where a sweep asks for many at once.
@@ -34,6 +37,8 @@ class Step(msgspec.Struct, frozen=True):
         The part of them that no computation hides.
     update_s : float
         Seconds that the optimizer takes.
+    input_s : float
+        Seconds that it waits for samples.
     memory_bytes : float or None
         What the fullest device holds; None where it is not known.
     collective : str
@@ -59,11 +64,12 @@ class Step(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     interval: tuple[Any, Any] | None = None
     cluster_interval: tuple[Any, Any] | None = None
+    input_s: Any = 0.0
 
     @property
     def time_s(self) -> Any:
-        """Seconds of the step: ``compute_s + exposed_s + update_s``."""
-        return self.compute_s + self.exposed_s + self.update_s
+        """Seconds of the step: ``compute_s + exposed_s + update_s + input_s``."""
+        return self.compute_s + self.exposed_s + self.update_s + self.input_s
 
     @property
     def hidden_s(self) -> Any:
@@ -132,6 +138,11 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     bound_s : float or None
         Seconds that data sheets allow: the roofline's computing, and links at their full bandwidth; None where it was
         not asked for.
+    flops, tokens : float or None
+        Of a step of all workers: what the model computes, without what checkpointing computes again; and the numbers of
+        its samples' sequences, None where it takes none.
+    peak_per_s, power_w, price_usd_per_h : float or None
+        Of one device: peak FLOP/s in the precision, rated power, price of an hour.
     """
 
     workers: int
@@ -143,6 +154,11 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     cost: float | None = None
     fits: bool | None = None
     bound_s: float | None = None
+    flops: float | None = None
+    tokens: float | None = None
+    peak_per_s: float | None = None
+    power_w: float | None = None
+    price_usd_per_h: float | None = None
 
     @property
     def throughput_per_s(self) -> float:
@@ -160,6 +176,36 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         return self.speedup / self.workers
 
     @property
+    def flops_per_s(self) -> float | None:
+        """FLOP/s of one device."""
+        return None if self.flops is None else float(self.flops / self.time_s / self.workers)
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOP/s utilisation (Chowdhery et al. 2022, PaLM, appendix B): that over the peak."""
+        known = self.flops_per_s is not None and self.peak_per_s
+        return self.flops_per_s / self.peak_per_s if known else None  # type: ignore[operator]
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of all workers."""
+        return None if self.tokens is None else float(self.tokens / self.time_s)
+
+    @property
+    def kwh_per_million(self) -> float | None:
+        """Kilowatt-hours for a million samples, every device at its rated power; hosts and cooling come on top."""
+        return None if self.power_w is None else self.power_w * self._device_hours_per_million / 1e3
+
+    @property
+    def cost_per_million(self) -> float | None:
+        """USD for a million samples."""
+        return None if self.price_usd_per_h is None else self.price_usd_per_h * self._device_hours_per_million
+
+    @property
+    def _device_hours_per_million(self) -> float:
+        return self.workers * 1e6 / self.throughput_per_s / 3600
+
+    @property
     def efficiency_interval(self) -> tuple[float, float] | None:
         """Between which the efficiency lies with 90 %: one worker's time is in it twice and plays no part."""
         if self.cluster_interval is None:
@@ -171,7 +217,8 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         """The documented JSON: `COLUMNS` first."""
         row = {name: getattr(self, name) for name in COLUMNS}
         row |= {name: getattr(self, name) for name in ("strategy", "collective", "limited_by", "hours", "fits")}
-        row["bound_s"] = self.bound_s
+        row |= {"bound_s": self.bound_s, "input_s": self.input_s}
+        row |= {name: getattr(self, name) for name in PER_DEVICE}
         for name in ("interval", "efficiency_interval"):
             ends = getattr(self, name)
             row[name] = None if ends is None else list(ends)

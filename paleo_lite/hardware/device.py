@@ -264,12 +264,14 @@ class PeakRate(msgspec.Struct, frozen=True):
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What data crosses between devices or nodes: bandwidth of one direction, and latency where a source gives it.
 
+    `per` says whose bandwidth it is: of one ``lane`` of several, of all that a ``device`` has, of one network ``port``.
     Of storage, `random_reads` is how many small reads a second it does at random places, many of them in flight.
     """
 
     name: str
     kind: Literal["host", "device", "network", "storage"]
     per_direction: Figure
+    per: Literal["", "lane", "device", "port"] = ""
     latency: Figure | None = None
     random_reads: Figure | None = None
     aliases: list[str] = []

@@ -169,7 +169,9 @@ def stages(feeding: Feeding) -> tuple[Stage, ...]:
     rate = PINNED_SHARE * feeding.link_bytes_per_s
     if not feeding.pinned:
         rate = min(rate, PAGEABLE_BYTES_PER_S)
-    rate, beside = rate * feeding.devices, beside and feeding.pinned
+    if feeding.pinned:
+        rate *= feeding.devices  # the host copies for one device after another
+    beside = beside and feeding.pinned
     each = f" of each of {feeding.devices}" if feeding.devices > 1 else ""
     what = f"{'pinned' if feeding.pinned else 'pageable'} memory over {feeding.link}{each}"
     chain.append(Stage("copy", what, None, rate / feeding.decoded_bytes, rate, beside))

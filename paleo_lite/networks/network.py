@@ -39,6 +39,12 @@ class Network(NamedTuple):
         """Elements of all inputs of one sample."""
         return sum(prod(shape) for shape in self.inputs)
 
+    @property
+    def tokens(self) -> int | None:
+        """Numbers of one sample that embeddings look up, as language models do; None where there is no embedding."""
+        looked_up = {layer.inputs[0] for layer in self.layers if layer.kind == "embedding" and -1 in layer.parents}
+        return max(map(prod, looked_up)) if looked_up else None
+
     def layer(self, name: str) -> Layer:
         """The layer of that name.
 

@@ -96,6 +96,7 @@ def _columns(table: ScaleTable) -> list[Column]:
         Column("exposed_s", "exposed\nexchange", seconds, spare=1),
         Column("hidden_s", "hidden\nexchange", seconds, spare=6),
         Column("update_s", "update", seconds, spare=7),
+        *([Column("input_s", "input\nwait", seconds)] if any(row.input_s for row in table.rows) else []),
         Column("time_s", "step", seconds),
         *([Column("interval", "at 90 %", say_interval)] if any(row.interval for row in table.rows) else []),
         *([Column("bound_s", "at least", seconds, spare=5)] if table.is_forecast and _bounded(table) else []),
@@ -103,6 +104,15 @@ def _columns(table: ScaleTable) -> list[Column]:
         Column("speedup", "speed-up", lambda value: f"{value:.4g}", spare=1),
         Column("efficiency", "efficiency", lambda value: f"{value:.1%}"),
     ]
+    for key, title, show, spare in (
+        ("flops_per_s", "per device", lambda value: format_si(value, "FLOP/s", 3), 10),
+        ("mfu", "MFU", lambda value: f"{value:.1%}", 9),
+        ("tokens_per_s", "tokens\nper s", _rate, 4),
+        ("kwh_per_million", "kWh per\n1M samples", lambda value: f"{value:.3g}", 11),
+        ("cost_per_million", "USD per\n1M samples", lambda value: f"{value:,.3g}", 9),
+    ):
+        if any(getattr(row, key) is not None for row in table.rows):
+            columns.append(Column(key, title, show, spare=spare))
     if any(row.memory_bytes is not None for row in table.rows):
         columns.append(Column("memory_bytes", "memory", lambda value: format_si(value, "B", 3), spare=5))
     if any(row.hours is not None for row in table.rows):

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+import paleo_lite
 from paleo_lite.cli import main
 from paleo_lite.distributed.collectives import LinkRate, all_gather_time_s, all_reduce_time_s
 from paleo_lite.distributed.link_calibration import read_link_calibration, shipped_link_calibrations
@@ -93,7 +94,7 @@ def test_a_calibration_stands_for_its_link_and_names_itself() -> None:
     gathered = link_rate("a100-sxm", operation="all-gather")
     assert all_gather_time_s(1e9, 8, gathered) != all_gather_time_s(1e9, 8, found)
     assert not link_rate("pcie3", operation="all-gather").measured  # DeepBench measured all-reduce only
-    assert "nvlink3-x12: 300 GB/s per direction at PPP 0.7" in found.describe()
+    assert "nvlink3-x12: 300 GB/s per device and direction at PPP 0.7" in found.describe()
 
 
 def test_links_of_calibrations_are_in_the_registry_and_have_one_spokesman() -> None:
@@ -156,3 +157,26 @@ def test_a_calibration_that_is_none(tmp_path: Path) -> None:
             read_link_calibration(path)
     with pytest.raises(BadFile, match="cannot be read"):
         read_link_calibration(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nvlink4", "25 GB/s per lane and direction"),
+        ("nvlink4-x18", "450 GB/s per device and direction"),
+        ("infiniband-ndr", "50 GB/s per port and direction"),
+        ("8x infiniband-ndr", "400 GB/s per direction over 8 ports"),
+        ("25 GB/s", "25 GB/s per direction ("),
+    ],
+)
+def test_one_word_says_whose_bandwidth_it_is(name: str, says: str) -> None:
+    assert says in link_rate(name).describe()
+
+
+def test_a_lane_says_how_many_the_device_has() -> None:
+    """NVLink 4: 18 links of 25 GB/s on an H100 SXM, 12 on the PCIe cards' bridge (NVIDIA's data sheet)."""
+    for gpu, count in (("h100-sxm", 18), ("h100-pcie", 12)):
+        table = paleo_lite.scale("alexnet", gpu=gpu, link="nvlink4", workers=[2], precision="fp16")
+        assert any(f"nvlink4 is one lane of the {count} that" in note for note in table.notes)
+    whole = paleo_lite.scale("alexnet", gpu="h100-sxm", link="nvlink4-x18", workers=[2], precision="fp16")
+    assert not any("lane" in note for note in whole.notes)

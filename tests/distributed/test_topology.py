@@ -101,7 +101,9 @@ def test_the_same_as_toml(tmp_path: Path) -> None:
     found = parse_topology(str(path))
     written = parse_topology(ISSUE)
     assert (found.device, found.devices_per_node, found.nodes, found.inside) == ("k40m", 2, 16, written.inside)
-    assert found.between == LinkRate("infiniband-fdr", 6.82e9, 5e-6, 0.5, "data sheet, PPP as given, latency as given")
+    assert found.between == LinkRate(
+        "infiniband-fdr", 6.82e9, 5e-6, 0.5, "data sheet, PPP as given, latency as given", per="port"
+    )
     assert parse_topology(str(path), ppp=0.7).inside == parse_topology(ISSUE, ppp=0.7).inside
 
 

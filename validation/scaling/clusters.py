@@ -1,5 +1,7 @@
 """Clusters that nothing was fitted to: the prior for them learnt from the others, one cluster or source held out.
 
+And the same with one measurement of the cluster that is held out, on two nodes or on one.
+
 The points are read from TensorFlow's page, MXNet's and TensorFlow's distributed tables, Cartesius, and what
 ``published_clusters.csv`` quotes with its sources. The machine of each is written as a user would name it.
 """
@@ -15,10 +17,12 @@ import numpy as np
 
 from paleo_lite.calibration.choose import default_model
 from paleo_lite.calibration.store import find_calibration
-from paleo_lite.distributed.clusters import ClusterPrior, cluster_prior
+from paleo_lite.distributed.clusters import Cluster, ClusterPrior, Scores, cluster_prior
 from paleo_lite.distributed.data_parallel import data
-from paleo_lite.distributed.job import Job, Settings
-from paleo_lite.distributed.platforms import find_platform
+from paleo_lite.distributed.inputs import SAMPLE_BYTES, fed
+from paleo_lite.distributed.job import Inputs, Job, Settings
+from paleo_lite.distributed.measured import condition
+from paleo_lite.distributed.platforms import Platform, find_platform
 from paleo_lite.distributed.step import Step
 from paleo_lite.distributed.topology import Topology, parse_topology
 from paleo_lite.hardware import Machine, find_device
@@ -35,6 +39,12 @@ if TYPE_CHECKING:
 
 QUOTED = Path(__file__).parent / "published_clusters.csv"
 SOCKETS = {"EC2 p2.8xlarge": "8x @ pcie3", "DGX-1": "8x @ nvlink1-x4"}
+PAGEABLE = Inputs(None, None, True, "pcie3-x16", 15.75e9, SAMPLE_BYTES)
+"""How MXNet's module feeds devices: one process copies all samples from the host's memory.
+
+TensorFlow's synthetic data lies on the device; DALI and the loaders of the others prefetch.
+"""
+FED = {"EC2 p2.16xlarge": PAGEABLE}
 NETWORKS = {
     "EC2 p2.16xlarge": "16x @ pcie3, 16 nodes @ ethernet-20",
     "EC2 p2.8xlarge distributed": "8x @ pcie3, 8 nodes @ ethernet-10",
@@ -56,6 +66,7 @@ class ClusterPoint(msgspec.Struct, frozen=True):
     gradient_precision: str = "fp32"
     alone_s: float | None = None
     than_workers: int = 1
+    software: str = ""
 
 
 def cluster_points(folder: Path) -> list[ClusterPoint]:
@@ -90,8 +101,10 @@ def cluster_points(folder: Path) -> list[ClusterPoint]:
                 )
             )  # fmt: skip
     # One of its devices was not timed: what its profiles taught, and what the clock takes over that.
+    platform = find_platform("cartesius-k40m")
+    assert isinstance(platform, Platform)
     asked, k40m = Workload(find_network("resnet50"), phase="training"), Machine(find_device("k40m"))
-    cartesius = Job(asked, k40m, find_calibration("k40m-fp32").model(), find_platform("cartesius-k40m").computing)
+    cartesius = Job(asked, k40m, find_calibration("k40m-fp32").model(), platform.computing)
     for step in surfboard_scaling(folder / "surfboard" / "derived" / "cartesius_batch_durations_recovered.csv"):
         alone_s = cartesius.at(step.batch_size).time_s
         points.append(
@@ -114,6 +127,7 @@ def quoted_points() -> list[ClusterPoint]:
                 row["cluster"], row["source"].split()[0], row["gpu"], row["precision"], row["network"], batch,
                 row["topology"], int(row["workers"]), float(row["efficiency"]),
                 alone_s=batch / float(per_s) if per_s else None, than_workers=int(row["than_workers"]),
+                software=row["what"],
             )
         )  # fmt: skip
     return points
@@ -132,13 +146,16 @@ def _machine(topology: str) -> Topology:
 
 
 class _Timed(Job):
-    """A job whose one device takes what was measured."""
+    """A job whose one device takes what was measured, its own samples' copies included."""
 
     def __init__(self, point: ClusterPoint) -> None:
-        job = _job(point.gpu, point.precision, point.network)
-        alone_s = point.alone_s or job.at(point.batch_size).time_s
+        job, batch = _job(point.gpu, point.precision, point.network), point.batch_size
         super().__init__(job.workload, job.machine, job.model)
-        self._steps[point.batch_size] = job.at(point.batch_size).stretched(alone_s / job.at(point.batch_size).time_s)
+        step = job.at(batch)
+        inputs, alone_s = FED.get(point.cluster), point.alone_s or step.time_s
+        if inputs is not None and point.alone_s is not None:
+            alone_s -= float(fed(step, job, _machine(point.topology).with_workers(1), batch, inputs).input_s)
+        self._steps[batch] = step.stretched(alone_s / step.time_s)
 
 
 @cache
@@ -146,20 +163,26 @@ def _timed(point: ClusterPoint) -> Job:
     return _Timed(point)
 
 
-def efficiency_of(point: ClusterPoint, prior: ClusterPrior) -> tuple[float, float, float]:
+def _settings(point: ClusterPoint) -> Settings:
+    return Settings(gradient_precision=point.gradient_precision, inputs=FED.get(point.cluster))
+
+
+def _step(point: ClusterPoint, machine: Topology, settings: Settings, pace: float = 1.0) -> Step:
+    """All data parallel; `machine` says on how many devices."""
+    job, total = _timed(point), point.batch_size * machine.workers
+    step = data(job.paced(pace), machine, total, settings.among(machine.workers))
+    return step if settings.inputs is None else fed(step, job, machine, total, settings.inputs)
+
+
+def efficiency_of(point: ClusterPoint, cluster: Cluster) -> tuple[float, float, float]:
     """The efficiency to expect, and the ends of its interval, low and high."""
-    job, settings = _timed(point), Settings(gradient_precision=point.gradient_precision)
 
     def seconds(workers: int) -> tuple[float, float, float]:
-        machine = _machine(point.topology).with_workers(workers)
-
-        def run(machine: Topology, settings: Settings) -> Step:
-            return data(job, machine, point.batch_size * workers, settings.among(workers))
-
+        machine, settings = _machine(point.topology).with_workers(workers), _settings(point)
         if workers == 1:
-            return (float(run(machine, settings).time_s),) * 3
-        step, best_s, worst_s = prior.around(run, machine, settings)
-        return float(step.time_s), float(best_s), float(worst_s)
+            return (float(_step(point, machine, settings).time_s),) * 3
+        around = cluster.around(lambda *how: _step(point, *how), machine, settings)
+        return float(around.step.time_s), float(around.best_s), float(around.worst_s)
 
     fewer, more = seconds(point.than_workers), seconds(point.workers)
     expected, high, low = (first / second for first, second in zip(fewer, more))
@@ -207,8 +230,66 @@ def hold_out(points: list[ClusterPoint], by: str = "cluster") -> list[HeldOut]:
     """Every cluster (or ``source``) predicted by what the others teach."""
     held: list[HeldOut] = []
     for name in dict.fromkeys(getattr(point, by) for point in points):
-        share = learn_stragglers([point for point in points if getattr(point, by) != name])
-        prior = cluster_prior()
-        prior = msgspec.structs.replace(prior, stragglers=msgspec.structs.replace(prior.stragglers, expected=share))
+        prior = _prior(learn_stragglers([point for point in points if getattr(point, by) != name]))
         held += [HeldOut(point, *efficiency_of(point, prior)) for point in points if getattr(point, by) == name]
     return held
+
+
+def _prior(stragglers: float) -> ClusterPrior:
+    prior = cluster_prior()
+    return msgspec.structs.replace(prior, stragglers=msgspec.structs.replace(prior.stragglers, expected=stragglers))
+
+
+def _nodes(point: ClusterPoint) -> int:
+    return _machine(point.topology).with_workers(point.workers).nodes
+
+
+def measured_once(points: list[ClusterPoint], kind: str = "two") -> list[HeldOut]:
+    """Points on more nodes than were measured, of clusters that the prior did not see, given one or two measurements.
+
+    Parameters
+    ----------
+    points : list of ClusterPoint
+    kind : {"nothing", "one", "two", "both"}
+        What is known: nothing; the largest part of one node; the fewest nodes that were measured, two but for Cartesius
+        (eight); one and two. One device's time is known in all.
+    """
+    series: dict[tuple[object, ...], list[ClusterPoint]] = {}
+    for point in points:
+        key = (
+            point.cluster,
+            point.software,
+            point.network,
+            point.batch_size,
+            point.gradient_precision,
+            point.precision,
+        )
+        series.setdefault(key, []).append(point)
+    learnt = {name: learn_stragglers([p for p in points if p.cluster != name]) for name in {p.cluster for p in points}}
+    held: list[HeldOut] = []
+    for alike in series.values():
+        alike.sort(key=lambda point: (_nodes(point), point.workers))
+        several = [point for point in alike if _nodes(point) > 1]
+        more = [point for point in several if _nodes(point) > _nodes(several[0])]
+        inside = [point for point in alike if _nodes(point) == 1]
+        if not more or (not inside and kind in ("one", "both")):
+            continue
+        known = {"nothing": [], "one": inside[-1:], "two": several[:1], "both": inside[-1:] + several[:1]}[kind]
+        prior = _prior(learnt[alike[0].cluster])
+        cluster = _conditioned(known, prior) if known else prior
+        held += [HeldOut(point, *efficiency_of(point, cluster)) for point in more]
+    return held
+
+
+def _conditioned(known: list[ClusterPoint], prior: ClusterPrior) -> Cluster:
+    def seconds(scores: Scores, pace: float) -> list[float]:
+        found = []
+        for point in known:
+            machine, settings = prior.at(scores, _machine(point.topology).with_workers(point.workers), _settings(point))
+            found.append(float(_step(point, machine, settings, pace).time_s))
+        return found
+
+    def alone_s(point: ClusterPoint) -> float:
+        return float(_step(point, _machine(point.topology).with_workers(1), _settings(point)).time_s)
+
+    return condition(prior, seconds, [alone_s(point) / point.efficiency for point in known], 0.001)

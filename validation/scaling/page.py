@@ -9,6 +9,7 @@ from paleo_lite.report.charts.accuracy import Pair
 from paleo_lite.report.document import Column, Document, Table
 from paleo_lite.units import format_si
 
+from .clusters import HeldOut
 from .hold_out import Gap, ScaledPoint, ScalingTruth
 
 EFFICIENCY_GOAL, TIME_GOAL, GAP_GOAL = 0.05, 0.08, 0.3
@@ -159,6 +160,42 @@ def _gap_table(gaps: list[Gap]) -> Table:
     )
 
 
+def clusters_page(held: dict[str, list[HeldOut]]) -> Document:
+    """Clusters that the prior did not see; `held` by what was held out, or what was measured of it."""
+    tables = [_held_table("By what was held out", "held out", held)]
+    for by in ("cluster", "source"):
+        groups: dict[str, list[HeldOut]] = {}
+        for each in held[by]:
+            groups.setdefault(getattr(each.point, by), []).append(each)
+        tables.append(_held_table(f"By {by} held out", by, groups))
+    first = tables[0].rows[0]
+    return Document(
+        f"clusters: {first['mean']:.1%} of efficiency off with a cluster held out, {first['covered']:.0%} within 90 %",
+        [], tables,
+    )  # fmt: skip
+
+
+def _held_table(title: str, what: str, groups: dict[str, list[HeldOut]]) -> Table:
+    rows = [
+        {
+            "held": name, "points": len(held), "mean": sum(abs(each.off) for each in held) / len(held),
+            "bias": sum(each.off for each in held) / len(held),
+            "covered": sum(each.covered for each in held) / len(held),
+            "width": sum(each.high - each.low for each in held) / len(held),
+        }
+        for name, held in groups.items()
+    ]  # fmt: skip
+    columns = [
+        Column("held", what, left=True),
+        Column("points", "points"),
+        Column("mean", "mean error", lambda value: f"{100 * value:.1f}"),
+        Column("bias", "bias", lambda value: f"{100 * value:+.1f}"),
+        Column("covered", "within 90 %", lambda value: f"{value:.0%}"),
+        Column("width", "width", lambda value: f"{100 * value:.0f}"),
+    ]
+    return Table(title + " (points of efficiency)", columns, rows)
+
+
 def scaling_pairs(points: Iterable[ScaledPoint]) -> list[Pair]:
     """Measured steps of several devices as points of a chart, by platform, held out or not."""
     return [
@@ -170,3 +207,11 @@ def scaling_pairs(points: Iterable[ScaledPoint]) -> list[Pair]:
 
 def _seen(platform: str, held_out: str) -> str:
     return f"{platform}, {held_out} held out" if held_out else f"{platform}, fitted to it"
+
+
+def cluster_pairs(held: Iterable[HeldOut]) -> list[Pair]:
+    """Efficiencies measured and predicted, by cluster."""
+    return [
+        Pair(f"{p.network}, {p.workers} workers", p.cluster, p.efficiency, each.expected)
+        for each in held for p in [each.point]
+    ]  # fmt: skip

@@ -1,0 +1,76 @@
+"""Computers by name: their files, and what `scale` makes of one."""
+
+from __future__ import annotations
+
+import pytest
+
+import paleo_lite
+from paleo_lite.distributed.computers import computer_names, find_computer, read_computer
+from paleo_lite.distributed.platforms import find_platform
+from paleo_lite.errors import BadFile, UnknownName
+from paleo_lite.files import shipped
+
+
+# Gigabytes a second of one direction: inside as NVIDIA's data sheets have it (half of 300, 600, 900, 1800), between
+# nodes from the gigabits that AWS, Google, Microsoft and NVIDIA print.
+@pytest.mark.parametrize(
+    ("name", "device", "inside", "gbit"),
+    [
+        ("dgx1-v100", "v100-sxm2", 150, 400),
+        ("DGX A100", "a100-sxm-80gb", 300, 1600),
+        ("dgx-h100", "h100-sxm", 450, 3200),
+        ("dgx-b200", "b200", 900, 3200),
+        ("p3.16xlarge", "v100-sxm2", 150, 25),
+        ("p3dn.24xlarge", "v100-sxm2", 150, 100),
+        ("p4d.24xlarge", "a100-sxm-40gb", 300, 400),
+        ("P5.48xlarge", "h100-sxm", 450, 3200),
+        ("a3-highgpu-8g", "h100-sxm", 450, 800),
+        ("ND A100 v4", "a100-sxm-40gb", 300, 1600),
+        ("ND96isr_H100_v5", "h100-sxm", 450, 3200),
+    ],
+)
+def test_links_are_those_of_the_documentation(name, device, inside, gbit) -> None:
+    machine = find_platform(name).topology(64)
+    assert (machine.device, machine.devices_per_node, machine.nodes) == (device, 8, 8)
+    assert machine.inside.bandwidth_bytes_per_s == inside * 1e9
+    assert machine.between.bandwidth_bytes_per_s == gbit / 8 * 1e9
+
+
+def test_every_file_reads_and_names_its_sources() -> None:
+    assert len(computer_names()) >= 11
+    for name in computer_names():
+        computer = read_computer(shipped("hardware") / "platforms" / f"{name}.toml")
+        used = {computer.inside.source, computer.between.source} | (
+            {computer.price.source} if computer.price else set()
+        )
+        assert used == set(computer.sources)
+        assert find_computer(name) == computer
+
+
+def test_a_price_of_a_node_is_shared_by_its_devices() -> None:
+    """21.957642 USD/h over 8 A100; a million samples at 8 x 1,000 a second take 125 s."""
+    table = paleo_lite.scale("resnet50", platform="p4d.24xlarge", precision="fp16", workers=[64])
+    row = table[0]
+    assert row.price_usd_per_h == pytest.approx(21.957642 / 8)
+    assert row.cost_per_million == pytest.approx(1e6 / row.throughput_per_s / 3600 * 21.957642 * 8)
+    assert row.kwh_per_million == pytest.approx(64 * 0.4 * 1e6 / row.throughput_per_s / 3600)
+    assert row.mfu == pytest.approx(row.flops_per_s / 312e12)
+    # 3 x 8.178 GFLOP of forward and backward pass (4.089 GMAC, torchvision), but for the first layer's data gradient.
+    assert row.flops_per_s == pytest.approx(3 * 8.178e9 * row.throughput_per_s / 64, rel=0.03)
+    assert any("list price 21.957642 USD/h of a node, 2026-11-09" in note for note in table.notes)
+    given = paleo_lite.scale("resnet50", platform="p4d.24xlarge", precision="fp16", workers=[64], price=1.0)[0]
+    assert given.price_usd_per_h == 1.0
+
+
+def test_files_that_are_none(tmp_path) -> None:
+    text = (shipped("hardware") / "platforms" / "dgx-h100.toml").read_text("utf-8")
+    for old, new, says in (
+        ("nvlink4-x18", "nvlink9", "nvlink9"), ('"basepod", note = "four', '"nobody", note = "four', "nobody"),
+        ("devices_per_node", "devices", "devices"), ("= 8", "= 0", "topology has 1"),
+    ):  # fmt: skip
+        path = tmp_path / "rack.toml"
+        path.write_text(text.replace(old, new))
+        with pytest.raises(BadFile, match=says):
+            read_computer(path)
+    with pytest.raises(UnknownName, match="p4d"):
+        find_platform("p4d.24xlarg")
