@@ -175,4 +175,5 @@ def condition(
         centre = weights @ draws
         covariance = (draws - centre).T @ ((draws - centre) * weights[:, None])
         spread = 1.2 * np.linalg.cholesky(covariance + np.diag((0.05 * own) ** 2))
-    return Conditioned(prior, draws, weights)
+    telling = weights > 1e-3 * weights.max()
+    return Conditioned(prior, draws[telling], weights[telling] / weights[telling].sum())
