@@ -52,6 +52,8 @@ def csv_file(tmp_path_factory):
         ("hardware links", pl.links),
         ("hardware links --move 1PB", lambda: pl.links(move=10**15)),
         ("hardware audit", pl.audit),
+        ("calibrate --suggest 2 --gpu k80 --network alexnet --batch-size 8 --phase training",
+         lambda: pl.calibrate(suggest=2, gpu="k80", network="alexnet", batch_size=8, phase="training")),
         ("calibrations list", pl.calibrations),
         ("calibrations show k40m-fp32", lambda: pl.calibrations("k40m-fp32")),
     ],

@@ -76,6 +76,19 @@ def _ratios(asked: Asked) -> Truth:
     return rows, lambda: ratio_page(rows), list
 
 
+def _own(asked: Asked) -> Truth:
+    """Steps of a device held out, of which a few are measured: suggested ones, or as many at random."""
+    from .ship import operations_of
+    from .steps.own import own_page, own_truth
+    from .steps.published import published_steps
+
+    measurements = published_steps(asked.measured).measurements
+    rows = own_truth(measurements, operations_of(asked.measured), asked.wants)
+    if not rows:
+        raise asked.nothing()
+    return rows, lambda: own_page(rows), list
+
+
 def _layers(asked: Asked) -> Truth:
     """Single layers: a fifth of their shapes."""
     from .layers.hold_out import validate_layers
@@ -171,6 +184,7 @@ SPLITS: dict[str, Callable[[Asked], Truth]] = {
     "profile": _profiles,
     "ppp": _ppp,
     "ratios": _ratios,
+    "own": _own,
     "collectives": _collectives,
     "scaling": _scaling,
     "clusters": _clusters,

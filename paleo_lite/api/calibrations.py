@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, overload
 
 from ..calibration.calibrate import calibrate as fit_device
 from ..calibration.calibrate import held_out_error, measurements_of
 from ..calibration.fit import Fit
 from ..calibration.measured_devices import execution_of, software_of
 from ..calibration.measurements import Measurement, is_measurements, read_measurements
-from ..calibration.pool import pool_prior
+from ..calibration.pool import NotPooled, pool_prior, pooled_model
 from ..calibration.ppp import PppCalibration, PppRun, PppShare, calibrate_ppp
 from ..calibration.store import (
     AnyCalibration,
@@ -22,6 +22,8 @@ from ..calibration.store import (
     shipped_calibrations,
     write_calibration,
 )
+from ..calibration.suggest import Suggestions, typical_steps
+from ..calibration.suggest import suggest as suggest_steps
 from ..calibration.validate import Validation
 from ..calibration.validate import validate as hold_out
 from ..errors import BadValue
@@ -31,9 +33,13 @@ from ..networks import find_network
 from ..report.calibrations import calibrations_page
 from ..report.document import Shown
 from ..timing import Workload
+from ..timing.fitted import CalibratedModel
 from ..timing.models import LEARNT, PppModel
 from ..version import __version__
 from .profiles import Paths, need_pyarrow, paths_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Learnt(NamedTuple):
@@ -44,20 +50,47 @@ class Learnt(NamedTuple):
     fit: Fit | None = None
 
 
+class Learning(TypedDict, total=False):
+    """What `calibrate` may be told besides; see there."""
+
+    precision: str
+    network: str | None
+    time_model: str
+    batch_size: int | None
+    phase: str | None
+    name_pattern: str | None
+    output: str | Path | None
+    force: bool
+    date: str
+    hardware_files: Paths
+
+
+@overload
 def calibrate(
-    measured: Paths | Sequence[Measurement],
+    measured: Paths | Sequence[Measurement] = (), *, gpu: str | Device, suggest: None = None, **how: Unpack[Learning]
+) -> AnyCalibration: ...
+@overload
+def calibrate(
+    measured: Paths | Sequence[Measurement] = (), *, gpu: str | Device, suggest: int, **how: Unpack[Learning]
+) -> Suggestions: ...
+
+
+def calibrate(
+    measured: Paths | Sequence[Measurement] = (),
     *,
     gpu: str | Device,
     precision: str = "fp32",
     network: str | None = None,
     time_model: str = LEARNT,
     batch_size: int | None = None,
+    phase: str | None = None,
+    suggest: int | None = None,
     name_pattern: str | None = None,
     output: str | Path | None = None,
     force: bool = False,
     date: str = "",
     hardware_files: Paths = (),
-) -> AnyCalibration:
+) -> AnyCalibration | Suggestions:
     """Learn a device's parameters from measured steps.
 
     Of a profile the forward and the backward pass of a steady iteration are taken. The fit starts from the best that is
@@ -66,7 +99,7 @@ def calibrate(
     Parameters
     ----------
     measured : path, sequence of paths, or sequence of Measurement
-        Measurements CSVs, profiles, folders of profiles.
+        Measurements CSVs, profiles, folders of profiles; may be left out with `suggest`.
     gpu : str or Device
         The device that was measured.
     precision : str
@@ -75,7 +108,12 @@ def calibrate(
     time_model : {"calibrated", "ppp"}
         What to learn: all parameters, or PALEO's one, the platform percent of peak.
     batch_size : int, optional
-        Only profiles of this batch size.
+        Only profiles of this batch size; with `suggest` that of the step asked about, 1 without it.
+    phase : str, optional
+        With `suggest`: the phase asked about, inference without it.
+    suggest : int, optional
+        Name so many measurements that would narrow the answer most, the time of `network` or of a typical set of
+        networks, and learn nothing. `measured` is what was measured already.
     name_pattern : str, optional
         How to read a run's settings from file names: a regular expression with named groups.
     output : path, optional
@@ -88,17 +126,40 @@ def calibrate(
     Returns
     -------
     Calibration or PppCalibration
-        What `paleo_lite.predict` and others take as `calibration`.
+        What `paleo_lite.predict` and others take as `calibration`; with `suggest` a `Suggestions`.
 
     Raises
     ------
     PaleoError
         One of its classes: nothing measured of that device and precision, a bad file, an unknown network.
     """
-    return learn(
-        measured, gpu=gpu, precision=precision, network=network, time_model=time_model, batch_size=batch_size,
-        name_pattern=name_pattern, output=output, force=force, date=date, hardware_files=hardware_files,
-    ).calibration  # fmt: skip
+
+    def learnt(only: int | None) -> AnyCalibration:
+        return learn(
+            measured, gpu=gpu, precision=precision, network=network, time_model=time_model, batch_size=only,
+            name_pattern=name_pattern, output=output, force=force, date=date, hardware_files=hardware_files,
+        ).calibration  # fmt: skip
+
+    if suggest is None:
+        if phase is not None:
+            raise BadValue("--phase is what --suggest is asked about: give --suggest, too")
+        return learnt(batch_size)
+    if time_model != LEARNT or output is not None:
+        raise BadValue("--suggest learns nothing and writes no file: leave --time-model and -o out")
+    machine = Machine.one_of(find_device(gpu, paths_of(hardware_files)) if isinstance(gpu, str) else gpu)
+    found = learnt(None).model() if measured else pooled_model(machine.device, precision)
+    if not isinstance(found, CalibratedModel):
+        why = found.reason if isinstance(found, NotPooled) else "a PPP"
+        raise BadValue(
+            f"nothing is known of {machine.device.id} in {precision} that measurements could narrow ({why}): "
+            "'paleo-lite measure' chooses by itself"
+        )
+    asked = phase or "inference"
+    if network is None:
+        steps = typical_steps(precision, asked, batch_size)
+    else:
+        steps = [Workload(find_network(network), precision, batch_size or 1, asked)]
+    return suggest_steps(found, machine, steps, suggest)
 
 
 def learn(

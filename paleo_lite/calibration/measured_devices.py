@@ -40,7 +40,8 @@ def group_by_source(measurements: Sequence[Measurement]) -> dict[Key, list[Measu
 
 def software_of(group: Sequence[Measurement]) -> str:
     """The first word of a group's framework; where that is not said, what devices are compared under."""
-    return (group[0].framework.split() or [SOFTWARE])[0].lower()
+    word = (group[0].framework.split() or [SOFTWARE])[0].lower()
+    return SOFTWARE if word == "torch" else word
 
 
 def execution_of(group: Sequence[Measurement]) -> str:

@@ -14,7 +14,7 @@ from ..result import Result
 from ..timing.terms import QUANTILES
 from ..units import format_si
 from .calibrate import folds_of, held_out, runs_of
-from .fit import Fit, Runs, fit
+from .fit import Fit, Prior, Runs
 from .measured_devices import Key, MeasuredDevices
 from .measurements import Measurement
 from .pool import SCATTER as POOL_SCATTER
@@ -167,10 +167,14 @@ def _by_expectation(split: str, devices: MeasuredDevices, key: Key) -> Found | N
         return None
     runs = runs_of(devices.groups[key], find_device(key.gpu), key.precision)
     prior = devices.prior(key, ignore=lambda other: ignored(own, other), known=False)
-    expected = fit(runs.choose(np.array([], dtype=np.int64)), prior)
-    expected = msgspec.structs.replace(expected, scatter=POOL_SCATTER)
-    predicted, deviation = expected.predict(runs)
+    predicted, deviation = expected_from(prior).predict(runs)
     return runs, predicted, deviation, {"roofline": _simple_terms(runs)[1]}
+
+
+def expected_from(prior: Prior) -> Fit:
+    """What is expected before anything is measured, as a fit to nothing."""
+    nothing = np.zeros(len(prior.mean))
+    return Fit(prior.mean, np.diag(prior.deviation**2), POOL_SCATTER, nothing[:0], nothing)
 
 
 def predict_measured(found: Fit, measurements: Sequence[Measurement], device: Device, precision: str) -> list[Point]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ..api.calibrations import calibrate as run_calibrate
 from ..api.calibrations import learn
 from ..calibration.measurements import TEMPLATE
 from ..calibration.store import Calibration
@@ -21,12 +22,17 @@ from .options import Printing
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @options.gpu(required=False, help="Device that was measured.")
 @options.precision()
-@click.option("--network", metavar="NETWORK", help="What was profiled; needed for profiles.")
+@click.option("--network", metavar="NETWORK", help="What was profiled, needed for profiles; or what is asked about.")
 @click.option(
     "--time-model", type=options.MODELS, default=LEARNT, show_default=True,
     help="What to learn: calibrated, all parameters; ppp, PALEO's one, the platform percent of peak.",
 )  # fmt: skip
-@options.batch_size(default=None, help="Only profiles of this batch size.")
+@options.batch_size(default=None, help="Only profiles of this batch size; or what is asked about.")
+@click.option(
+    "--suggest", type=options.WHOLE, metavar="K",
+    help="Name the K measurements that would narrow the answer most: the time of --network, or of a typical set.",
+)  # fmt: skip
+@click.option("--phase", type=options.PHASES, help="What --suggest is asked about. [default: inference]")
 @options.name_pattern()
 @options.output(help="The TOML to write.")
 @options.force()
@@ -37,6 +43,8 @@ def calibrate(
     paths: tuple[Path, ...],
     gpu: str | None,
     template: bool,
+    suggest: int | None,
+    phase: str | None,
     **question: Any,
 ) -> Answer | None:
     """Learn a device's parameters from measured steps in PATHS: measurements CSVs, profiles, folders of profiles.
@@ -49,13 +57,17 @@ def calibrate(
       paleo-lite calibrate measured.csv --gpu k40m --precision fp32 -o k40m.toml
       paleo-lite calibrate run_*.gzip --gpu k40m --network resnet50 -o k40m.toml
       paleo-lite calibrate run_*.gzip --gpu k40m --network resnet50 --time-model ppp
+      paleo-lite calibrate --suggest 2 --gpu k80 --network vgg16 --precision fp64
       paleo-lite predict vgg16 --gpu k40m --calibration k40m.toml
     """
     if template:
         click.echo(TEMPLATE, nl=False)
         return None
-    if not paths or gpu is None:
+    if gpu is None or not (paths or suggest):
         raise click.UsageError("a calibration takes measurements CSVs and --gpu; --template prints a CSV to fill in")
+    if suggest is not None or phase is not None:
+        found = run_calibrate(paths, gpu=gpu, suggest=suggest, phase=phase, **question)
+        return Answer(found.to_dict, found.document)
     learnt = learn(paths, gpu=gpu, **question)
     made, fit = learnt.calibration, learnt.fit
 

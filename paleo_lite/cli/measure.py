@@ -11,10 +11,12 @@ from typing import Any
 import click
 
 from ..calibration.calibrate import calibrate, held_out_error
+from ..calibration.fit import Prior
 from ..calibration.measurements import Measurement, write_csv
+from ..calibration.pool import NotPooled, pool_prior, pooled_model
 from ..calibration.prior import TimedLayer, device_prior, narrow_by_probes
 from ..calibration.store import make_calibration, write_calibration
-from ..calibration.validate import predict_measured
+from ..calibration.validate import expected_from, predict_measured
 from ..errors import AmbiguousName, BadValue, CalibrationFailed, UnknownName
 from ..extras import need
 from ..files import check_new, write_aside
@@ -25,6 +27,7 @@ from ..measure.machine import bandwidth_bytes_per_s, describe, hardware, identit
 from ..measure.probes import Probed, probes, run_probes
 from ..measure.setup import DEVICES, Setup, set_up
 from ..measure.steps import STEPS, OutOfMemory, time_step
+from ..networks import find_network
 from ..report.measure import Measured, Step, measured_page
 from ..timing.fitted import rates_of
 from ..version import __version__
@@ -41,13 +44,14 @@ FITTED_QUICK = ("squeezenet1_1", "resnet18", "mobilenet_v2", "shufflenet_v2_x1_0
 HELD_OUT_QUICK = ("resnet34", "mnasnet1_0")
 """Networks whose steps are fitted, between them every class of convolution; and those that are predicted, then run."""
 
-_Plan = tuple[Sequence[str], Sequence[int], Sequence[str]]
-"""Networks, batch sizes, phases."""
+_Plan = dict[str, list[tuple[str, int]]]
+"""Phases and batch sizes of each network."""
 
 _SCALE = {"cpu": 1, "cuda": 8}
 
 
 @command()
+@click.argument("steps", nargs=-1, metavar="[STEP]...")
 @click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="What to measure.")
 @click.option("--quick", is_flag=True, help="Less than a minute: fewer networks, inference alone, wider intervals.")
 @click.option("--threads", type=WHOLE, help="Threads of the CPU; default: torch's own.")
@@ -68,6 +72,7 @@ _SCALE = {"cpu": 1, "cuda": 8}
 @options.force()
 @options.hardware_files()
 def measure(
+    steps: tuple[str, ...],
     device: str,
     quick: bool,
     threads: int | None,
@@ -84,13 +89,20 @@ def measure(
 ) -> Answer:
     """Calibrate this machine: time operations and networks, fit, then predict other networks and run them.
 
+    Of STEPs, such as resnet18:16:inference (network, batch size, phase), only those are timed, each beside what was
+    expected of it: `paleo-lite calibrate --suggest` says which are worth it.
+
     \b
       paleo-lite measure --quick
+      paleo-lite measure vgg11:1:inference resnet18:16:training --device cuda -o mine.csv
       paleo-lite measure -o mine.csv --calibration-out mine.toml --hardware-out mine-hw.toml
       paleo-lite predict vgg16 --gpu ID --hardware-file mine-hw.toml --calibration mine.toml
     """
     if gpu is not None and hardware_out is not None:
         raise click.UsageError("--gpu takes the figures of a known device, --hardware-out measures them: give one")
+    if steps and phases:
+        raise click.UsageError("a STEP says its phase: leave --phase out")
+    chosen = _chosen(steps)
     check_new(output, calibration_out, hardware_out, force=force)
     need("torch", "measuring this machine", "torch")
     for module in ("scipy", "tomli_w"):
@@ -101,35 +113,32 @@ def measure(
         _say(f"although {busy}")
     with set_up(device, precision, threads, channels_last, compiled) as setup:
         probed = _probe(setup, quick, effort)
-        machine = known or (None if hardware_out else _known(setup))
+        machine, is_derived = known or (None if hardware_out else _known(setup)), False
         if machine is None:
-            machine = _derive(setup, probed, quick, effort, hardware_out)
+            machine, is_derived = _derive(setup, probed, quick, effort, hardware_out), True
         timer = _Timer(setup, machine.id, effort)
         wanted = phases or (("inference",) if quick else ("inference", "training"))
         batches = [size * _SCALE[device] for size in ((1, 4) if quick else (1, 4, 8))]
         fitted, unseen = timer.rounds(
-            (FITTED_QUICK if quick else FITTED, batches, wanted),
-            (HELD_OUT_QUICK if quick else HELD_OUT, [batches[0], 2 * batches[0], batches[1]], wanted),
-        )
-    if not fitted or not unseen:
+            chosen or _grid(FITTED_QUICK if quick else FITTED, batches, wanted),
+            {} if chosen
+            else _grid(HELD_OUT_QUICK if quick else HELD_OUT, [batches[0], 2 * batches[0], batches[1]], wanted),
+        )  # fmt: skip
+    if not fitted or not (unseen or chosen):
         raise CalibrationFailed("the networks to measure do not fit into this device's memory: nothing to fit")
-    rates = rates_of(Machine(machine), precision)
-    timed = [
-        TimedLayer(each.probe.layer, each.probe.batch_size, each.timing.median_s)
-        for each in probed
-        if each.probe.purpose != "launch"
-    ]
-    base = device_prior(machine, precision)
-    prior = narrow_by_probes(base, timed, rates, precision, launch_s(probed), serial=device == "cpu")
+    prior = None if is_derived else _pooled(machine, precision, compiled)
+    prior = prior or _from_probes(machine, precision, probed, serial=device == "cpu")
     measurements, fit = calibrate([step.measurement for step in fitted], machine, precision, prior)
     calibration = make_calibration(
         machine.id, precision, measurements, fit,
         held_out_error=held_out_error(measurements, machine, precision, prior),
         date=date.today().isoformat(), version=__version__,
     )  # fmt: skip
-    points = predict_measured(fit, [step.measurement for step in unseen], machine, precision)
     if output is not None:
         write_aside(output, write_csv(step.measurement for step in (*fitted, *unseen)).encode())
+    # Chosen steps stand beside what was expected of them before they were run.
+    unseen, basis = (fitted, expected_from(prior)) if chosen else (unseen, fit)
+    points = predict_measured(basis, [step.measurement for step in unseen], machine, precision)
     if calibration_out is not None:
         write_calibration(calibration, calibration_out, force)
     result = Measured(
@@ -139,6 +148,49 @@ def measure(
         [str(path) for path in (output, calibration_out, hardware_out) if path is not None], busy,
     )  # fmt: skip
     return Answer(result.to_dict, lambda: measured_page(result))
+
+
+def _chosen(steps: Sequence[str]) -> _Plan:
+    """The steps that were named.
+
+    Raises
+    ------
+    BadValue
+        If one is not a network, a batch size and a phase.
+    """
+    plan: _Plan = {}
+    for text in steps:
+        name, batch_size, phase = [*text.split(":"), "", ""][:3]
+        if text.count(":") != 2 or not batch_size.isdecimal() or int(batch_size) < 1 or phase not in STEPS:
+            raise BadValue(
+                f"{text!r} is no step: expected network, batch size and phase ({', '.join(STEPS)}), such as "
+                "resnet18:16:inference"
+            )
+        plan.setdefault(find_network(name).name, []).append((phase, int(batch_size)))
+    return plan
+
+
+def _grid(names: Sequence[str], batches: Sequence[int], phases: Sequence[str]) -> _Plan:
+    return {name: [(phase, size) for phase in phases for size in batches] for name in names}
+
+
+def _pooled(machine: Device, precision: str, compiled: bool) -> Prior | None:
+    """What is known of the device from others' measurements, or of others; None where the pool says nothing."""
+    execution = "compiled" if compiled else "eager"
+    if isinstance(pooled_model(machine, precision, execution), NotPooled):
+        return None
+    return pool_prior(machine, precision, execution)
+
+
+def _from_probes(machine: Device, precision: str, probed: Sequence[Probed], serial: bool) -> Prior:
+    """What single operations on the machine say."""
+    timed = [
+        TimedLayer(each.probe.layer, each.probe.batch_size, each.timing.median_s)
+        for each in probed
+        if each.probe.purpose != "launch"
+    ]
+    base, rates = device_prior(machine, precision), rates_of(Machine(machine), precision)
+    return narrow_by_probes(base, timed, rates, precision, launch_s(probed), serial)
 
 
 def _probe(setup: Setup, quick: bool, effort: Effort) -> list[Probed]:
@@ -195,21 +247,22 @@ class _Timer:
         timed: list[dict[tuple[str, str, int], list[Timing]]] = [{} for _ in plans]
         for number in range(ROUNDS):
             for found, plan in zip(timed, plans):
-                for name in plan[0]:
+                for name, steps in plan.items():
                     _say(f"round {number + 1} of {ROUNDS}: {name}")
-                    self._network(name, plan, found)
+                    self._network(name, steps, found)
         return [[self._step(key, best_of(timings)) for key, timings in found.items()] for found in timed]
 
-    def _network(self, name: str, plan: _Plan, found: dict[tuple[str, str, int], list[Timing]]) -> None:
+    def _network(
+        self, name: str, steps: Sequence[tuple[str, int]], found: dict[tuple[str, str, int], list[Timing]]
+    ) -> None:
         module = _build(name)
-        for phase in plan[2]:
-            for batch_size in plan[1]:
-                try:
-                    timing = time_step(module, self.setup, phase, batch_size, effort=self.effort)
-                except OutOfMemory as error:
-                    self.left_out[f"{name}, {phase}, batch {batch_size}"] = str(error)
-                else:
-                    found.setdefault((name, phase, batch_size), []).append(timing)
+        for phase, batch_size in steps:
+            try:
+                timing = time_step(module, self.setup, phase, batch_size, effort=self.effort)
+            except OutOfMemory as error:
+                self.left_out[f"{name}, {phase}, batch {batch_size}"] = str(error)
+            else:
+                found.setdefault((name, phase, batch_size), []).append(timing)
 
     def _step(self, key: tuple[str, str, int], timing: Timing) -> Step:
         name, phase, batch_size = key

@@ -81,6 +81,12 @@ class Effort(msgspec.Struct, frozen=True):
     sample_s: float = 0.01
     limit_s: float = 1.5
 
+    def takes_s(self, call_s: float) -> float:
+        """Seconds that timing a steady call takes, warmed up, all rounds together."""
+        sample_s = max(call_s, self.sample_s)
+        samples = min(self.samples_at_least, max(_SAMPLES_AT_LEAST, math.ceil((self.limit_s - call_s) / sample_s)))
+        return ROUNDS * (2 * call_s + samples * sample_s)
+
 
 QUICK = Effort(tolerance=0.03, samples_at_least=5, samples_at_most=20, sample_s=0.005, limit_s=0.4)
 _WARM_UP_AT_MOST = 10

@@ -68,6 +68,11 @@ class Measured(Result, msgspec.Struct, frozen=True, eq=False):
     busy: str = ""
 
     @property
+    def were_chosen(self) -> bool:
+        """Whether the steps were named: they are fitted, beside what was expected of them beforehand."""
+        return self.fitted is self.unseen
+
+    @property
     def mape(self) -> float:
         """Mean absolute relative error of the unseen steps."""
         return float(np.mean([abs(point.error) for point in self.points]))
@@ -164,9 +169,12 @@ def measured_page(measured: Measured) -> Document:
     if calibration.held_out_error is not None:
         facts.append(("held out", f"{calibration.held_out_error:.1%} with each of them predicted from the others"))
     tables = [_compared_table(rows), _probe_table(measured.probes())]
+    steps = f"{len(rows)} step{'s' if len(rows) > 1 else ''}"
+    told = f"{steps} of {len(networks)} networks that were not fitted"
+    if measured.were_chosen:
+        told = f"{steps}, predicted before they were run"
     return Document(
-        f"{len(rows)} steps of {len(networks)} networks that were not fitted: {measured.mape:.1%} mean absolute error, "
-        f"{measured.within} of {len(rows)} within the 90 % interval",
+        f"{told}: {measured.mape:.1%} mean absolute error, {measured.within} of {len(rows)} within the 90 % interval",
         facts,
         tables,
         _notes(measured),
@@ -218,10 +226,10 @@ def _probe_table(rows: list[dict[str, Any]]) -> Table:
 def _notes(measured: Measured) -> list[str]:
     notes = [measured.busy] if measured.busy else []
     notes += [f"no room for {text}" for text in measured.left_out]
-    restless = sum(not step.timing.stable for step in (*measured.fitted, *measured.unseen))
+    steps = measured.fitted if measured.were_chosen else [*measured.fitted, *measured.unseen]
+    restless = sum(not step.timing.stable for step in steps)
     if restless:
-        total = len(measured.fitted) + len(measured.unseen)
-        notes.append(f"{restless} of {total} steps did not settle in the time given: other work on this machine?")
+        notes.append(f"{restless} of {len(steps)} steps did not settle in the time given: other work on this machine?")
     if "compiled" in measured.software:
         notes.append("compiled networks launch fewer kernels than are counted; the fit makes up for it on average")
     if measured.files:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from ..counting import Layer
     from ..counting.algorithms import Algorithm
 
+WIDE = 2.5
+"""Upper end over lower end of an interval above which a prediction says what would narrow it."""
+
 
 def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool = False) -> Document:
     """The page of a prediction.
@@ -42,6 +45,10 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
         if table.rows:
             tables.append(table)
     facts = _facts(prediction)
+    if prediction.interval is not None and prediction.interval[1] > WIDE * prediction.interval[0]:
+        from .suggestions import narrowing  # counts further networks: only where somebody is unsure
+
+        facts += narrowing(prediction)
     if prediction.memory is not None:
         from .memory import memory_fact, memory_tables  # with what it needs, and only then
 

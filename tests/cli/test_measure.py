@@ -23,8 +23,11 @@ pytest.importorskip("scipy")
 pytest.importorskip("tomli_w")
 
 from paleo_lite.calibration.measurements import read_measurements
+from paleo_lite.calibration.pool import pool_prior
+from paleo_lite.calibration.prior import device_prior
 from paleo_lite.calibration.store import read_calibration
 from paleo_lite.errors import BadValue
+from paleo_lite.hardware import find_device
 from paleo_lite.hardware.registry import read_device
 from paleo_lite.measure.clock import Effort, HostClock
 from paleo_lite.measure.probes import convolution, elementwise, gemm
@@ -125,6 +128,32 @@ def test_page(small: None) -> None:
     assert max(map(len, tables)) <= 80
 
 
+def test_chosen_steps_are_held_against_what_was_expected(small: None, tmp_path: Path) -> None:
+    """Only they are run, in the rounds that all have; a row each in the file, and the fit starts before them."""
+    steps = ["squeezenet1_1:2:inference", "mnasnet0_5:1:training"]
+    result = run(*steps, "--quick", "--threads", "1", "-o", str(tmp_path / "mine.csv"), "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    answer, rows = json.loads(result.stdout), read_measurements(tmp_path / "mine.csv")
+    assert {f"{row.network}:{row.batch_size}:{row.phase}" for row in rows} == {*steps} and len(rows) == 2
+    assert {row["measured_s"] for row in answer["held_out"]} == {row.time_s for row in rows}
+    assert answer["calibration"]["provenance"]["points"] == 2
+    for row in answer["held_out"]:
+        assert row["low_s"] < row["predicted_s"] < row["high_s"]
+        assert row["error"] == pytest.approx(row["predicted_s"] / row["measured_s"] - 1)
+    assert "mobilenet_v3_small" not in result.stderr
+    page = run(steps[0], "--quick", "--threads", "1")
+    assert "1 step, predicted before they were run" in page.stdout
+
+
+def test_a_gpu_that_is_known_of_is_fitted_from_that() -> None:
+    device = find_device("k40m")
+    prior = command._pooled(device, "fp32", compiled=False)
+    assert prior is not None
+    assert prior.mean == pytest.approx(pool_prior(device, "fp32").mean)
+    assert (prior.deviation < device_prior(device, "fp32").deviation + 1e-9).mean() > 0.5
+    assert command._pooled(find_device("xeon-8380"), "fp32", compiled=False) is None
+
+
 def test_csv_holds_plain_numbers(small: None) -> None:
     result = run("--quick", "--threads", "1", "--phase", "inference", "--format", "csv")
     assert result.exit_code == 0, result.stderr
@@ -143,6 +172,11 @@ def test_csv_holds_plain_numbers(small: None) -> None:
         (["--gpu", "k44m"], "no GPU is called 'k44m'"),
         (["--threads", "0"], "whole number of 1 or more"),
         (["--phase", "backward"], "'backward'"),
+        (["resnet18:16"], "'resnet18:16' is no step: expected network, batch size and phase"),
+        (["resnet18:0:inference"], "no step"),
+        (["resnet18:1:backward"], "(inference, forward+backward, training)"),
+        (["resnet81:1:inference"], "no network is called 'resnet81'"),
+        (["resnet18:1:inference", "--phase", "inference"], "leave --phase out"),
     ],
 )
 def test_refusals(arguments: list[str], message: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from paleo_lite.measure.clock import Effort, EventClock, HostClock, Run, Timing, best_of, time_call
+from paleo_lite.measure.clock import ROUNDS, Effort, EventClock, HostClock, Run, Timing, best_of, time_call
 
 
 class ScriptedClock:
@@ -29,6 +29,14 @@ EFFORT = Effort(tolerance=0.01, samples_at_least=5, samples_at_most=20, sample_s
 
 def nothing() -> None:
     pass
+
+
+@pytest.mark.parametrize("call_s", [2e-4, 0.005, 0.03, 0.4, 3.0])
+def test_how_long_timing_a_steady_call_takes(call_s: float) -> None:
+    clock, effort = ScriptedClock([call_s]), Effort()
+    for _ in range(ROUNDS):
+        time_call(nothing, clock, effort)
+    assert effort.takes_s(call_s) == pytest.approx(call_s * sum(clock.asked), rel=0.1)
 
 
 def test_steady_call_stops_at_the_least_number_of_samples() -> None:

@@ -24,6 +24,7 @@ from paleo_lite.timing.terms import QUANTILES
 from validation.steps.dataset import Dataset
 from validation.steps.modern import modern_networks, published_engines
 from validation.steps.networks import published_networks
+from validation.steps.own import own_truth
 from validation.steps.published import SOURCES, published_steps
 from validation.steps.timm import SAME, published_timm
 
@@ -139,6 +140,20 @@ def test_a_pool_comes_out_again() -> None:
     assert again.points == shipped_fit.points
     # One round more, and numbers rounded: the efficiency of every class within a few percent.
     assert again.theta == pytest.approx(shipped_fit.theta, abs=0.05)
+
+
+@pytest.mark.needs_data
+def test_suggested_measurements_are_worth_more_than_random_ones() -> None:
+    """Of two TITANs held out, with what others measured; intervals come out as wide as was promised."""
+    gpus = {"titan-rtx", "titan-xp", "rtx2080ti", "gtx1080ti"}
+    steps = [m for m in published_steps(MEASURED).measurements if m.gpu in gpus and m.precision == "fp32"]
+    rows = {(row.chosen, row.measured): row for row in own_truth(steps, (), lambda gpu, _: gpu.startswith("titan"))}
+    assert rows["suggested", 2].mape < rows["random", 2].mape < rows["none", 0].mape
+    assert rows["suggested", 8].mape < 0.6 * rows["none", 0].mape
+    for count in (1, 2, 4, 8):
+        row = rows["suggested", count]
+        assert row.promised_90 == pytest.approx(row.width_90, rel=0.2) and row.groups == 4
+    assert rows["suggested", 2].points == rows["none", 0].points - 2 * 2
 
 
 def test_a_folder_without_the_files_is_named(tmp_path: Path) -> None:

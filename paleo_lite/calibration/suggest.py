@@ -1,0 +1,261 @@
+"""Which measurements would narrow a prediction most, and by how much: known before any of them is made.
+
+With d = d log(step) / d theta of the step asked about, C the covariance of theta, and m the same derivatives of a step
+that could be measured, a measurement takes from the variance d^T C d, whatever time it gives::
+
+    (d^T C m)^2 / (m^T C m + s^2)
+
+s is how much single measurements scatter. Of several steps asked about the mean counts, and of several measurements
+each is chosen after the ones before it: Bayesian I-optimal design (Chaloner and Verdinelli 1995), greedily. Measuring
+takes time; what narrows most per second is chosen, with `START_S` for what any measurement takes besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+import numpy as np
+
+from ..errors import BadValue
+from ..hardware import Device, Machine
+from ..measure.clock import Effort
+from ..networks import find_network
+from ..result import Result
+from ..timing.calibrated import sensitivities
+from ..timing.features import features_of, merge_alike
+from ..timing.fitted import CalibratedModel, own_variance, rates_of
+from ..timing.memory import largest_batch, usable_bytes
+from ..timing.terms import interval_of
+from ..timing.workload import Workload
+from .fit import SCATTER as FIT_SCATTER
+from .fit import stack
+from .pool import SCATTER
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+START_S = 60.0
+"""Seconds of a measurement besides the timing: starting the software, making the network. On held-out devices, 10
+instead of 60 makes what two suggested measurements leave 1 to 5 points worse: short steps alone do not tell enough."""
+
+NETWORKS = (
+    "alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "googlenet", "inception_v3", "mnasnet1_0",
+    "mobilenet_v2", "regnet_y_400mf", "resnet18", "resnet50", "resnext50_32x4d", "shufflenet_v2_x1_0", "squeezenet1_1",
+    "swin_t", "vgg11", "vgg16", "vit_b_16",
+)  # fmt: skip
+"""What may be suggested: of each family of shipped networks a small one, which `measure` can run."""
+
+SMALL = ("alexnet", "resnet18", "squeezenet1_1", "vgg11")
+"""Those of them that are counted within milliseconds: what a prediction that is unsure looks at."""
+
+BATCH_SIZES = (1, 16, 128)
+PHASES = ("inference", "training")
+"""Of the steps that may be suggested."""
+
+TYPICAL = ("resnet50", "vgg16", "mobilenet_v2", "densenet121", "resnext50_32x4d", "efficientnet_b0", "vit_b_16")
+"""What is asked about where no network is named, at batch sizes of `TYPICAL_BATCHES`."""
+
+TYPICAL_BATCHES = (1, 32)
+
+
+class Suggestion(msgspec.Struct, frozen=True):
+    """A step to measure.
+
+    Attributes
+    ----------
+    network : str
+    batch_size : int
+    phase : str
+    time_s : float
+        What it is expected to take.
+    measuring_s : float
+        What timing it takes, without starting.
+    factor : float
+        Upper end over lower end of the interval of what was asked about, once this and the ones before it are measured;
+        of a typical set the geometric mean.
+    interval : tuple of float, or None
+        The interval itself, in seconds, if the step asked about takes what is expected; None of a typical set.
+    """
+
+    network: str
+    batch_size: int
+    phase: str
+    time_s: float
+    measuring_s: float
+    factor: float
+    interval: tuple[float, float] | None
+
+    @property
+    def step(self) -> str:
+        """As `paleo-lite measure` takes it."""
+        return step_text(self.network, self.batch_size, self.phase)
+
+
+def step_text(network: str, batch_size: int, phase: str) -> str:
+    """How a step is written: ``resnet18:16:inference``."""
+    return f"{network}:{batch_size}:{phase}"
+
+
+class Suggestions(Result, msgspec.Struct, frozen=True):
+    """The measurements that narrow an answer most, in the order in which to make them.
+
+    Attributes
+    ----------
+    gpu, precision : str
+    network : str or None
+        What is asked about; None of a typical set.
+    batch_size : int or None
+    phase : str
+    time_s : float or None
+        What the step asked about is expected to take.
+    factor : float
+        Upper end over lower end of its interval before anything is measured.
+    interval : tuple of float, or None
+    suggestions : list of Suggestion
+    known : str
+        What the answer rests on so far.
+    candidates : int
+        How many steps were chosen from.
+    """
+
+    _page: ClassVar[str] = "paleo_lite.report.suggestions:suggestions_page"
+
+    gpu: str
+    precision: str
+    network: str | None
+    batch_size: int | None
+    phase: str
+    time_s: float | None
+    factor: float
+    interval: tuple[float, float] | None
+    suggestions: list[Suggestion]
+    known: str
+    candidates: int
+
+    @property
+    def command(self) -> str:
+        """What measures them."""
+        steps = " ".join(each.step for each in self.suggestions)
+        precision = "" if self.precision == "fp32" else f" --precision {self.precision}"
+        return f"paleo-lite measure {steps} --device cuda --gpu {self.gpu}{precision} -o measured.csv"
+
+
+def suggest(
+    model: CalibratedModel,
+    machine: Machine,
+    asked: Sequence[Workload],
+    count: int,
+    candidates: Sequence[Workload] | None = None,
+) -> Suggestions:
+    """The measurements that narrow an answer most.
+
+    Parameters
+    ----------
+    model : CalibratedModel
+        What is known so far: pooled, or fitted to measurements.
+    machine : Machine
+    asked : sequence of Workload
+        What is asked about: one step, or a typical set in one precision.
+    count : int
+        How many measurements.
+    candidates : sequence of Workload, optional
+        What could be measured; without them `candidate_steps`. A step that is asked about is none.
+
+    Raises
+    ------
+    BadValue
+        If there are fewer candidates.
+    """
+    first, is_single = asked[0], len(asked) == 1
+    if candidates is None:
+        candidates = candidate_steps(machine.device, first.precision, first.execution)
+    candidates = [step for step in candidates if not is_single or _key(step) != _key(first)]
+    if not 1 <= count <= len(candidates):
+        raise BadValue(f"{count} measurements cannot be suggested: name 1 to {len(candidates)}")
+    times, slopes = slopes_of(model, machine, [*asked, *candidates])
+    asked_s, targets = float(times[0]), slopes[: len(asked)]
+    times, slopes = times[len(asked) :], slopes[len(asked) :]
+
+    def narrowed(covariance: Floats, own: float) -> tuple[float, tuple[float, float] | None]:
+        deviation = float(np.mean(np.sqrt(np.einsum("np,pq,nq->n", targets, covariance, targets) + own)))
+        low, high = interval_of(asked_s, deviation)
+        return float(high / low), (float(low), float(high)) if is_single else None
+
+    # The pool's scatter is that of sources that nobody knows; what is measured by oneself scatters as a fit expects.
+    own = own_variance(model.scatter if model.moved is not None and model.moved.any() else FIT_SCATTER)
+    measuring_s = np.array([Effort().takes_s(float(time_s)) for time_s in times])
+    found = []
+    for place, covariance in choose(model.covariance, slopes, targets, measuring_s, count):
+        taken = float(times[place]), float(measuring_s[place])
+        found.append(Suggestion(*_key(candidates[place]), *taken, *narrowed(covariance, own)))
+    factor, interval = narrowed(model.covariance, model.own_variance)
+    sizes = {step.batch_size for step in asked}
+    return Suggestions(
+        machine.device.id, first.precision, first.network.name if is_single else None,
+        first.batch_size if len(sizes) == 1 else None, first.phase, asked_s if is_single else None, factor, interval,
+        found, model.label, len(candidates),
+    )  # fmt: skip
+
+
+def choose(
+    covariance: Floats, slopes: Floats, targets: Floats, measuring_s: Floats, count: int
+) -> Iterator[tuple[int, Floats]]:
+    """Choose measurements one after another; gives the place of each, and the covariance with it and those before.
+
+    Parameters
+    ----------
+    covariance : ndarray, shape (parameters, parameters)
+        Of the logarithms of the parameters.
+    slopes : ndarray, shape (candidates, parameters)
+        d log(step) / d theta of what could be measured.
+    targets : ndarray, shape (steps, parameters)
+        The same of what is asked about.
+    measuring_s : ndarray, shape (candidates,)
+    count : int
+    """
+    left = np.ones(len(slopes), dtype=bool)
+    for _ in range(count):
+        shared = covariance @ slopes.T
+        variances = np.einsum("np,pn->n", slopes, shared) + SCATTER**2
+        narrowed = np.mean((targets @ shared) ** 2, axis=0) / variances
+        place = int(np.argmax(np.where(left, narrowed / (START_S + measuring_s), -1.0)))
+        left[place] = False
+        covariance = covariance - np.outer(shared[:, place], shared[:, place]) / variances[place]
+        yield place, covariance
+
+
+def slopes_of(model: CalibratedModel, machine: Machine, workloads: Sequence[Workload]) -> tuple[Floats, Floats]:
+    """Seconds of steps in one precision, and d log(step) / d theta of each, shape (steps, parameters)."""
+    features = [merge_alike(features_of(workload)) for workload in workloads]
+    runs = stack(features, rates_of(machine, workloads[0].precision), [1.0] * len(features))
+    times, gradient = sensitivities(runs.features, runs.rates, np.exp(model.theta), runs.run, len(runs))
+    return times, gradient / times[:, None]
+
+
+def candidate_steps(
+    device: Device, precision: str, execution: str = "eager", names: Sequence[str] = NETWORKS
+) -> list[Workload]:
+    """Steps of networks that `measure` can run and that fit into a device's memory."""
+    found = []
+    for name in names:
+        one = Workload(find_network(name), precision, execution=execution)
+        for phase in PHASES if execution == "eager" else PHASES[:1]:
+            step = one.but(phase=phase)
+            most = largest_batch(step, memory_bytes=usable_bytes(device)) or 0
+            found += [step.but(batch_size=size) for size in BATCH_SIZES if size <= most]
+    return found
+
+
+def typical_steps(precision: str, phase: str, batch_size: int | None = None) -> list[Workload]:
+    """What is asked about where no network is named."""
+    sizes = (batch_size,) if batch_size else TYPICAL_BATCHES
+    networks = [Workload(find_network(name), precision, phase=phase) for name in TYPICAL]
+    return [one.but(batch_size=size) for one in networks for size in sizes]
+
+
+def _key(workload: Workload) -> tuple[str, int, str]:
+    return workload.network.name, workload.batch_size, workload.phase

@@ -1,0 +1,70 @@
+"""Measurements that would narrow an answer, to look at."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..calibration.suggest import NETWORKS as SUGGESTED
+from ..calibration.suggest import SMALL, Suggestions, candidate_steps, suggest
+from ..timing import Prediction
+from ..timing.fitted import CalibratedModel
+from ..units import format_si, say_interval
+from .document import Column, Document, Table
+
+
+def suggestions_page(found: Suggestions) -> Document:
+    """What to measure, what that takes, and what is known of the answer after it."""
+    keys = ["network", "batch_size", "phase", "time_s", "measuring_s", "low_s", "high_s", "factor"]
+    rows = [
+        {**msgspec.to_builtins(each), **dict(zip(("low_s", "high_s"), each.interval or ()))}
+        for each in found.suggestions
+    ]
+    before = {"network": "(nothing yet)", "interval": found.interval, "factor": found.factor}
+    columns = [
+        Column("number", ""),
+        Column("network", "measure", left=True),
+        Column("batch_size", "batch"),
+        Column("phase", "phase", left=True),
+        Column("time_s", "expected\nstep", _seconds, spare=1),
+        Column("measuring_s", "measuring", _seconds),
+        *([Column("interval", "then at 90 %", say_interval)] if found.interval else []),
+        Column("factor", "high / low", "{:.2f}".format),
+    ]
+    table = Table("", columns, [before, *({**row, "number": place} for place, row in enumerate(rows, 1))])
+    about = found.network or "typical networks"
+    batch = "" if found.batch_size is None else f", batch {found.batch_size}"
+    number = len(rows)
+    expected = [] if found.time_s is None else [("expected", format_si(found.time_s, "s"))]
+    return Document(
+        f"{number} measurement{'s' if number > 1 else ''} would narrow {about} on {found.gpu}, {found.precision} "
+        f"{found.phase}{batch}: the high end of the 90 % interval from {found.factor:.2f} to "
+        f"{found.suggestions[-1].factor:.2f} times the low end",
+        [
+            *expected,
+            ("known so far", found.known),
+            ("chosen", f"from {found.candidates} steps, each after those above it, whatever times they will give"),
+            ("measure", found.command),
+            ("then", f"paleo-lite calibrate measured.csv --gpu {found.gpu} --precision {found.precision} -o mine.toml"),
+        ],
+        [table],
+        (),
+        Table("", [Column(key, key) for key in keys], rows),
+    )
+
+
+def _seconds(value: float) -> str:
+    return format_si(value, "s", 3)
+
+
+def narrowing(prediction: Prediction) -> list[tuple[str, str]]:
+    """Which one measurement would narrow a prediction, and to what, should it come true: a fact, or none."""
+    model, workload = prediction.model, prediction.workload
+    if not isinstance(model, CalibratedModel):
+        return []
+    names = dict.fromkeys((*SMALL, *({prediction.network} & {*SUGGESTED})))
+    steps = candidate_steps(prediction.device, prediction.precision, workload.execution, tuple(names))
+    (best,) = suggest(model, prediction.machine, [workload], 1, steps).suggestions
+    if best.interval is None:
+        return []
+    step = f"{best.network}, {best.phase}, batch {best.batch_size}"
+    return [("narrower", f"{say_interval(best.interval)} once {step} is measured: paleo-lite calibrate --suggest 3")]

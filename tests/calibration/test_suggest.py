@@ -1,0 +1,174 @@
+"""Which measurements narrow an answer most: by the formula, and as fits to them come out.
+
+Tests: report/suggestions.py.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import paleo_lite as pl
+from paleo_lite.calibration.measurements import Measurement
+from paleo_lite.calibration.pool import SCATTER, pooled_model
+from paleo_lite.calibration.suggest import (
+    NETWORKS,
+    SMALL,
+    START_S,
+    TYPICAL,
+    candidate_steps,
+    choose,
+    slopes_of,
+    typical_steps,
+)  # fmt: skip
+from paleo_lite.cli import main
+from paleo_lite.errors import BadValue
+from paleo_lite.hardware import Machine, find_device
+from paleo_lite.networks import find_network, network_names
+from paleo_lite.timing.fitted import CalibratedModel
+from paleo_lite.timing.memory import memory_of, usable_bytes
+from paleo_lite.timing.workload import Workload
+
+K80 = Machine(find_device("k80-die"))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4))
+def test_each_is_the_one_after_which_least_is_left(seed: int, count: int) -> None:
+    """By the precisions of all that was measured so far, inverted anew for each candidate."""
+    draws = np.random.default_rng(seed)
+    root, slopes, targets = (draws.normal(size=shape) for shape in ((5, 5), (7, 5), (3, 5)))
+    covariance = root @ root.T + 0.1 * np.eye(5)
+    measuring_s = draws.uniform(0.1, 100, size=7)
+
+    def left(places: list[int]) -> tuple[float, np.ndarray]:
+        rows = slopes[places]
+        after = np.linalg.inv(np.linalg.inv(covariance) + rows.T @ rows / SCATTER**2)
+        return float(np.mean([target @ after @ target for target in targets])), after
+
+    places: list[int] = []
+    for place, after in choose(covariance, slopes, targets, measuring_s, count):
+        before = left(places)[0]
+        worth = {
+            other: (before - left([*places, other])[0]) / (START_S + measuring_s[other])
+            for other in range(7)
+            if other not in places
+        }
+        assert worth[place] == pytest.approx(max(worth.values()), rel=1e-6, abs=1e-9)
+        places.append(place)
+        assert after == pytest.approx(left(places)[1], rel=1e-5, abs=1e-8)
+    assert len(set(places)) == count
+
+
+@pytest.mark.parametrize(("gpu", "precision"), [("k80", "fp64"), ("a100-sxm-40gb", "fp16")])
+def test_the_interval_is_the_one_promised(gpu: str, precision: str) -> None:
+    """Measured with the times that were expected, `calibrate` gives the interval that was promised.
+
+    A fit trusts measurements that agree with it by 0.05, the promise by the 0.07 that strangers' scatter.
+    """
+    pytest.importorskip("scipy")
+    found = pl.calibrate(suggest=2, gpu=gpu, precision=precision, network="vgg16")
+    device = found.gpu
+    measured = [
+        Measurement(device, step.network, step.batch_size, step.phase, precision, step.time_s)
+        for step in found.suggestions
+    ]
+    before = pl.predict("vgg16", gpu=device, precision=precision)
+    assert before.time_s == pytest.approx(found.time_s) and before.interval == pytest.approx(found.interval)
+    for count in (1, 2):
+        own = pl.calibrate(measured[:count], gpu=device, precision=precision)
+        low, high = pl.predict("vgg16", gpu=device, precision=precision, calibration=own).interval or (0, 0)
+        assert np.log(high / low) == pytest.approx(np.log(found.suggestions[count - 1].factor), rel=0.12)
+    factors = [found.factor, *(step.factor for step in found.suggestions)]
+    assert factors == sorted(factors, reverse=True) and factors[1] < 0.8 * factors[0]
+
+
+def test_what_was_measured_already_is_known() -> None:
+    """A measurement is suggested from what it leaves open, not a second time first."""
+    pytest.importorskip("scipy")
+    first = pl.calibrate(suggest=1, gpu="k40m", network="mobilenet_v2").suggestions[0]
+    step = Measurement("k40m", first.network, first.batch_size, first.phase, "fp32", first.time_s)
+    after = pl.calibrate([step], suggest=1, gpu="k40m", network="mobilenet_v2")
+    assert after.factor == pytest.approx(first.factor, rel=0.1)
+    assert after.known == "k40m fp32, 1 measurements"
+    assert after.suggestions[0].factor > 0.8 * after.factor
+
+
+def test_steps_fit_and_can_be_run() -> None:
+    torchvision = {name for name in network_names() if find_network(name).source.startswith("torchvision")}
+    assert {*SMALL} < {*NETWORKS} <= torchvision and {*TYPICAL} <= {*network_names()}
+    small = Machine(find_device("gtx580"))
+    steps = candidate_steps(small.device, "fp64")
+    assert all(memory_of(step).total_bytes <= usable_bytes(small.device) for step in steps)
+    assert len(steps) < len(candidate_steps(find_device("h100-sxm"), "fp64"))
+    assert {step.phase for step in candidate_steps(K80.device, "fp32", "compiled", SMALL)} == {"inference"}
+    assert {step.batch_size for step in typical_steps("fp32", "training", 64)} == {64}
+
+
+def test_slopes_are_those_of_a_prediction() -> None:
+    model = pooled_model(K80.device, "fp32")
+    assert isinstance(model, CalibratedModel)
+    workload = Workload(find_network("alexnet"), "fp32", 16, "training")
+    times, slopes = slopes_of(model, K80, [workload])
+    terms = model.evaluate(workload, K80)
+    assert times[0] == pytest.approx(terms.time_s) and slopes[0] == pytest.approx(terms.slopes)
+
+
+def test_the_step_asked_about_is_not_suggested() -> None:
+    found = pl.calibrate(suggest=100, gpu="h100-sxm", network="vgg16", batch_size=16)
+    steps = [each.step for each in found.suggestions]
+    assert "vgg16:16:inference" not in steps and "vgg16:1:inference" in steps and len(set(steps)) == 100
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ({"gpu": "xeon-8380"}, "only GPUs of NVIDIA and AMD were measured.*'paleo-lite measure'"),
+        ({"gpu": "k80", "suggest": 1000}, "1000 measurements cannot be suggested: name 1 to"),
+        ({"gpu": "k80", "time_model": "ppp"}, "leave --time-model and -o out"),
+        ({"gpu": "k80", "suggest": None, "phase": "training"}, "give --suggest, too"),
+    ],
+)
+def test_refusals(question, message) -> None:
+    with pytest.raises(BadValue, match=message):
+        pl.calibrate(**{"suggest": 2, **question})
+
+
+def run(*arguments: str, columns: int = 80) -> str:
+    result = CliRunner(env={"COLUMNS": str(columns)}).invoke(main, list(arguments), prog_name="paleo-lite")
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_page_says_what_to_run() -> None:
+    text = run("calibrate", "--suggest", "2", "--gpu", "k80", "--network", "vgg16", "--precision", "fp64")
+    found = pl.calibrate(suggest=2, gpu="k80", network="vgg16", precision="fp64")
+    assert max(map(len, text.splitlines()[1:])) <= 80
+    said = " ".join(text.split())
+    assert found.command in said and f"{found.suggestions[1].factor:.2f}" in said
+    typical = run("calibrate", "--suggest", "1", "--gpu", "k80", "--precision", "fp64", columns=120)
+    assert "would narrow typical networks on k80-die, fp64 inference" in typical and "then at 90 %" not in typical
+
+
+NO_HEAVY = """
+import sys
+from paleo_lite.cli import main
+try:
+    main(["predict", "vgg16", "--gpu", "k80", "--precision", "fp64"], prog_name="paleo-lite")
+except SystemExit:
+    pass
+print({"scipy", "pandas", "torch"} & {*sys.modules})
+"""
+
+
+def test_an_unsure_prediction_says_what_would_narrow_it_without_heavy_libraries() -> None:
+    out = subprocess.run([sys.executable, "-c", NO_HEAVY], capture_output=True, text=True, check=True).stdout
+    assert out.endswith("set()\n") and "narrower" in out and "paleo-lite calibrate --suggest" in out
+    low, high = pl.predict("resnet50", gpu="titan-rtx", batch_size=12).interval or (0, 0)
+    assert high < 2 * low and "narrower" not in run("predict", "resnet50", "--gpu", "titan-rtx", "--batch-size", "12")
+    assert "narrower" not in run("predict", "vgg16", "--gpu", "k80", "--precision", "fp64", "--time-model", "roofline")
