@@ -44,3 +44,9 @@ def test_whose_measurements_a_calibration_was_learnt_from_is_in_licenses(path):
 def test_licenses_name_nobody_from_whom_nothing_was_learnt():
     sources = [source for path in FILES for source in sources_of(path)]
     assert [name for name in NAMED if not any(source.startswith(name) for source in sources)] == []
+
+
+def test_tests_of_a_file_share_a_process(request):
+    """Where several processes run the tests: shared fixtures would be made in each of them otherwise."""
+    if getattr(request.config.option, "loadgroup", False):
+        assert request.node.nodeid.endswith("@tests/test_repository.py")
