@@ -55,6 +55,7 @@ def efficiency(
     group_by: Sequence[str] = (),
     name_pattern: str | None = None,
     steps: str | None = None,
+    by: str = "op",
     durations: Paths = (),
     batches: int = 25,
     tau_init: str | os.PathLike[str] | None = None,
@@ -75,13 +76,15 @@ def efficiency(
     method : {"steady", "notebook"}
         One steady iteration with all that it computes, or all rows as SURFBoard's notebook counts them.
     precision : str
-        Of the peak.
+        Of the peak, where a PyTorch trace does not say what it multiplies in.
     group_by : sequence of str
         Columns of the configuration, such as ``["batch_size", "nodes"]``: means too.
     name_pattern : str, optional
         How to read a run's settings from file names: a regular expression with named groups.
     steps : str, optional
         Only these iterations, by their marks' numbers: ``"3"``, or ``"2:5"``.
+    by : {"op", "shape", "module", "kernel"}
+        What the time of an iteration is summed by.
     durations : path, or sequence of paths
         Measured batch durations, which rates are over instead of kernel times: CSV tables, CSVs of markers, TAU
         intervals, or folders of these; the shortest counts.
@@ -124,7 +127,7 @@ def efficiency(
         )
     elif tau_init is not None:
         raise BadValue("--tau-init is the initialisation of the TAU runs that --durations names: give both")
-    reading = Reading(method, name_pattern, steps, book, batches, keep_going)
+    reading = Reading(method, name_pattern, steps, book, batches, keep_going, by)
     return measure_efficiency(paths_of(paths), device, reading, precision, group_by, jobs, scheduler, on_done)
 
 
@@ -183,6 +186,7 @@ def compare(
     *,
     repeats: bool = False,
     direction: str = "all",
+    by: str = "kernel",
     predict: str | None = None,
     name_pattern: str | None = None,
     **question: Any,
@@ -198,6 +202,8 @@ def compare(
         Also read the repeats that lie beside them, by their names.
     direction : str
         Kernels of which pass: one of `paleo_lite.efficiency.DIRECTIONS`.
+    by : {"kernel", "op", "shape", "module"}
+        What the times of two profiles are summed by.
     predict : str, optional
         The network to predict.
     name_pattern : str, optional
@@ -231,7 +237,7 @@ def compare(
     if repeats:
         sides = [[repeat for path in side for repeat in find_repeats(path, name_pattern)] for side in sides]
     profiles = [[open_profile(path, name_pattern) for path in dict.fromkeys(side)] for side in sides]
-    return compare_profiles(profiles[0], profiles[1], direction)
+    return compare_profiles(profiles[0], profiles[1], direction, by)
 
 
 def _beside(

@@ -11,6 +11,7 @@ from ..api.profiles import compare as compare_profiles
 from ..errors import BadValue
 from . import options
 from .command import Answer, command
+from .options import Names
 
 
 @command()
@@ -19,6 +20,10 @@ from .command import Answer, command
 @click.option("--b", "more_b", multiple=True, type=click.Path(path_type=Path), help="A further repeat of B.")
 @click.option("--repeats", is_flag=True, help="Also read the repeats that lie beside A and B, by their names.")
 @options.direction()
+@click.option(
+    "--by", type=Names("grouping", ".efficiency:BY"), default="kernel", show_default=True,
+    help="Sum the times of two profiles by kernel, operation, operation with its shapes, or module.",
+)  # fmt: skip
 @click.option(
     "--predict", metavar="NETWORK", shell_complete=options.complete_networks,
     help="Lay a prediction for this network beside the one profile; the options below are for it.",
@@ -42,7 +47,7 @@ def compare(
 
     \b
       paleo-lite compare before.parquet after.parquet --direction fprop
-      paleo-lite compare a1.json,a2.json b1.json,b2.json
+      paleo-lite compare a1.json,a2.json b1.json,b2.json --by op
       paleo-lite compare --predict resnet50 --gpu k40m run.parquet --batch-size 32
     """
     if len(paths) > 2:

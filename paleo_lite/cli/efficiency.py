@@ -22,6 +22,10 @@ from .options import WHOLE, Names
 )  # fmt: skip
 @options.precision()
 @click.option("--steps", metavar="FIRST:LAST", help="Only these iterations, by their marks' numbers: 3, or 2:5.")
+@click.option(
+    "--by", type=Names("grouping", ".efficiency:BY"), default="op", show_default=True,
+    help="Sum the time of an iteration by operation, with its shapes, by module (and marked range), or by kernel.",
+)  # fmt: skip
 @click.option("--group-by", metavar="COLUMNS", default="", help="Print means too, such as by batch_size,nodes.")
 @options.name_pattern()
 @click.option(
@@ -53,6 +57,7 @@ def efficiency(
 
     \b
       paleo-lite efficiency run.parquet --gpu k40m
+      paleo-lite efficiency trace.json.gz --gpu a100-sxm-80gb --by module
       paleo-lite efficiency profiles/ --gpu k40m --group-by batch_size,nodes
       paleo-lite efficiency profiles/ --gpu k40m --method notebook --durations batch_durations.csv
       paleo-lite efficiency profiles/ --gpu k40m --method notebook --durations markers/ --durations interval.parquet \\

@@ -6,6 +6,10 @@ METHODS = ("steady", "notebook")
 DIRECTIONS = ("all", "fprop", "bprop", "update")
 """Kernels of which pass, as profilers of training call them."""
 
+BY = {"op": "Operations", "shape": "Operations by shape", "module": "Modules and ranges", "kernel": "Kernels"}
+"""What time is summed by, and what that is called: the framework's operations, those with their shapes, the program's
+modules and ranges, or kernels (in `efficiency` those that one operation launched together)."""
+
 ORDERS = ("time", "rank", "share")
 """How kernels are listed."""
 

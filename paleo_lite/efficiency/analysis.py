@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from ..errors import BadProfile, BadValue, UnknownName
+from ..errors import BadProfile, BadValue, UnknownName, UnknownPrecision
 from ..executor import run_files
 from ..hardware import Device
 from ..hardware.device import PeakRate
 from ..profiles.configuration import parse_name
 from ..profiles.detect import open_profile
 from ..result import Result
+from . import BY
 from .contradictions import doubts
 from .device_time import no_times
 from .files import Finding, Method, examiner, failed, find_files
@@ -52,6 +53,8 @@ class Reading(msgspec.Struct, frozen=True):
         Of the notebook's method with durations: the batches that a profile's FLOPs and bytes are of.
     keep_going : bool
         Whether a file that cannot be read is reported in `failed` rather than raised.
+    by : str
+        What the time of an iteration is summed by, of `BY`.
     """
 
     method: Method = "steady"
@@ -60,10 +63,15 @@ class Reading(msgspec.Struct, frozen=True):
     durations: DurationBook | None = None
     batches: int = 25
     keep_going: bool = False
+    by: str = "op"
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.method != "steady":
             raise BadValue("--steps chooses iterations, which --method notebook does not know: leave one out")
+        if self.by not in BY:
+            raise UnknownName("grouping", self.by, BY)
+        if self.by != "op" and self.method != "steady":
+            raise BadValue("--by sums the time of an iteration, which --method notebook does not know: leave one out")
 
 
 class Efficiency(Result, msgspec.Struct, frozen=True):
@@ -74,7 +82,7 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
     method : str
     device : Device
     peak : PeakRate
-        What FLOP/s are compared with.
+        What FLOP/s are compared with, where a trace does not say what it multiplies in.
     rows : list of dict
         Per file its configuration and figures; None where a profile does not tell.
     groups : list of dict
@@ -86,6 +94,8 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
         ``file`` and ``error`` of those that could not be read.
     notes : tuple of str
         What in the first profile speaks against the device; those beside it were taken alike. And `SWAPPED`.
+    by : str
+        What the rows' ``operators`` are, of `BY`.
     """
 
     _page: ClassVar[str] = "paleo_lite.report.efficiency:efficiency_page"
@@ -99,11 +109,13 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
     configuration: list[str]
     failed: list[dict[str, str]]
     notes: tuple[str, ...] = ()
+    by: str = "op"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
             "method": self.method,
+            "by": self.by,
             "device": self.device.id,
             "peak_flops_per_s": self.peak.per_s,
             "peak_bandwidth_bytes_per_s": self.device.bandwidth_bytes_per_s,
@@ -152,7 +164,9 @@ def measure_efficiency(
     reading, peak = reading or Reading(), device.find_peak(precision)
     name_pattern = reading.name_pattern
     parse_name("", name_pattern)  # a pattern that is invalid is reported before any work
-    work = examiner(reading.method, name_pattern, None if reading.steps is None else parse_steps(reading.steps))
+    work = examiner(
+        reading.method, name_pattern, None if reading.steps is None else parse_steps(reading.steps), reading.by
+    )
     files = find_files(paths)
     found: dict[Path, Finding] = {}
     for number, (path, read) in enumerate(run_files(files, work, jobs, scheduler, failed), 1):
@@ -187,6 +201,7 @@ def measure_efficiency(
                 for doubt in doubts(open_profile(finding.path, name_pattern), device)
             ),
         ),
+        reading.by,
     )
 
 
@@ -213,9 +228,14 @@ def _row(finding: Finding, device: Device, peak: PeakRate, reading: Reading) -> 
     if finding.notebook is not None:
         figures = notebook_figures(finding.notebook, duration, reading.batches)
     if finding.steady is not None:
+        peak = _peak_of(finding.steady.precision, device, peak)
         figures = steady_figures(finding.steady, peak.per_s, duration.seconds if duration is not None else None)
-        figures["operators"] = [_operator(row, device, peak) for row in finding.steady.operators]
+        figures["operators"] = [
+            _operator(row, device, _peak_of(row.precision, device, peak)) for row in finding.steady.operators
+        ]
         figures |= no_times() if finding.device_time is None else finding.device_time.to_dict()
+        figures |= {"peak": peak.describe(), "peak_flops_per_s": peak.per_s}
+        figures["mfu"] = _share_of_peak(finding.steady.flops, figures["step_s"], peak.per_s)
     figures["duration_from"] = None if duration is None else duration.source
     row = {"file": finding.path.name, **finding.configuration}
     for name in ("compute_efficiency", "flops_per_s", "bandwidth_bytes_per_s"):
@@ -225,13 +245,23 @@ def _row(finding: Finding, device: Device, peak: PeakRate, reading: Reading) -> 
     return row | figures
 
 
+def _peak_of(precision: str | None, device: Device, requested: PeakRate) -> PeakRate:
+    """The peak for what a trace says its products are in; the requested one where it, or the device, does not."""
+    try:
+        return requested if precision is None else device.find_peak(precision)
+    except UnknownPrecision:
+        return requested
+
+
 def _operator(operator: Operator, device: Device, peak: PeakRate) -> dict[str, Any]:
     """An operation against the roofline, whose time is the larger of arithmetic's and memory's."""
     row: dict[str, Any] = msgspec.to_builtins(operator)
     flops, moved, time_s = operator.flops, operator.bytes, operator.time_s
-    row["of_peak"] = row["bound"] = row["of_roofline"] = None
+    row |= dict.fromkeys(("flops_per_s", "bandwidth_bytes_per_s", "of_peak", "bound", "of_roofline"))
     if time_s and flops is not None:
-        row["of_peak"] = flops / time_s / peak.per_s
+        row["flops_per_s"], row["of_peak"] = flops / time_s, flops / time_s / peak.per_s
+    if time_s and moved is not None:
+        row["bandwidth_bytes_per_s"] = moved / time_s
     if time_s and flops is not None and moved is not None:
         compute_s, memory_s = flops / peak.per_s, moved / device.bandwidth_bytes_per_s
         row["bound"] = "compute" if compute_s >= memory_s else "memory"

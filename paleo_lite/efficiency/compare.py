@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
+import numpy as np
 
-from ..errors import BadProfile
+from ..errors import BadProfile, UnknownName
 from ..profiles.configuration import parse_name
 from ..profiles.names import classify
 from ..profiles.table import Profile
 from ..result import Result
-from .totals import SUMS, total_kernels
+from . import BY
+from .partial import codes, device_rows, numbers
+from .sample import OUTSIDE, with_shapes
+from .totals import SUMS, batches_of, total_kernels
 
 # Student's t, two-sided 95 %, for 1 to 30 degrees of freedom (any statistics text; scipy.stats.t.ppf(0.975, n)).
 _T95 = (
@@ -55,7 +60,7 @@ class ComparedKernel(msgspec.Struct, frozen=True):
 
 
 class Comparison(Result, msgspec.Struct, frozen=True, eq=False):
-    """Two runs, kernel by kernel, longest in A first, then those that only B has.
+    """Two runs, kernel by kernel, longest in A first, then those that only B has; else those first that differ most.
 
     Attributes
     ----------
@@ -66,6 +71,8 @@ class Comparison(Result, msgspec.Struct, frozen=True, eq=False):
     total : ComparedKernel
         The sums over all kernels.
     notes : tuple of str
+    by : str
+        What `kernels` are, of `BY`.
     """
 
     _page: ClassVar[str] = "paleo_lite.report.compare:comparison_page"
@@ -76,6 +83,7 @@ class Comparison(Result, msgspec.Struct, frozen=True, eq=False):
     kernels: list[ComparedKernel]
     total: ComparedKernel
     notes: tuple[str, ...]
+    by: str = "kernel"
 
     @property
     def both(self) -> list[ComparedKernel]:
@@ -98,13 +106,14 @@ class Comparison(Result, msgspec.Struct, frozen=True, eq=False):
             "a": self.a,
             "b": self.b,
             "direction": self.direction,
+            "by": self.by,
             "total": self.total.to_dict(),
             "kernels": [row.to_dict() for row in self.kernels],
             "notes": list(self.notes),
         }
 
 
-def compare(a: Sequence[Profile], b: Sequence[Profile], direction: str = "all") -> Comparison:
+def compare(a: Sequence[Profile], b: Sequence[Profile], direction: str = "all", by: str = "kernel") -> Comparison:
     """Lay kernel times of two runs side by side.
 
     Parameters
@@ -112,6 +121,8 @@ def compare(a: Sequence[Profile], b: Sequence[Profile], direction: str = "all") 
     a, b : sequence of Profile
         The repeats of each side, at least one; their formats may differ.
     direction : {"all", "fprop", "bprop", "update"}
+    by : {"kernel", "op", "shape", "module"}
+        What times are summed by.
 
     Raises
     ------
@@ -119,11 +130,19 @@ def compare(a: Sequence[Profile], b: Sequence[Profile], direction: str = "all") 
         If a profile holds no kernels of that direction, or no durations.
     BadValue
         If there is no such direction.
+    UnknownName
+        If times cannot be summed so.
     """
-    sides = [[_seconds(profile, direction) for profile in side] for side in (a, b)]
+    if by not in BY:
+        raise UnknownName("grouping", by, BY)
+    seconds = _seconds if by == "kernel" else partial(_seconds_by, by=by)
+    sides = [[seconds(profile, direction) for profile in side] for side in (a, b)]
     names = dict.fromkeys(name for side in sides for repeat in side for name in repeat)
     rows = [_row(name, *([repeat.get(name) for repeat in side] for side in sides)) for name in names]
-    rows.sort(key=lambda row: (row.a_s is None, -(row.a_s if row.a_s is not None else row.b_s or 0.0), row.name))
+    if by == "kernel":
+        rows.sort(key=lambda row: (row.a_s is None, -(row.a_s if row.a_s is not None else row.b_s or 0.0), row.name))
+    else:
+        rows.sort(key=lambda row: (-abs((row.b_s or 0.0) - (row.a_s or 0.0)), row.name))
     sums: list[list[float | None]] = [[sum(repeat.values()) for repeat in side] for side in sides]
     total = _row(("total", "total"), *sums)
     return Comparison(
@@ -133,6 +152,7 @@ def compare(a: Sequence[Profile], b: Sequence[Profile], direction: str = "all") 
         rows,
         total,
         _notes(a, b, total.spread_s is not None),
+        by,
     )
 
 
@@ -191,6 +211,41 @@ def _seconds(profile: Profile, direction: str) -> dict[tuple[str, str], float]:
         key = known.name, known.label
         seconds[key] = seconds.get(key, 0.0) + float(sums[SUMS.index("duration_ns")]) * 1e-9
     return seconds
+
+
+def _seconds_by(profile: Profile, direction: str, by: str) -> dict[tuple[str, str], float]:
+    """Seconds by operation, alone or with its shapes (by kernel where none is named), or by module."""
+    wanted = {"op": ("op",), "shape": ("op", "params"), "module": ("layer",)}[by]
+    columns = ("category", "kernel", "direction", "duration_ns", *wanted)
+    seconds: dict[tuple[str, str], float] = {}
+    for batch in batches_of(profile, direction, columns):
+        rows = device_rows(batch)
+        # Which of a batch's rows bear the same texts: a number for each column, of which the kernel counts last.
+        place = [codes(rows.column(name)) if name in rows.schema.names else None for name in (*wanted, "kernel")]
+        given = [np.zeros(rows.num_rows, np.int64) if column is None else column for column in place]
+        if by != "module":
+            given[-1] = np.where(given[0] > 0, 0, given[-1])
+        else:
+            given[-1] = np.zeros(rows.num_rows, np.int64)
+        keys, group = np.unique(np.stack(given), axis=1, return_inverse=True)
+        times = np.bincount(group.ravel(), numbers(rows, "duration_ns"), keys.shape[1])
+        texts = [
+            [None] if column is None else [None, *rows.column(name).dictionary.to_pylist()]
+            for name, column in zip((*wanted, "kernel"), place)
+        ]
+        for key, time in zip(keys.T.tolist(), times.tolist()):
+            *said, kernel = (known[code] for known, code in zip(texts, key))
+            name = _called(by, said, kernel)
+            seconds[name, ""] = seconds.get((name, ""), 0.0) + time * 1e-9
+    if not seconds:
+        raise BadProfile(f"{profile.path}: there are no kernels with a duration in this {profile.format} profile")
+    return seconds
+
+
+def _called(by: str, said: list[str | None], kernel: str | None) -> str:
+    if said[0] is None:
+        return OUTSIDE if by == "module" else classify(kernel or "unnamed").name
+    return with_shapes(said[0], said[1]) if by == "shape" else said[0]
 
 
 def _row(key: tuple[str, str], a: Sequence[float | None], b: Sequence[float | None]) -> ComparedKernel:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from .activity import Activity
+from .activity import MARK, Activity, Timeline
 from .collectives import Collective, list_collectives
 from .critical_path import CriticalPath, find_path
 from .idle import Idle, describe_idle
@@ -19,6 +20,8 @@ class DeviceTime(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
+    step_s : float
+        An iteration on the clock: the median of the marks that count, else the window over the iterations.
     idle : Idle
     collectives : list of Collective
     launching : Launching or None
@@ -27,6 +30,7 @@ class DeviceTime(msgspec.Struct, frozen=True):
         Of the first step that counts; of the whole profile where no steps are marked.
     """
 
+    step_s: float
     idle: Idle
     collectives: list[Collective]
     launching: Launching | None
@@ -37,7 +41,7 @@ class DeviceTime(msgspec.Struct, frozen=True):
         return {**self.idle.to_dict(), **{name: msgspec.to_builtins(getattr(self, name)) for name in _BESIDE}}
 
 
-_BESIDE = ("collectives", "launching", "critical_path")
+_BESIDE = ("step_s", "collectives", "launching", "critical_path")
 
 
 def describe_time(activity: Activity, steady: Steady, chosen: bool) -> DeviceTime | None:
@@ -56,9 +60,21 @@ def describe_time(activity: Activity, steady: Steady, chosen: bool) -> DeviceTim
     if timeline is None or whole is None:
         return None
     step = next((name for name in counting if name in whole.steps), None)
+    idle = describe_idle(timeline)
     return DeviceTime(
-        describe_idle(timeline), list_collectives(timeline), describe_launches(timeline), find_path(whole, step)
+        _step_s(timeline, counting) or idle.window_s / max(len(counting) if chosen else steady.iterations, 1),
+        idle,
+        list_collectives(timeline),
+        describe_launches(timeline),
+        find_path(whole, step),
     )
+
+
+def _step_s(timeline: Timeline, steps: list[str]) -> float | None:
+    marks = timeline.calls[timeline.calls["kind"] == MARK]
+    wanted = [place for place, name in enumerate(timeline.names) if name in steps]
+    lengths = (marks["end"] - marks["start"])[np.isin(marks["name"], wanted)]
+    return float(np.median(lengths)) * 1e-9 if len(lengths) else None
 
 
 def no_times() -> dict[str, None]:

@@ -48,15 +48,17 @@ class Finding(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-def examiner(method: Method, name_pattern: str | None, steps: range | None = None) -> Work[Path, Finding]:
+def examiner(
+    method: Method, name_pattern: str | None, steps: range | None = None, by: str = "op"
+) -> Work[Path, Finding]:
     """The work on one file, as the executor wants it."""
-    return partial(_examine, method=method, name_pattern=name_pattern, steps=steps)
+    return partial(_examine, method=method, name_pattern=name_pattern, steps=steps, by=by)
 
 
-def _examine(path: Path, method: Method, name_pattern: str | None, steps: range | None) -> Finding:
+def _examine(path: Path, method: Method, name_pattern: str | None, steps: range | None, by: str) -> Finding:
     try:
         profile = open_profile(path, name_pattern)
-        steady, device_time = _steady(profile, steps) if method == "steady" else (None, None)
+        steady, device_time = _steady(profile, steps, by) if method == "steady" else (None, None)
         sums = _sums(profile).finish() if method == "notebook" else None
     except PaleoError as error:
         return failed(path, error)
@@ -81,13 +83,13 @@ def _sums(profile: Profile) -> notebook.NotebookSums:
     return sums
 
 
-def _steady(profile: Profile, steps: range | None) -> tuple[Steady, DeviceTime | None]:
+def _steady(profile: Profile, steps: range | None, by: str) -> tuple[Steady, DeviceTime | None]:
     ran, parts = Activity(), []
-    for batch in profile.batches({*runs.COLUMNS, *activity.COLUMNS}):
+    for batch in profile.batches({*runs.COLUMNS, *activity.COLUMNS, *(["layer"] if by == "module" else [])}):
         parts.append(runs.find_runs(batch))
         ran.add(batch)
     _check_kernels(profile, sum(part.length for part in parts))
-    steady = steady_state(runs.together(parts), steps)
+    steady = steady_state(runs.together(parts), steps, by)
     return steady, describe_time(ran, steady, steps is not None)
 
 

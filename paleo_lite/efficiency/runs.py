@@ -42,6 +42,7 @@ _FIELDS = np.dtype(
         ("mix", np.uint64),  # which kernels how often: the sum of their names' hashes
         ("execution", np.int64),  # -1 where the profiler does not tell
         ("step", np.int32),  # place in `steps`, -1 outside of all
+        ("layer", np.int32),  # place in `layers` of its first row, -1 outside of all
     ]
 )
 
@@ -72,6 +73,8 @@ class Runs(msgspec.Struct, frozen=True, eq=False):
         Start and end of every row, run by run; None where the profile has no start times.
     steps : list of str
         Iterations that the program marked, in the order of time.
+    layers : list of str
+        Modules and ranges of the program; empty where the column was not read.
     settled : bool
         Whether the runs are by thread and row, and none is cut in two: those of one batch are.
     """
@@ -83,6 +86,7 @@ class Runs(msgspec.Struct, frozen=True, eq=False):
     spans_ns: NDArray[np.int64] | None = None
     settled: bool = False
     steps: list[str] = []
+    layers: list[str] = []
 
     def merge(self, later: Runs) -> Runs:
         """These rows followed by those; what is one run across the seam becomes one in `settle`."""
@@ -97,6 +101,7 @@ def together(parts: Sequence[Runs]) -> Runs:
     place: dict[Signature, int] = {}
     tables: list[NDArray[Any]] = []
     steps: dict[str, int] = {}
+    layers: dict[str, int] = {}
     mixes: dict[int, dict[str, int]] = {}
     length = 0
     for part in parts:
@@ -105,6 +110,8 @@ def together(parts: Sequence[Runs]) -> Runs:
         table["signature"] = moved[table["signature"]]
         marked = np.array([*(steps.setdefault(step, len(steps)) for step in part.steps), -1], np.int32)
         table["step"] = marked[table["step"]]  # -1 is the last
+        placed = np.array([*(layers.setdefault(layer, len(layers)) for layer in part.layers), -1], np.int32)
+        table["layer"] = placed[table["layer"]]
         table["row"] += length
         table["last"] += length
         tables.append(table)
@@ -118,6 +125,7 @@ def together(parts: Sequence[Runs]) -> Runs:
         length,
         np.concatenate(spans) if spans and len(spans) == len(parts) else None,
         steps=list(steps),
+        layers=list(layers),
     )
 
 
@@ -146,7 +154,7 @@ def settle(runs: Runs) -> Runs:
             parts = table["mix"][first[run] : stops[run]].tolist()
             mixes[int(joined["mix"][run])] = _combined([mixes[part] for part in parts])
         table = joined
-    return Runs(runs.signatures, table, mixes, runs.length, _in_order(runs, order), True, runs.steps)
+    return Runs(runs.signatures, table, mixes, runs.length, _in_order(runs, order), True, runs.steps, runs.layers)
 
 
 def divide(runs: Runs, starts: NDArray[np.int64]) -> Runs:
@@ -182,7 +190,7 @@ def divide(runs: Runs, starts: NDArray[np.int64]) -> Runs:
         mix = sum(count * _name_hash(name) for name, count in share.items()) % 2**64
         mixes[mix] = share
         divided["mix"][place] = mix
-    return Runs(runs.signatures, divided, mixes, runs.length, runs.spans_ns, True, runs.steps)
+    return Runs(runs.signatures, divided, mixes, runs.length, runs.spans_ns, True, runs.steps, runs.layers)
 
 
 def _in_order(runs: Runs, order: NDArray[np.int64]) -> NDArray[np.int64] | None:
@@ -231,6 +239,8 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
     table["rows"] = np.diff(np.append(first, length))
     table["execution"] = execution[first]
     table["step"] = step[first]
+    layer, layers = _words(batch, "layer")
+    table["layer"] = layer[order][first] - 1
     table["duration_ns"] = np.add.reduceat(numbers(batch, "duration_ns")[order], first)
     for name in ("flops", "bytes"):
         values = numbers(batch, name)[order]
@@ -249,7 +259,15 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
     for mix, run in zip(*_distinct(table["mix"])[::2]):
         members = np.bincount(ordered[first[run] : first[run] + table["rows"][run]])
         mixes[int(mix)] = {str(kernels[i]): int(members[i]) for i in np.flatnonzero(members)}
-    return Runs(signatures, table, mixes, length, _spans(batch, order), True, [str(name) for name in steps[1:]])
+    return Runs(
+        signatures,
+        table,
+        mixes,
+        length,
+        _spans(batch, order),
+        True,
+        *(list(map(str, names[1:])) for names in (steps, layers)),
+    )
 
 
 def _distinct(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from ..counting import MATRIX_KINDS
+from ..profiles.evidence import precision_of
 from ..profiles.names import classify
 from .parameters import UNKNOWN, Counted, count_operation, output_shape
 from .runs import Runs, Signature
-from .traced_call import is_convolution, shapes_in
+from .traced_call import FLOATS, is_convolution, is_traced, read_call, shapes_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+OUTSIDE = "outside of all modules and ranges"
+"""Where time is summed by module, the rest."""
+
+_MOSTLY = 0.9
+_SHAPES = 4  # of an operation's tensors are shown
 _COMPUTES_NOTHING = ("memcpy", "memset", "communication")
 
 
@@ -33,13 +41,15 @@ class Operator(msgspec.Struct, frozen=True):
     Attributes
     ----------
     op : str
-        Its name; the kernel's where no operation is named.
+        Its name; the kernel's where no operation is named. Or what else time was to be summed by (`BY`).
     calls : int
         Runs: executions, where the profiler tells them apart.
     time_s, share : float
         Summed kernel time, and its share of the iteration's.
     flops, bytes : float or None
         None where they are unknown of any of its calls.
+    precision : str or None
+        That all of its products are in, as far as a trace says.
     """
 
     op: str
@@ -48,6 +58,7 @@ class Operator(msgspec.Struct, frozen=True):
     share: float
     flops: float | None
     bytes: float | None
+    precision: str | None = None
 
 
 class Run(NamedTuple):
@@ -61,6 +72,10 @@ class Run(NamedTuple):
     duration_ns : float
     cost, profiler : Counted
         What it takes as far as anybody knows, and what the profiler counted of it.
+    kernels : dict of str to int
+        By name how many.
+    layer : str or None
+        The module or range that it is in.
     """
 
     signature: Signature
@@ -68,6 +83,8 @@ class Run(NamedTuple):
     duration_ns: float
     cost: Counted
     profiler: Counted
+    kernels: Mapping[str, int] = MappingProxyType({})
+    layer: str | None = None
 
 
 def count_sample(runs: Runs, table: NDArray[Any], forward: NDArray[Any], parts: list[int]) -> list[Run]:
@@ -89,11 +106,11 @@ def count_sample(runs: Runs, table: NDArray[Any], forward: NDArray[Any], parts: 
     weights = _weights(signatures, given)
     known: dict[tuple[Signature, int, Any], Counted] = {}
     sample = []
-    fields = ("rows", "duration_ns", "flops", "bytes", "flops_rows", "bytes_rows", "mix", "execution")
+    fields = ("rows", "duration_ns", "flops", "bytes", "flops_rows", "bytes_rows", "mix", "execution", "layer")
     seen: set[int] = set()
     entries = zip(*(table[name].tolist() for name in fields))
     for place, (entry, part, signature) in enumerate(zip(entries, parts, signatures)):
-        rows, duration_ns, flops, moved, flops_rows, bytes_rows, mix, execution = entry
+        rows, duration_ns, flops, moved, flops_rows, bytes_rows, mix, execution, layer = entry
         after = weights[place] if place in weights else given.get((signature.op, signature.params))
         key = (signature, mix, after)
         if key not in known:
@@ -106,7 +123,8 @@ def count_sample(runs: Runs, table: NDArray[Any], forward: NDArray[Any], parts: 
         profiler = Counted(flops if flops_rows else None, moved if bytes_rows else None)
         whole = Counted(flops if flops_rows == rows else None, moved if bytes_rows == rows else None)
         cost = _filled(whole, ruled, signature.op in MATRIX_KINDS)
-        sample.append(Run(signature, part, duration_ns, cost, profiler))
+        inside = runs.layers[layer] if layer >= 0 else None
+        sample.append(Run(signature, part, duration_ns, cost, profiler, runs.mixes[mix], inside))
     return sample
 
 
@@ -121,11 +139,11 @@ def list_missing(sample: list[Run], total_ns: float) -> list[Missing]:
     return [Missing(name, time * 1e-9, time / total_ns) for name, time in longest]
 
 
-def list_operators(sample: list[Run], total_ns: float) -> list[Operator]:
-    """All operations (kernels where none is named), longest first; shares of `total_ns`."""
+def list_operators(sample: list[Run], total_ns: float, by: str = "op") -> list[Operator]:
+    """All operations (kernels where none is named), or what else of `BY`, longest first; shares of `total_ns`."""
     groups: dict[str, list[Run]] = {}
     for run in sample:
-        groups.setdefault(_name(run.signature), []).append(run)
+        groups.setdefault(_NAMERS[by](run), []).append(run)
     operators = [
         Operator(
             name,
@@ -134,11 +152,51 @@ def list_operators(sample: list[Run], total_ns: float) -> list[Operator]:
             time_ns / total_ns if total_ns else 0.0,
             _whole_sum([run.cost.flops for run in runs]),
             _whole_sum([run.cost.bytes for run in runs]),
+            _only({run.cost.precision for run in runs if run.cost.precision}),
         )
         for name, runs in groups.items()
         for time_ns in [sum(run.duration_ns for run in runs)]
     ]
     return sorted(operators, key=lambda operator: (-operator.time_s, operator.op))
+
+
+def most_precision(sample: list[Run]) -> str | None:
+    """What nine tenths of the FLOPs of products are in, as far as a trace says; None where it does not."""
+    flops: dict[str | None, float] = {}
+    for run in sample:
+        if run.cost.precision is not None and run.cost.flops:
+            flops[run.cost.precision] = flops.get(run.cost.precision, 0.0) + run.cost.flops
+    most = max(flops, key=lambda name: flops[name], default=None)
+    return most if most is not None and flops[most] >= _MOSTLY * sum(flops.values()) else None
+
+
+def _only(names: set[str]) -> str | None:
+    return next(iter(names)) if len(names) == 1 else None
+
+
+def with_shapes(op: str, params: str | None) -> str:
+    """An operation's name with the shapes and the types of what it is given."""
+    if not params or not is_traced(params):
+        return f"{op} {params or ''}".rstrip()
+    call = read_call(op, params)
+    if call is None:
+        return op
+    shapes = ["x".join(map(str, shape)) or "scalar" for shape in call.tensors]
+    types = dict.fromkeys(FLOATS[kind] for kind in call.types if kind in FLOATS)
+    more = [f"and {len(shapes) - _SHAPES} more"] if len(shapes) > _SHAPES else []
+    return " ".join([op, *shapes[:_SHAPES], *more, *types])
+
+
+def _by_kernels(run: Run) -> str:
+    return " + ".join(sorted({classify(name).name for name in run.kernels})) or "unnamed"
+
+
+_NAMERS: dict[str, Callable[[Run], str]] = {
+    "op": lambda run: _name(run.signature),
+    "shape": lambda run: with_shapes(_name(run.signature), run.signature.params if run.signature.op else None),
+    "module": lambda run: run.layer or OUTSIDE,
+    "kernel": _by_kernels,
+}
 
 
 def _whole_sum(values: list[float | None]) -> float | None:
@@ -199,13 +257,15 @@ def _count(signature: Signature, mix: dict[str, int], after: Any, alone: bool) -
     if signature.op is None or signature.params is None:
         return UNKNOWN
     one = count_operation(signature.op, signature.params, signature.direction, mix, after)
+    if one.precision == "fp32" and precision_of(mix) == "tf32":
+        one = msgspec.structs.replace(one, precision="tf32")
     if alone:
         return one
     # Operations alike that follow each other are one run: each brought its rarest kernel once. Not so convolutions,
     # which other layers part, and whose algorithms launch a kernel several times for parts of the batch.
     times = 1 if signature.op.startswith("conv") else min(mix.values())
     flops, moved = (None if value is None else value * times for value in (one.flops, one.bytes))
-    return Counted(flops, moved)
+    return Counted(flops, moved, one.precision)
 
 
 def _filled(profiler: Counted, ruled: Counted, once: bool) -> Counted:

@@ -12,7 +12,7 @@ from ..errors import BadProfile
 from .iterations import Iterations, find_iterations, step_numbers, typical
 from .overlap import merge
 from .runs import Runs, Signature, divide, settle
-from .sample import Missing, Operator, Run, count_sample, list_missing, list_operators
+from .sample import Missing, Operator, Run, count_sample, list_missing, list_operators, most_precision
 from .traced_call import is_convolution
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Steady(msgspec.Struct, frozen=True):
         What the profiler counted of the same.
     conv_flops_forward, conv_flops_backward, conv_forward_s, conv_backward_s : float or None
         Of the convolutions alone.
+    precision : str or None
+        What nearly all of its products are in, as far as a trace says.
     operators : list of Operator
         Of the sampled iteration, longest first.
     missing : list of Missing
@@ -98,13 +100,14 @@ class Steady(msgspec.Struct, frozen=True):
     conv_flops_backward: float | None = None
     conv_forward_s: float | None = None
     conv_backward_s: float | None = None
+    precision: str | None = None
     operators: list[Operator] = []
     missing: list[Missing] = []
     steps: list[Step] = []
     notes: list[str] = []
 
 
-def steady_state(runs: Runs, steps: range | None = None) -> Steady:
+def steady_state(runs: Runs, steps: range | None = None, by: str = "op") -> Steady:
     """The steady iteration of a profile.
 
     Left out are iterations that run other kernels than most do: the first with its autotuning, one that is cut off.
@@ -115,6 +118,8 @@ def steady_state(runs: Runs, steps: range | None = None) -> Steady:
     runs : Runs
     steps : range, optional
         Only iterations with these numbers (`iterations.step_numbers`).
+    by : str
+        What `operators` are, of `BY`.
 
     Raises
     ------
@@ -136,7 +141,7 @@ def steady_state(runs: Runs, steps: range | None = None) -> Steady:
         runs = divide(runs, found.starts)
         number = np.searchsorted(found.starts, runs.table["row"], side="right") - 1
         found = msgspec.structs.replace(found, number=number)
-    return _Loop(runs, found, notes, _chosen(found, steps)).summary()
+    return _Loop(runs, found, notes, _chosen(found, steps)).summary(by)
 
 
 def _chosen(found: Iterations, steps: range | None) -> NDArray[np.bool_]:
@@ -232,7 +237,7 @@ class _Loop:
         times = np.bincount(self.number[kept], self.table["duration_ns"][kept], self.count)
         return float(np.median(times[among])) * 1e-9
 
-    def summary(self) -> Steady:
+    def summary(self, by: str) -> Steady:
         """Times as medians over the steady iterations, work as it stands in one of them."""
         sample = self._sample()
         kernel_s = self._median_s(self.whole) or 0.0
@@ -261,7 +266,8 @@ class _Loop:
             profiler_flops=_known(run.profiler.flops for run in sample),
             profiler_bytes=_known(run.profiler.bytes for run in sample),
             steps=self.steps if self.count > 1 or self.marks else [],
-            operators=list_operators(sample, sampled_ns),
+            precision=most_precision(sample),
+            operators=list_operators(sample, sampled_ns, by),
             missing=list_missing(sample, sampled_ns),
             notes=self._notes() + _lower_bounds(flops, covered, moved, covered_bytes),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -194,16 +194,25 @@ def total_kernels(
 
 def _total(profile: Profile, direction: str, busy: BusyTime | None) -> tuple[KernelTotals, int]:
     totals, seen = KernelTotals(), 0
-    for batch in _batches(profile, direction):
+    for batch in batches_of(profile, direction, COLUMNS):
         seen += batch.num_rows
         totals.add(batch, busy)
     return totals, seen
 
 
-def _batches(profile: Profile, direction: str) -> Iterator[pa.RecordBatch]:
+def batches_of(profile: Profile, direction: str, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    """Rows of a direction with some columns, `direction` among them.
+
+    Raises
+    ------
+    BadProfile
+        If the file is damaged.
+    BadValue
+        If there is no such direction.
+    """
     if direction not in DIRECTIONS:
         raise BadValue(f"no direction is called {direction!r}: known are {', '.join(DIRECTIONS)}")
-    for batch in profile.batches(COLUMNS):
+    for batch in profile.batches(columns):
         if direction == "all":
             yield batch
         elif "direction" in batch.schema.names:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..efficiency import BY
 from ..efficiency.analysis import Efficiency
 from ..efficiency.critical_path import PARTS
 from ..efficiency.idle import CAUSES
@@ -17,6 +18,7 @@ _TITLES = {
 }  # fmt: skip
 _LISTS = ("missing", "notes", "idle_s", "gaps", "steps", "operators", "collectives", "launching", "critical_path")
 _COSTLIEST = 5
+_WIDE = 44  # characters of a module's path that are shown, from its end
 _LISTED = 8  # operations without a count that are listed
 
 
@@ -25,7 +27,7 @@ def efficiency_page(result: Efficiency) -> Document:
     varying = [name for name in result.configuration if len({row.get(name) for row in result.rows}) > 1]
     tables = []
     if len(result.rows) == 1 and result.method == "steady":
-        tables += _one(result.rows[0])
+        tables += _one(result.rows[0], result.by)
     rows = _rows_table(result, varying)
     if result.rows:
         tables.append(rows)
@@ -47,6 +49,7 @@ def _headline(result: Efficiency) -> str:
         row = result.rows[0]
         busy = row.get("busy_share")
         lead = "" if busy is None else f"busy {_percent(busy)} of {_time(row['window_s'])}, "
+        lead += "" if row.get("mfu") is None else f"MFU {_percent(row['mfu'])}, "
         return (
             f"{row['file']} on {result.device.name}: {lead}{_share(row['flops_efficiency'])} of peak FLOP/s, "
             f"{_share(row['bandwidth_efficiency'])} of peak bandwidth"
@@ -60,9 +63,10 @@ def _facts(result: Efficiency, varying: Sequence[str]) -> list[tuple[str, str]]:
         "steady": "one steady iteration (medians), what the profiler left out counted from the shapes",
         "notebook": "all rows as the profiler counted them, as SURFBoard's notebook does",
     }
+    peaks = dict.fromkeys(row.get("peak", result.peak.describe()) for row in result.rows or [{}])
     facts = [
         ("method", f"{result.method}: {words[result.method]}"),
-        ("peak", result.peak.describe()),
+        ("peak", " or ".join(peaks)),
         ("memory", f"{format_si(result.device.bandwidth_bytes_per_s, 'B/s')} peak bandwidth"),
     ]
     constant = [name for name in result.configuration if name not in varying and result.rows]
@@ -158,7 +162,7 @@ def _figures(method: str) -> list[Column]:
     ]
 
 
-def _one(row: dict[str, Any]) -> list[Table]:
+def _one(row: dict[str, Any], by: str) -> list[Table]:
     """Where an iteration's time goes, and what of it is not counted."""
     parts = []
     for part in ("forward", "backward", "update", "other"):
@@ -186,19 +190,8 @@ def _one(row: dict[str, Any]) -> list[Table]:
             [total],
         )
     ]
-    if any(item["flops"] for item in row["operators"]):
-        longest = row["operators"][:_COSTLIEST]
-        columns = [
-            Column("op", "operation", left=True),
-            Column("calls", "calls", spare=2),
-            Column("time_s", "time", _time),
-            Column("share", "share", _percent),
-            Column("flops", "FLOPs", format_si, spare=1),
-            Column("of_peak", "of peak\nFLOP/s", _percent),
-            Column("bound", "bound by", left=True),
-            Column("of_roofline", "of the\nroofline", _percent),
-        ]
-        tables.append(Table(f"The {len(longest)} operations that take longest", columns, longest))
+    if by != "op" or any(item["flops"] for item in row["operators"]):
+        tables.append(_operators(row["operators"], by))
     if len(row["steps"]) > 1:
         shown = row["steps"][:_LISTED]
         title = "Steps" if len(shown) == len(row["steps"]) else f"Steps, the first {len(shown)} of {len(row['steps'])}"
@@ -257,6 +250,32 @@ def _one(row: dict[str, Any]) -> list[Table]:
     return tables
 
 
+def _operators(rows: list[dict[str, Any]], by: str) -> Table:
+    """What takes longest, against the roofline."""
+    longest = rows[: _COSTLIEST if by == "op" else 4 * _COSTLIEST]
+    title = BY[by] + ("" if len(longest) == len(rows) else f", the longest {len(longest)} of {len(rows)}")
+    columns = [
+        Column("op", "module" if by == "module" else by if by == "kernel" else "operation", _tail, left=True),
+        Column("calls", "calls", spare=4),
+        Column("time_s", "time", _time),
+        Column("share", "share", _percent),
+        Column("flops_per_s", "FLOP/s", format_si, spare=1),
+        Column("bandwidth_bytes_per_s", "B/s", format_si, spare=3),
+        Column("of_peak", "of peak\nFLOP/s", _percent),
+        Column("bound", "bound by", left=True),
+        Column("of_roofline", "of the\nroofline", _percent),
+    ]
+    return Table(title, columns, longest)
+
+
+def _tail(path: str) -> str:
+    """The end of a module's path, cut where one begins."""
+    if len(path) <= _WIDE or "/" not in path:
+        return path
+    place = path.find("/", len(path) - _WIDE)
+    return "…" + path[place if place >= 0 else path.rfind("/") :]
+
+
 def _notes(result: Efficiency) -> list[str]:
     """What is said of every profile once; what is said of some with how many."""
     counts: dict[str, int] = {}
@@ -265,6 +284,10 @@ def _notes(result: Efficiency) -> list[str]:
             counts[note] = counts.get(note, 0) + 1
     total = len(result.rows)
     notes = [note if count == total else f"{note} ({count} of {total} profiles)" for note, count in counts.items()]
+    if result.by == "module" and result.rows and all(len(row["operators"]) < 2 for row in result.rows):
+        notes.append(
+            "no modules and no ranges: profile with with_stack=True, or mark them with torch.profiler.record_function"
+        )
     return notes + [f"not read: {failure['error']}" for failure in result.failed]
 
 

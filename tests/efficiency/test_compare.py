@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,9 +12,10 @@ import pytest
 
 from measured import DATA
 from paleo_lite.efficiency.compare import compare, find_repeats, spread
-from paleo_lite.errors import BadProfile, BadValue
+from paleo_lite.efficiency.sample import OUTSIDE
+from paleo_lite.errors import BadProfile, BadValue, UnknownName
 from paleo_lite.profiles.pyprof import PyprofParquet
-from paleo_lite.profiles.table import Profile
+from paleo_lite.profiles.table import Profile, batch_of
 
 SURFBOARD = DATA / "surfboard"
 
@@ -27,6 +29,51 @@ def write(path, times_ns, direction="fprop"):
 
 def by_name(comparison):
     return {row.name: row for row in comparison.kernels}
+
+
+class Traced:
+    """A reader of a few operations: name, params, layer, kernel, duration."""
+
+    def __init__(self, *rows: tuple):
+        self.rows = rows
+
+    def batches(self, path, columns):
+        names = ("op", "params", "layer", "kernel", "duration_ns")
+        for half in (self.rows[::2], self.rows[1::2]):
+            given = dict(zip(names, map(list, zip(*half)))) | {"category": ["kernel"] * len(half)}
+            yield batch_of(given, len(half), tuple(columns))
+
+
+def test_times_by_operation_shape_and_module():
+    mm, wide = '[[8,4],[4,2]] ["float","float"]', '[[9,4],[4,2]] ["float","float"]'
+    a = Traced(
+        ("aten::mm", mm, "Net/A", "sgemm", 40.0),
+        ("aten::add", None, None, "add", 30.0),
+        (None, None, None, "void copy<1>()", 5.0),
+    )
+    b = Traced(
+        ("aten::mm", mm, "Net/A", "sgemm", 41.0),
+        ("aten::mm", wide, "Net/B", "hgemm", 7.0),
+        ("aten::add", None, None, "add", 10.0),
+    )
+    sides = [[Profile(Path("a"), "x", a)], [Profile(Path("b"), "x", b)]]
+
+    def rows(by):
+        found = compare(*sides, by=by)
+        assert found.total.difference_s == pytest.approx(-17e-9)
+        return [
+            (row.name, *(None if s is None else round(s * 1e9) for s in (row.a_s, row.b_s))) for row in found.kernels
+        ]
+
+    # Those that differ most come first.
+    assert rows("op") == [("aten::add", 30, 10), ("aten::mm", 40, 48), ("copy", 5, None)]
+    assert rows("shape") == [
+        ("aten::add", 30, 10), ("aten::mm 9x4 4x2 fp32", None, 7), ("copy", 5, None), ("aten::mm 8x4 4x2 fp32", 40, 41),
+    ]  # fmt: skip
+    assert rows("module") == [(OUTSIDE, 35, 10), ("Net/B", None, 7), ("Net/A", 40, 41)]
+    assert rows("kernel")[0] == ("sgemm", 40, 41)
+    with pytest.raises(UnknownName, match="no grouping is called 'thread'"):
+        rows("thread")
 
 
 def printed(loader):

@@ -13,12 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from measured import DATA
+from paleo_lite.efficiency import BY
 from paleo_lite.efficiency.analysis import Reading, measure_efficiency, steady_figures
 from paleo_lite.efficiency.durations import read_durations
 from paleo_lite.efficiency.files import examiner
 from paleo_lite.efficiency.iterations import parse_steps
 from paleo_lite.efficiency.parameters import UNKNOWN, Counted, count_operation, parse_parameters
 from paleo_lite.efficiency.runs import COLUMNS, Runs, find_runs, settle, together
+from paleo_lite.efficiency.sample import OUTSIDE
 from paleo_lite.efficiency.steady import steady_state
 from paleo_lite.errors import BadProfile, BadValue
 from paleo_lite.hardware import find_device
@@ -324,3 +326,40 @@ def test_steps_as_they_are_asked_for(text, numbers):
 def test_steps_that_are_none(text):
     with pytest.raises(BadValue, match="--steps must be a number or two such as 2:5"):
         parse_steps(text)
+
+
+def layered(*rows: tuple[str, str, str | None, str, float]) -> Runs:
+    """Executions of operations: name, params, layer, kernel, duration."""
+    names = ("category", "kernel", "op", "params", "layer", "duration_ns", "execution")
+    columns = [
+        ("kernel", kernel, op, params, layer, duration, place)
+        for place, (op, params, layer, kernel, duration) in enumerate(rows)
+    ]
+    return find_runs(batch_of(dict(zip(names, map(list, zip(*columns)))), len(rows), names))
+
+
+MM, ADD = '[[8,4],[4,2]] ["c10::BFloat16","c10::BFloat16"]', '[[8,2],[8,2]] ["float","float"]'
+
+
+def test_time_is_summed_by_operation_shape_module_and_kernels():
+    runs = layered(
+        ("aten::mm", MM, "Net/Linear_0", "gemm_a", 10.0),
+        ("aten::mm", MM.replace("[[8,", "[[16,"), "Net/Linear_1", "gemm_b", 30.0),
+        ("aten::add", ADD, None, "add", 5.0),
+    )
+    sums = {by: {row.op: row.time_s for row in steady_state(runs, by=by).operators} for by in BY}
+    assert sums["op"] == pytest.approx({"aten::mm": 40e-9, "aten::add": 5e-9})
+    assert sums["shape"] == pytest.approx(
+        {"aten::mm 16x4 4x2 bf16": 30e-9, "aten::mm 8x4 4x2 bf16": 10e-9, "aten::add 8x2 8x2 fp32": 5e-9}
+    )
+    assert sums["module"] == pytest.approx({"Net/Linear_1": 30e-9, "Net/Linear_0": 10e-9, OUTSIDE: 5e-9})
+    assert sums["kernel"] == pytest.approx({"gemm_b": 30e-9, "gemm_a": 10e-9, "add": 5e-9})
+
+
+def test_the_precision_is_that_of_the_products():
+    runs = layered(("aten::mm", MM, None, "gemm", 10.0), ("aten::add", ADD, None, "add", 5.0))
+    found = steady_state(runs)
+    assert found.precision == "bf16" and [row.precision for row in found.operators] == ["bf16", None]
+    single = MM.replace("c10::BFloat16", "float")
+    assert steady_state(layered(("aten::mm", single, None, "ampere_sgemm_128x64_tn", 9.0))).precision == "fp32"
+    assert steady_state(layered(("aten::mm", single, None, "cutlass_80_tensorop_s1688gemm_1", 9.0))).precision == "tf32"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...calibration.beside import MEASURED_PASSES, PredictedBeside
+from ...efficiency import BY
 from ...efficiency.compare import Comparison
 from ...units import format_si
 from .render import altair, time_unit, values
@@ -56,9 +57,9 @@ def profiles_chart(comparison: Comparison) -> Any:
         for side, paths, seconds in (("A", comparison.a, total.a_s), ("B", comparison.b, total.b_s))
     ]
     if len(kept) < len(rows):
-        lines.append(f"the {len(kept)} kernels that differ most of {len(rows)}")
+        lines.append(f"the {len(kept)} that differ most of {len(rows)}")
     direction = "" if comparison.direction == "all" else f", {comparison.direction}"
-    return _paired([("", kept)], ("A", "B"), f"Kernels of two profiles{direction}", lines)
+    return _paired([("", kept)], ("A", "B"), f"{BY[comparison.by]} of two profiles{direction}", lines)
 
 
 def _paired(parts: Sequence[tuple[str, Sequence[Row]]], sides: tuple[str, str], title: str, lines: list[str]) -> Any:
