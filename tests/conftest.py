@@ -60,6 +60,7 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
     """What takes long begins first; tests of a file stay in one process, which makes their fixtures once.
 
