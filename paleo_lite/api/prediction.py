@@ -17,6 +17,7 @@ from ..errors import BadValue, PaleoError
 from ..hardware import Device, Machine, find_device, list_devices
 from ..networks import CountsBeside, LayerCounts, Network, count_network, find_network, trace_factory
 from ..networks.catalog import networks_of_macs
+from ..networks.network import Tokens
 from ..timing import Prediction, TimeModel, Workload, find_model
 from ..timing import predict as predict_workload
 from ..timing.models import LEARNT
@@ -40,6 +41,7 @@ class Common(TypedDict, total=False):
     precision: str
     training: TrainingOptions | None
     image_size: int | None
+    sequence_length: int | None
     inputs: Sequence[Sequence[int]]
     clock: str | None
     unit: str | None
@@ -54,6 +56,7 @@ class Question(Common, total=False):
 
     batch_size: int
     phase: str
+    context: int | None
     execution: str
     convention: str
     concurrent: bool
@@ -102,7 +105,8 @@ def predict(
     precision : {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"}
     batch_size : int
         Samples per pass.
-    phase : {"inference", "forward", "backward", "training"}
+    phase : {"inference", "forward", "backward", "training", "prefill", "decode"}
+        The last two are of networks that write text: the prompt at once, then a token of each sequence.
     time_model : {"peak", "ppp", "roofline", "calibrated"}, optional
         Without it ``ppp`` where `ppp` is given, ``peak`` for a FLOP count, and for a network ``calibrated``, from a
         shipped calibration or pooled from those of other devices; ``roofline`` where neither covers the device.
@@ -116,6 +120,10 @@ def predict(
     unit : {"vector", "tensor"}, optional
     image_size : int, optional
         Another image size than the network's own; needs torch once.
+    sequence_length : int, optional
+        Tokens of a sequence, for networks that read them; in ``prefill`` those of the prompt.
+    context : int, optional
+        In ``decode`` the tokens that are in the cache already.
     inputs : sequence of shapes
         For a factory or module: the shape of one sample per input, without the batch dimension.
     flops : float or str, optional
@@ -172,7 +180,12 @@ def predict(
         raise BadValue("fitting the batch chooses its size: leave the batch size out")
     assert network is not None
     workload, model = _workload_and_model(network, machine, asked, known)
-    if workload.training is None and not fit_batch and not memory and workload.phase in ("inference", "forward"):
+    if (
+        workload.training is None
+        and not fit_batch
+        and not memory
+        and workload.phase in ("inference", "forward", "prefill")
+    ):
         return predict_workload(workload, machine, model)
     from ..timing.with_memory import predict_with_memory
 
@@ -211,11 +224,17 @@ def predict_several(
 
     files = [Path(file) for file in question.get("hardware_files", ())]
     shapes = question.pop("image_size", None), question.pop("inputs", ())
-    found = [None if network is None else resolve(network, *shapes) for network in networks]
+    lengths = _lengths(question)
     devices = [find_device(gpu, files) if isinstance(gpu, str) else gpu for gpu in gpus]
     predictions: list[Prediction] = []
     failures: dict[str, PaleoError] = {}
-    for network, device, precision, phase, batch_size in product(found, devices, precisions, phases, batch_sizes):
+    found = {
+        (place, phase): None if network is None else resolve(network, *shapes, Tokens(*lengths, phase))
+        for place, network in enumerate(networks) for phase in phases
+    }  # fmt: skip
+    places = range(len(networks))
+    for place, device, precision, phase, batch_size in product(places, devices, precisions, phases, batch_sizes):
+        network = found[place, phase]
         try:
             asked = {"precision": precision, "phase": phase, "batch_size": batch_size, **question}
             predictions.append(predict(network, gpu=device, **{"memory": network is not None, **asked}))
@@ -243,6 +262,11 @@ def _take(asked: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: asked.pop(name) for name in names if name in asked}
 
 
+def _lengths(asked: dict[str, Any]) -> tuple[int | None, int | None]:
+    """Sequence length and context, out of `asked`."""
+    return asked.pop("sequence_length", None), asked.pop("context", None)
+
+
 def _machine(gpu: str | Device, asked: dict[str, Any], is_whole: bool = False) -> Machine:
     """The machine that was asked for, with what is said of it taken out of `asked`; of a board one device."""
     files = [Path(file) for file in asked.pop("hardware_files", ())]
@@ -258,7 +282,8 @@ def _workload_and_model(
     precision = asked.get("precision", "fp32")
     element_bytes(precision)
     model = choose_model(machine.device, precision, **known, execution=asked.get("execution", "eager"))
-    network = resolve(network, asked.pop("image_size", None), asked.pop("inputs", ()))
+    tokens = Tokens(*_lengths(asked), asked.get("phase", "inference"))
+    network = resolve(network, asked.pop("image_size", None), asked.pop("inputs", ()), tokens)
     return Workload(network, **asked), model
 
 
@@ -269,6 +294,7 @@ class Counting(TypedDict, total=False):
     phase: str
     batch_size: int
     image_size: int | None
+    sequence_length: int | None
     inputs: Sequence[Sequence[int]]
     ignore: Sequence[str]
     execution: str
@@ -285,7 +311,7 @@ def layers(network: Any, **question: Unpack[Counting]) -> LayerCounts | CountsBe
 
     Parameters
     ----------
-    network, image_size, inputs
+    network, image_size, sequence_length, inputs
         As for `predict`; or a list of networks.
     convention : str
         ``flops``, ``macs``, ``pthflops``, ``lu2017`` or ``paleo``.
@@ -320,13 +346,14 @@ def _count(
     execution: str = "eager",
     phase: str = "inference",
     image_size: int | None = None,
+    sequence_length: int | None = None,
     inputs: Sequence[Sequence[int]] = (),
     **counting: Any,
 ) -> LayerCounts:
     """The counts of one network."""
     find_convention(convention)
     check_execution(execution, phase)
-    resolved = resolve(network, image_size, inputs)
+    resolved = resolve(network, image_size, inputs, Tokens(sequence_length))
     counts = count_network(resolved, convention, phase=phase, **counting)
     if execution == "eager":
         return counts
@@ -335,9 +362,17 @@ def _count(
     return structs.replace(counts, work=fuse(resolved.layers, counts.work, execution))
 
 
-def resolve(network: str | Network | nn.Module, image_size: int | None, inputs: Sequence[Sequence[int]]) -> Network:
+def resolve(
+    network: str | Network | nn.Module, image_size: int | None, inputs: Sequence[Sequence[int]],
+    tokens: Tokens | None = None,
+) -> Network:  # fmt: skip
     """The network that a name, factory or module stands for."""
     shapes = [tuple(shape) for shape in inputs]
+    lengths = tokens is not None and (tokens.length or tokens.context)
+    if isinstance(network, str) and ":" not in network and not shapes:
+        return find_network(network, image_size, tokens)
+    if lengths:
+        raise BadValue("--sequence-length and --context are for networks by name or config: others have their inputs")
     if isinstance(network, Network):
         return network
     if not isinstance(network, str):
@@ -352,9 +387,7 @@ def resolve(network: str | Network | nn.Module, image_size: int | None, inputs: 
         if not shapes:
             raise BadValue(f"{network} needs the shape of its inputs: --input 3x224x224")
         return trace_factory(network, shapes)
-    if shapes:
-        raise BadValue("--input is for package.module:factory; a shipped network takes --image-size")
-    return find_network(network, image_size)
+    raise BadValue("--input is for package.module:factory; a shipped network takes --image-size")
 
 
 def scale(
@@ -369,7 +402,7 @@ def scale(
 
     Parameters
     ----------
-    network, precision, time_model, ppp, calibration, clock, unit, image_size, inputs, hardware_files
+    network, precision, time_model, ppp, calibration, clock, unit, image_size, sequence_length, inputs, hardware_files
         As for `predict`.
     workers : int, str or sequence of int, optional
         ``8``, ``[1, 2, 4]`` or a range: ``"1,2,4,...,128"``, ``"1:128:x2"``; without any all of the topology.

@@ -22,6 +22,7 @@ from .options import WHOLE, Printing
 @options.batch_size()
 @click.option("--ignore", multiple=True, metavar="LAYER|GLOB", help="Leave layers out; may be given several times.")
 @options.image_size()
+@options.sequence_length()
 @options.inputs()
 @click.option(
     "--depth", type=WHOLE, cls=Printing, help="How many levels of modules to show. [default: as many as are readable]"
@@ -30,8 +31,8 @@ from .options import WHOLE, Printing
 def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **question: Any) -> Answer:
     """Count NETWORK by module and layer: FLOPs or MACs, parameters, shapes. Several NETWORKs get a line each.
 
-    NETWORK is a shipped network, a file (a descriptor, a Caffe prototxt, PALEO's JSON), or package.module:factory
-    with --input, which is imported and called. CSV and JSON have every layer.
+    NETWORK is a shipped network, a file (a descriptor, a config.json of Hugging Face's, a Caffe prototxt,
+    PALEO's JSON), or package.module:factory with --input, which is imported and called. CSV and JSON have every layer.
 
     \b
       paleo-lite layers vgg16

@@ -186,6 +186,7 @@ WHOLE, SHARE, SHAPE = Whole(), Number(like="0.62"), _Shape()
 
 PRECISIONS = Names("precision", ".units:PRECISION_BYTES")
 PHASES = Names("phase", ".counting:PHASES")
+PHASES_AND_GENERATING = Names("phase", ".counting:PHASES", ".counting:GENERATING")
 PHASES_AND_PASSES = Names("phase", ".counting:PHASES", ".counting:PASSES")
 MODELS = Names("time model", ".timing:TIME_MODELS")
 STRATEGIES = Names("strategy", ".distributed.strategies:STRATEGIES")
@@ -249,6 +250,11 @@ network = partial(click.argument, "network", shell_complete=complete_networks)
 image_size = _option(
     "--image-size", type=WHOLE, metavar="PIXELS", help="Another image size than the network's own (needs torch once)."
 )
+sequence_length = _option(
+    "--sequence-length", type=WHOLE, metavar="TOKENS",
+    help="Tokens of a sequence, of networks that read them. [default: what the model knows, 2048 at most]",
+)  # fmt: skip
+context = _option("--context", type=WHOLE, metavar="TOKENS", help="For --phase decode: tokens in the cache already.")
 inputs = _option(
     "--input", "inputs", multiple=True, type=SHAPE, metavar="SHAPE",
     help="Shape of one sample for package.module:factory, such as 3x224x224; once per input. It runs that module's "

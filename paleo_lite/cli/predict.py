@@ -20,7 +20,10 @@ from .options import Printing, Several
 @options.gpu(type=Several(), help="Device, by name or alias, such as k80 or v100-sxm2; several with commas.")
 @options.precision(type=Several(options.PRECISIONS))
 @options.batch_size(type=Several(options.WHOLE), help="Samples per pass; 1,8,32 or a range.")
-@options.phase(type=Several(options.PHASES))
+@options.phase(
+    type=Several(options.PHASES_AND_GENERATING),
+    help="training is forward + backward + update; prefill and decode are of writing text.",
+)
 @options.time_model()
 @options.ppp()
 @click.option("--concurrent", is_flag=True, help="With --ppp: the larger of arithmetic and memory time, not the sum.")
@@ -35,6 +38,8 @@ from .options import Printing, Several
 @options.fit_batch()
 @click.option("--memory", is_flag=True, cls=Printing, help="Show the peak memory by part.")
 @options.image_size()
+@options.sequence_length()
+@options.context()
 @options.inputs()
 @options.hardware_files()
 @click.option("--explain", metavar="LAYER", cls=Printing, help="Show the arithmetic of one layer.")
@@ -45,15 +50,16 @@ def predict(
 ) -> Answer:
     """Predict how long NETWORK takes on a device.
 
-    NETWORK is a shipped network (`paleo-lite networks list`), a descriptor file, or package.module:factory with
-    --input, which is imported and called. Of several networks, devices, precisions, phases or batch sizes, with commas
-    between them, every combination is predicted, and each held against the first.
+    NETWORK is a shipped network (`paleo-lite networks list`), a descriptor file, a config.json of Hugging Face's, or
+    package.module:factory with --input, which is imported and called. Of several networks, devices, precisions, phases
+    or batch sizes, with commas between them, every combination is predicted, and each held against the first.
 
     \b
       paleo-lite predict vgg16 --gpu k80 --precision fp64
       paleo-lite predict resnet50 --gpu v100-sxm2 --precision fp16 --batch-size 64 --phase training
       paleo-lite predict resnet50 --gpu t4 --phase training --fit-batch --optimizer adam --checkpointing sqrt
       paleo-lite predict vgg16,resnet50 --gpu k80-die,k40m,p100-sxm2 --batch-size 1,8,32
+      paleo-lite predict llama-3-8b --gpu h100-sxm --precision bf16 --phase decode --batch-size 8 --context 4096
       paleo-lite predict vgg16 --gpu k40m --ppp 0.62
       paleo-lite predict --macs 15503M --gpu k80
     """

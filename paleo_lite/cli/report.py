@@ -43,6 +43,7 @@ _OF_WORKERS = ("workers", "link", "topology", "platform", "scaling", "strategy",
 @options.name_pattern()
 @click.option("--program", metavar="COMMAND", help="What to profile next. [default: python train.py]")
 @options.image_size()
+@options.sequence_length()
 @options.inputs()
 @options.hardware_files()
 @options.debug()
@@ -150,6 +151,7 @@ def _of_network(ctx: click.Context, asked: dict[str, Any]) -> Document:
     from ..api.prediction import predict, resolve
     from ..calibration.alternatives import try_alternatives
     from ..calibration.choose import used_calibration
+    from ..networks.network import Tokens
     from ..report.page.prediction import prediction_report
     from .provenance import made_from, network_sources, same_figures
 
@@ -168,7 +170,9 @@ def _of_network(ctx: click.Context, asked: dict[str, Any]) -> Document:
                      "hardware_files", "fit_batch")
     }  # fmt: skip
     question |= {
-        "network": resolve(asked["network"], asked["image_size"], asked["inputs"]),
+        "network": resolve(
+            asked["network"], asked["image_size"], asked["inputs"], Tokens(asked["sequence_length"], phase=phase)
+        ),
         "phase": phase,
         "batch_size": asked["batch_size"] or (32 if several and not asked["fit_batch"] else 1),
         "training": asked["training"],

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     help="Revision of PALEO, with --compat paleo.",
 )  # fmt: skip
 @options.image_size()
+@options.sequence_length()
 @options.inputs()
 @options.hardware_files()
 @click.pass_context

@@ -3,11 +3,12 @@
 from .conventions import CONVENTIONS, Convention, find_convention
 from .kinds import KINDS, MATRIX_KINDS
 from .layer import CONSTANT, INPUT, Layer, Shape
-from .work import PASSES, PHASES, Work, count
+from .work import GENERATING, PASSES, PHASES, Work, count
 
 __all__ = [
     "CONSTANT",
     "CONVENTIONS",
+    "GENERATING",
     "INPUT",
     "KINDS",
     "MATRIX_KINDS",

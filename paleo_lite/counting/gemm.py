@@ -46,6 +46,13 @@ def of_matmul(layer: Layer, part: str) -> Gemm | None:
     return _turned(Gemm(rows, columns, inner, groups, "groups" if groups > 1 else "rows"), part)
 
 
+def of_grouped(layer: Layer, part: str) -> Gemm:
+    """One product for each group of rows, which are taken to be of one size."""
+    groups, inner, columns = layer.weights[0]
+    rows = prod(layer.outputs[0]) // max(columns, 1)
+    return _turned(Gemm(max(rows // max(groups, 1), 1), columns, inner, groups, "rows"), part)
+
+
 def of_attention(layer: Layer, part: str) -> Gemm:
     """The scores of queries and keys, one product for each head."""
     query, key = layer.inputs[0], layer.inputs[1]

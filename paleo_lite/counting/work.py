@@ -32,6 +32,9 @@ PHASES: dict[str, tuple[str, ...]] = {
 }
 """What can be asked for, and the passes that it consists of."""
 
+GENERATING: dict[str, tuple[str, ...]] = {"prefill": ("inference",), "decode": ("inference",)}
+"""Phases of generating text, and the passes that they consist of: the whole prompt, and one token of each sequence."""
+
 COLUMNS = ("flops", "macs", "bytes_read", "bytes_written", "kernels")
 
 if TYPE_CHECKING:
@@ -148,9 +151,19 @@ def check_batch_size(batch_size: int) -> None:
         raise BadValue(f"the batch size must be a whole number of 1 or more, not {batch_size!r}")
 
 
+def passes_of(phase: str) -> tuple[str, ...]:
+    """The passes of one of `PHASES` or `GENERATING`."""
+    return GENERATING.get(phase) or PHASES[phase]
+
+
+def trains(phase: str) -> bool:
+    """Whether a phase computes gradients, so that a forward pass saves what they need."""
+    return passes_of(phase) not in (("inference",), ("forward",))
+
+
 def _passes(phase: str) -> tuple[str, ...]:
-    if phase in PHASES:
-        return PHASES[phase]
+    if phase in PHASES or phase in GENERATING:
+        return passes_of(phase)
     if phase in PASSES:
         return (phase,)
     raise UnknownName("phase", phase, (*PHASES, *PASSES))
@@ -262,4 +275,15 @@ def _with_sums(one: PassCost, op: Op, consumers: int) -> PassCost:
     )
 
 
-__all__ = ["COLUMNS", "CONVENTIONS", "PASSES", "PHASES", "Work", "check_batch_size", "count"]
+__all__ = [
+    "COLUMNS",
+    "CONVENTIONS",
+    "GENERATING",
+    "PASSES",
+    "PHASES",
+    "Work",
+    "check_batch_size",
+    "count",
+    "passes_of",
+    "trains",
+]

@@ -13,7 +13,7 @@ from ..counting import Shape
 from ..errors import BadDescriptor, BadValue, MissingExtra, UnknownName
 from ..files import cache_folder, shipped
 from .descriptor import FORMAT, decode_descriptor, read_bounded, read_descriptor, write_descriptor
-from .network import Network
+from .network import Network, Tokens
 
 IMPORTERS = {
     ".prototxt": "paleo_lite.networks.prototxt:read_prototxt",
@@ -26,6 +26,11 @@ A function from the file's bytes, its path and an image size (or None) to the ne
 
 _TRACED = ("torchvision ", "paleo_lite.networks.caffe")
 """Sources of the shipped networks that `trace_named` can trace again."""
+
+_CONFIG = re.compile(rb'"(?:model_type|architectures)" *:')
+"""What a config of Hugging Face's has, and neither a descriptor nor a file of PALEO's."""
+
+_DESCRIPTOR = re.compile(rb'\s*\{\s*"format" *:')
 
 _MACS, _HEAD = re.compile(rb'^"macs": *(\d+)', re.MULTILINE), 2**14
 
@@ -54,24 +59,26 @@ def normalise(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def find_network(name: str, image_size: int | None = None) -> Network:
-    """A shipped network, or one that a file describes, at its own image size or another.
+def find_network(name: str, image_size: int | None = None, tokens: Tokens | None = None) -> Network:
+    """A shipped network, or one that a file describes, at its own image size or another, or for some tokens.
 
     Parameters
     ----------
     name : str
-        ``"resnet50"``, or a path that ends in ``.json`` (a descriptor, or a network file of PALEO's) or ``.prototxt``
-        (Caffe).
+        ``"resnet50"``, or a path that ends in ``.json`` (a descriptor, a config of Hugging Face's, or a network file of
+        PALEO's) or ``.prototxt`` (Caffe).
     image_size : int, optional
         Height and width of the images. Another size than the descriptor's needs torch once; the result is cached. For a
         file of PALEO's or Caffe's, what its input is taken to be.
+    tokens : Tokens, optional
+        How many tokens a network reads that a config describes, and in which phase.
 
     Raises
     ------
     UnknownName
         If no network is called that; the message gives the nearest names.
     BadValue
-        If the image size is not a whole number above 0.
+        If the image size is not a whole number above 0, or tokens are asked of a network that reads none.
     BadDescriptor
         If the descriptor is malformed.
     MissingExtra
@@ -80,7 +87,10 @@ def find_network(name: str, image_size: int | None = None) -> Network:
     if image_size is not None and (isinstance(image_size, bool) or not isinstance(image_size, int) or image_size < 1):
         raise BadValue(f"the image size must be a whole number of 1 or more, not {image_size!r}")
     file = is_network_file(name)
-    network = read_network_file(Path(name), image_size) if file else read_descriptor(_path_of(name))
+    network = read_network_file(Path(name) if file else _path_of(name), image_size, tokens)
+    if tokens is not None and tokens.asked and network.lengths is None:
+        raise BadValue(f"{name} reads no sequences of tokens: leave --sequence-length and --context out, and phases "
+                       "of generating text")  # fmt: skip
     if image_size is None or network.inputs[0][-2:] == (image_size, image_size):
         return network
     if file or not network.source.startswith(_TRACED):
@@ -94,8 +104,8 @@ def is_network_file(name: str) -> bool:
     return name.endswith(tuple(IMPORTERS))
 
 
-def read_network_file(path: Path, image_size: int | None = None) -> Network:
-    """The network that a file describes: a descriptor, a network file of PALEO's, or a Caffe prototxt.
+def read_network_file(path: Path, image_size: int | None = None, tokens: Tokens | None = None) -> Network:
+    """The network that a file describes: a descriptor, a config or network file, or a Caffe prototxt.
 
     Raises
     ------
@@ -103,7 +113,11 @@ def read_network_file(path: Path, image_size: int | None = None) -> Network:
         If it is none of these, or malformed.
     """
     data = read_bounded(path)
-    if path.suffix in IMPORTERS:
+    if _CONFIG.search(data, 0, _HEAD):
+        from .transformers import read_config
+
+        return read_config(data, str(path), image_size, tokens)
+    if path.suffix in IMPORTERS and not _DESCRIPTOR.match(data):
         from pkgutil import resolve_name
 
         network: Network | None = resolve_name(IMPORTERS[path.suffix])(data, str(path), image_size)

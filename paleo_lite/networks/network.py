@@ -5,8 +5,49 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from ..counting import Layer, Shape
+from ..counting import GENERATING, Layer, Shape
 from ..errors import UnknownName
+
+
+class Lengths(NamedTuple):
+    """How many tokens a pass takes.
+
+    Attributes
+    ----------
+    queries : int
+        Tokens of a sequence that are computed.
+    keys : int
+        Tokens that they attend to: those before them that are in the cache, and themselves.
+    cached : bool
+        Whether keys and values are kept for the tokens to come, and only the last token's logits are computed.
+    """
+
+    queries: int
+    keys: int
+    cached: bool = False
+
+
+class Tokens(NamedTuple):
+    """What is asked of a network that reads sequences.
+
+    Attributes
+    ----------
+    length : int or None
+        Tokens of a sequence; in ``prefill`` those of the prompt.
+    context : int or None
+        In ``decode`` the tokens that are in the cache already.
+    phase : str
+        Those of `GENERATING` keep keys and values and compute the logits of the last token only.
+    """
+
+    length: int | None = None
+    context: int | None = None
+    phase: str = "inference"
+
+    @property
+    def asked(self) -> bool:
+        """Whether anything is asked that only a network that reads sequences has."""
+        return self.length is not None or self.context is not None or self.phase in GENERATING
 
 
 class Network(NamedTuple):
@@ -25,6 +66,8 @@ class Network(NamedTuple):
         Where the layers come from: ``torchvision 0.28.0`` or the factory's name.
     notes : tuple of str
         What somebody who reads a number of this network should know.
+    lengths : Lengths or None
+        How many tokens a pass takes, of a network that reads sequences.
     """
 
     name: str
@@ -33,6 +76,7 @@ class Network(NamedTuple):
     parameters: int
     source: str = ""
     notes: tuple[str, ...] = ()
+    lengths: Lengths | None = None
 
     @property
     def input_elements(self) -> int:

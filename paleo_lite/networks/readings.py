@@ -100,6 +100,10 @@ def matmul_added(kind, added, left, right, *_, **__):  # type: ignore[no-untyped
     return Reading(kind, [left, right], [added], {"inner": left.shape[-1], "bias": True})
 
 
+def grouped(kind, input, weight, *_, **__):  # type: ignore[no-untyped-def]
+    return Reading(kind, [input], [weight], {})
+
+
 def attention(  # type: ignore[no-untyped-def]
     kind, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, **_
 ):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..counting import PHASES, Work, count
+from ..counting.work import trains
 from ..distributed.job import gradient_bytes
 from ..distributed.overlap import Buckets, make_buckets
 from ..errors import PaleoError
@@ -57,7 +58,7 @@ def work_of(name: str, precision: str, optimizer: str) -> Work:
 @lru_cache(2048)
 def memory_parts(name: str, precision_bytes: int, phase: str, optimizer: str) -> tuple[tuple[int, int, int], int, int]:
     """Bytes of parameters, gradients and optimizer state, other fixed bytes, and bytes per sample of a case."""
-    training = phase not in ("inference", "forward")  # memory is that of a step or of a forward pass, nothing between
+    training = trains(phase)  # memory is that of a step or of a forward pass, nothing between
     workload = Workload(
         network_of(name), _of_size(precision_bytes), phase="training" if training else phase,
         training=TrainingOptions(optimizer) if training else None,

@@ -32,7 +32,8 @@ class Buffer(NamedTuple):
     scales : bool
         Whether it grows with the batch.
     activation : bool
-        Whether a layer makes it; False for what the network is given, and for constants.
+        Whether a layer makes it; False for what the network is given, for constants, and for a cache of keys and
+        values, which stays from pass to pass.
     """
 
     elements: int
@@ -105,7 +106,7 @@ def find_buffers(layers: Sequence[Layer]) -> Buffers:
             written = [read[0]] * len(layer.outputs)
         else:
             width = KINDS[layer.kind].element_bytes if layer.kind in KINDS else 0
-            written = [add(shape, width, scales, True) for shape in layer.outputs]
+            written = [add(shape, width, scales, layer.kind != "cache") for shape in layer.outputs]
         reads.append(read)
         writes.append(written)
         permuted.append(

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ..counting.work import trains
 from ..errors import UnknownPrecision
 from ..hardware import Device
 from .memory import RESERVE_BYTES, Memory, largest_batch, memory_of, usable_bytes
@@ -89,7 +90,7 @@ def fit_memory(workload: Workload, device: Device) -> MemoryFit:
     memory = memory_of(workload)
     usable = usable_bytes(device)
     largest = largest_batch(workload, memory_bytes=usable)
-    training = workload.phase not in ("inference", "forward")
+    training = trains(workload.phase)
     optimizer = workload.options.optimizer if training else None
     fit = MemoryFit(memory, device.memory_bytes, RESERVE_BYTES, largest, optimizer)
     if fit.fits:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from ..counting import KINDS
+from ..counting.work import trains
 from ..errors import BadValue
 from ..hardware import Device
 from ..units import element_bytes
@@ -141,7 +142,7 @@ def largest_batch(workload: Workload, *, memory_bytes: float, zero_stage: int = 
 
 
 def _is_training(workload: Workload) -> bool:
-    return workload.phase not in ("inference", "forward")
+    return trains(workload.phase)
 
 
 def _parts(workload: Workload, stage: int, shards: int) -> list[Bytes]:

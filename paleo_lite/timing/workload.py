@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ..counting import PHASES, Layer, Work, count, find_convention
+from ..counting import GENERATING, PHASES, Layer, Work, count, find_convention
 from ..counting.conventions import Convention
-from ..counting.work import COLUMNS, PASSES, check_batch_size
+from ..counting.work import COLUMNS, PASSES, check_batch_size, passes_of
 from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..networks import Network
 from ..units import element_bytes
@@ -37,7 +37,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     batch_size : int
         Samples of a step on one device.
     phase : str
-        One of `paleo_lite.counting.PHASES`.
+        One of `paleo_lite.counting.PHASES`, or of `GENERATING` for a network with a cache.
     execution : {"eager", "compiled", "folded"}
         What is fused, at inference: `paleo_lite.counting.fusion.EXECUTIONS`.
     convention : str
@@ -68,8 +68,11 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def __post_init__(self) -> None:
         element_bytes(self.precision)
-        if self.phase not in PHASES:
-            raise UnknownName("phase", self.phase, PHASES)
+        if self.phase not in (*PHASES, *GENERATING):
+            raise UnknownName("phase", self.phase, (*PHASES, *GENERATING))
+        cached = self.network.lengths is not None and self.network.lengths.cached
+        if cached != (self.phase in GENERATING):
+            raise BadValue(_of_phases(self.phase, cached))
         check_batch_size(self.batch_size)
         if self.has_layers:
             find_convention(self.convention)
@@ -90,7 +93,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     @property
     def passes(self) -> tuple[str, ...]:
         """The passes that the phase consists of."""
-        return PHASES[self.phase]
+        return passes_of(self.phase)
 
     @property
     def options(self) -> TrainingOptions:
@@ -150,6 +153,12 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         return cls(network, precision, batch_size, convention="given", has_layers=False).doing(work)
 
 
+def _of_phases(phase: str, cached: bool) -> str:
+    if cached:
+        return f"a network with a cache of keys and values is of {' and '.join(GENERATING)}, not of {phase}"
+    return f"{phase} is of networks that write text, made for it: a config of Hugging Face's, or a shipped one"
+
+
 def check_execution(execution: str, phase: str) -> None:
     """Refuse to fuse for another phase than inference: a backward pass needs what fusing would keep on chip.
 
@@ -157,5 +166,5 @@ def check_execution(execution: str, phase: str) -> None:
     ------
     UnsupportedPhase
     """
-    if execution != "eager" and phase != "inference":
+    if execution != "eager" and passes_of(phase) != ("inference",):
         raise UnsupportedPhase(f"fusion is counted for inference only: use eager execution for {phase}")

@@ -47,6 +47,11 @@ def assign(op: Op) -> Cost:
     return cost(op, PassCost(0, 0, op.x + op.w - op.inputs[0], op.y), PassCost(0, 0, 0, op.y))
 
 
+def cache(op: Op) -> Cost:
+    """Keys and values of new tokens, written beside those of the tokens before them."""
+    return cost(op, PassCost(0, 0, op.x, op.x))
+
+
 def view(op: Op) -> Cost:
     """Reshape, permute, flatten: no bytes. An expanded view's gradient is summed."""
     if op.y > op.x + op.w:
@@ -90,6 +95,7 @@ KINDS = (
         "filled": "fill zero bernoulli uniform normal random exponential log_normal fill_diagonal",
     }),
     _moving("assign", assign, "alone", {}, work_class="elementwise", view=True),
+    _moving("cache", cache, "alone", {}),
     _moving("view", view, "alone", {}, work_class="elementwise", view=True),
     _moving("slice", slicing, "alone", {}, view=True),
 )  # fmt: skip

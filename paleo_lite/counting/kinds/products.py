@@ -98,6 +98,14 @@ def saved_by_product(layer: Layer, wants_gradient: Sequence[bool], trainable: bo
     return Saved(tuple(place for place in range(count) if trainable or wanted > wants_gradient[place]))
 
 
+def grouped_matmul(op: Op) -> Cost:
+    """Rows sorted into groups, each times a matrix of its own, weight ``(groups, in, out)``: experts of a mixture.
+
+    MACs = outputs * in. The matrices of all groups are read.
+    """
+    return _multiply(op, op.y * op.layer.weights[0][-2])
+
+
 def attention(op: Op) -> Cost:
     """Scaled dot-product attention of queries ``(..., L, E)``, keys ``(..., S, E)`` and values ``(..., S, V)``.
 
@@ -142,6 +150,10 @@ KINDS = (
     Kind(
         "matmul", matmul, "gemm", saved_by_product, "alone", "matrix product", "linear", splits=True,
         gemm=gemm.of_matmul, torch={"matmul": "matmul mm bmm mv dot inner vdot", "matmul_added": "addmm baddbmm addmv"},
+    ),
+    Kind(
+        "grouped_matmul", grouped_matmul, "gemm", saved_by_linear, "alone", "matrix product", "linear", splits=False,
+        gemm=gemm.of_grouped, torch={"grouped": "grouped_mm"},
     ),
     Kind(
         "attention", attention, "attention", saved_by_attention, "alone", "attention", "attention", splits=True,

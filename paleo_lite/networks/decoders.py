@@ -1,0 +1,254 @@
+"""Networks that write text, each as one function from a config to layers: LLaMA's family, GPT-2, GPT-NeoX, OPT.
+
+With `head` the logits are computed, each function giving what the class ``...ForCausalLM`` of ``transformers`` does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..counting import CONSTANT
+from .config import Config
+from .tape import ACTIVATIONS, Blob, Tape
+
+
+def embedded(tape: Tape, name: str, tokens: Blob, rows: int, size: int, **rest: Any) -> Blob:
+    return tape.module(name, "embedding", tokens, out=(*tokens.shape, size), weights=((rows, size),), **rest)
+
+
+def _last(tape: Tape, blob: Blob) -> Blob:
+    """What logits are computed of: every token, or where text is generated the last."""
+    tokens = 1 if tape.lengths.cached else blob.shape[1]
+    return tape.op("getitem", "slice", blob, out=(1, tokens, blob.shape[2]), function="getitem")
+
+
+def _logits(tape: Tape, name: str, blob: Blob, config: Config, tied: bool) -> None:
+    vocabulary = config.whole("vocab_size")
+    tape.linear(name, _last(tape, blob), vocabulary, bias=False, own=0 if tied else None)
+
+
+def llama(
+    tape: Tape, config: Config, head: bool, *, bias: bool = False, from_one: bool = False, normed: bool = False,
+    tied: bool = False,
+) -> None:  # fmt: skip
+    """LLaMA and what came of it: RMS norms, rotary positions, grouped keys and values, a gated feed-forward part.
+
+    `bias` is that of queries, keys and values (Qwen 2), `normed` whether queries and keys are (Qwen 3), `from_one`
+    Gemma's norm and its scaled embedding, `tied` whether the logits' weight is the embedding's unless the config says.
+    """
+    root = "model." if head else ""
+    hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
+    kv_heads = config.whole("num_key_value_heads", heads)
+    size = config.maybe("head_dim") or config.divided("num_attention_heads", hidden, "hidden_size")
+    if heads % kv_heads:
+        raise config.fail(f"$.num_key_value_heads is {kv_heads}, which does not divide $.num_attention_heads, {heads}")
+    bias, out_bias = config.flag("attention_bias", bias), config.flag("attention_bias", False)
+    window = config.maybe("sliding_window") if config.flag("use_sliding_window", not bias and not normed) else None
+    x = Blob((1, tape.lengths.queries))
+    name = f"{root}embed_tokens"
+    x = embedded(tape, name, x, config.whole("vocab_size"), hidden, **({"origin": "function"} if from_one else {}))
+    if from_one:
+        x = tape.op(f"{name}.mul", "mul", x, Blob((), CONSTANT))
+    positions = tape.positions(root.rstrip("."))
+    mask = tape.mask(root.rstrip("."), positions, window)
+    tables = tape.rotary_tables(f"{root}rotary_emb", positions, size)
+    for index in range(config.whole("num_hidden_layers")):
+        at = f"{root}layers.{index}"
+        normal, attn = tape.rms_norm(f"{at}.input_layernorm", x, from_one), f"{at}.self_attn"
+        parts = []
+        for part, count, has_norm in (("q", heads, normed), ("k", kv_heads, normed), ("v", kv_heads, False)):
+            made = tape.linear(f"{attn}.{part}_proj", normal, count * size, bias)
+            if has_norm:
+                made = tape.view(attn, made, (1, tape.lengths.queries, count, size))
+                made = tape.rms_norm(f"{attn}.{part}_norm", made)
+                made = tape.view(attn, made, (1, count, tape.lengths.queries, size), "transpose")
+            else:
+                made = tape.heads(attn, made, count)
+            parts.append(made)
+        query, key = tape.rotated(attn, parts[:2], tables)
+        made = tape.attended(
+            attn, query, key, parts[2], mask=mask, window=window, dropout=config.share("attention_dropout", 0.0)
+        )
+        made = tape.linear(f"{attn}.o_proj", made, hidden, out_bias)
+        x = tape.op(f"{at}.add", "add", x, made)
+        normal = tape.rms_norm(f"{at}.post_attention_layernorm", x, from_one)
+        feed = _experts if "num_local_experts" in config.fields else _gated
+        x = tape.op(f"{at}.add", "add", x, feed(tape, config, f"{at}.mlp", normal))
+    x = tape.rms_norm(f"{root}norm", x, from_one)
+    if head:
+        _logits(tape, "lm_head", x, config, config.flag("tie_word_embeddings", tied))
+
+
+def _gated(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
+    inner, bias = config.whole("intermediate_size"), config.flag("mlp_bias", False)
+    hidden_act = config.fields.get("hidden_activation") or config.fields.get("hidden_act")
+    default = "gelu_pytorch_tanh" if config.fields["model_type"] == "gemma" else "silu"
+    function = default if default != "silu" else (hidden_act or "silu")
+    if function not in ACTIVATIONS:
+        raise config.fail(f"$.hidden_act is {function!r}, known are {', '.join(ACTIVATIONS)}")
+    gate = tape.activation(f"{at}.act_fn", tape.linear(f"{at}.gate_proj", x, inner, bias), function)
+    up = tape.linear(f"{at}.up_proj", x, inner, bias)
+    return tape.linear(f"{at}.down_proj", tape.op(f"{at}.mul", "mul", gate, up), x.shape[-1], bias)
+
+
+def _experts(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
+    """A choice of experts for each token (Mixtral), their products grouped by expert."""
+    hidden, inner = x.shape[-1], config.whole("intermediate_size")
+    experts, active = config.whole("num_local_experts"), config.whole("num_experts_per_tok", 2)
+    if active > experts:
+        raise config.fail(f"$.num_experts_per_tok is {active}, more than $.num_local_experts, {experts}")
+    tokens = x.shape[1]
+    chosen, inside = tokens * active, f"{at}.experts"
+    flat = tape.view(at, x, (tokens, hidden))
+    scores = tape.view(f"{at}.gate", flat, (tokens, hidden), "reshape")
+    scores = tape.linear(f"{at}.gate", scores, experts, bias=False)
+    scores = tape.op(f"{at}.gate.softmax", "softmax", scores, origin="function")
+    weights, which = tape.parts(f"{at}.gate.topk", scores, "topk", ((tokens, active), (tokens, active)))
+    total = tape.op(f"{at}.gate.sum", "reduce", weights, out=(tokens, 1), origin="method", function="sum")
+    weights = tape.op(f"{at}.gate.div", "div", weights, total)
+    weights, which = (tape.view(inside, blob, (chosen,), "reshape") for blob in (weights, which))
+    rows = tape.op(f"{inside}.floor_divide", "div", which, function="floor_divide")
+    rows = tape.op(f"{inside}.getitem", "gather", flat, out=(chosen, hidden), function="getitem")
+    weights = tape.op(f"{inside}.getitem", "gather", weights, function="getitem")
+    shapes = {"gate_up_proj": (experts, hidden, 2 * inner), "down_proj": (experts, inner, hidden)}
+
+    def grouped(name: str, blob: Blob) -> Blob:
+        shape = shapes[name]
+        return tape.op(
+            f"{inside}.{name}", "grouped_matmul", blob, out=(chosen, shape[-1]), weights=(shape,), origin="function",
+            active=active,
+        )  # fmt: skip
+
+    halves = tape.parts(f"{inside}.chunk", grouped("gate_up_proj", rows), "chunk", ((chosen, inner),) * 2, "method")
+    gate = tape.activation(f"{inside}.act_fn", halves[0], config.function("hidden_act", "silu"))
+    made = grouped("down_proj", tape.op(f"{inside}.mul", "mul", gate, halves[1]))
+    made = tape.op(f"{inside}.mul", "mul", made, tape.view(inside, weights, (chosen, 1), "unsqueeze"))
+    made = tape.op(f"{inside}.getitem", "gather", made, function="getitem")
+    made = tape.view(inside, made, (tokens, active, hidden))
+    made = tape.op(f"{inside}.sum", "reduce", made, out=(tokens, hidden), origin="method", function="sum")
+    return tape.view(at, made, (1, tokens, hidden), "reshape")
+
+
+def gpt2(tape: Tape, config: Config, head: bool) -> None:
+    """GPT-2 and GPT-3: learned positions, layer norms before each part, four times as wide in between."""
+    root = "transformer" if head else ""
+    at_root = f"{root}." if root else ""
+    hidden, heads = config.whole("n_embd"), config.whole("n_head")
+    config.divided("n_head", hidden, "n_embd")
+    dropped, tokens = config.share("resid_pdrop", 0.1), tape.lengths.queries
+    x = tape.view(root, Blob((1, tokens)), (1, tokens))
+    x = embedded(tape, f"{at_root}wte", x, config.whole("vocab_size"), hidden)
+    positions = tape.positions(root)
+    placed = embedded(tape, f"{at_root}wpe", positions, config.whole("n_positions", 1024), hidden)
+    x = tape.op(f"{at_root}add", "add", x, placed)
+    mask = tape.mask(root, positions)
+    x = tape.dropout(f"{at_root}drop", x, config.share("embd_pdrop", 0.1))
+    for index in range(config.whole("n_layer")):
+        at = f"{at_root}h.{index}"
+        attn = f"{at}.attn"
+        made = tape.transposed_linear(f"{attn}.c_attn", tape.layer_norm(f"{at}.ln_1", x), 3 * hidden)
+        parts = tape.parts(f"{attn}.split", made, "split", ((1, tokens, hidden),) * 3)
+        key, value, query = (tape.heads(attn, parts[place], heads) for place in (1, 2, 0))
+        made = tape.attended(
+            attn, query, key, value, mask=mask, dropout=config.share("attn_pdrop", 0.1), copied="reshape"
+        )
+        made = tape.dropout(f"{attn}.resid_dropout", tape.transposed_linear(f"{attn}.c_proj", made, hidden), dropped)
+        x = tape.op(f"{at}.add", "add", made, x)
+        made = tape.transposed_linear(
+            f"{at}.mlp.c_fc", tape.layer_norm(f"{at}.ln_2", x), config.whole("n_inner", 4 * hidden)
+        )
+        made = tape.activation(f"{at}.mlp.act", made, config.function("activation_function", "gelu_new"))
+        made = tape.dropout(f"{at}.mlp.dropout", tape.transposed_linear(f"{at}.mlp.c_proj", made, hidden), dropped)
+        x = tape.op(f"{at}.add", "add", x, made)
+    x = tape.layer_norm(f"{at_root}ln_f", x)
+    x = tape.view(root, x, x.shape)
+    if head:
+        _logits(tape, "lm_head", x, config, config.flag("tie_word_embeddings", True))
+
+
+def gpt_neox(tape: Tape, config: Config, head: bool) -> None:
+    """GPT-NeoX: a share of each head rotated, attention and feed-forward part side by side."""
+    root = "gpt_neox." if head else ""
+    hidden, heads, tokens = config.whole("hidden_size"), config.whole("num_attention_heads"), tape.lengths.queries
+    size = config.divided("num_attention_heads", hidden, "hidden_size")
+    rotated = int(size * config.share("rotary_pct", 0.25)) // 2 * 2
+    dropped = config.share("hidden_dropout", 0.0)
+    x = embedded(tape, f"{root}embed_in", Blob((1, tokens)), config.whole("vocab_size"), hidden)
+    positions = tape.positions(root.rstrip("."))
+    mask = tape.mask(root.rstrip("."), positions)
+    x = tape.dropout(f"{root}emb_dropout", x, dropped)
+    tables = tape.rotary_tables(f"{root}rotary_emb", positions, rotated)
+    for index in range(config.whole("num_hidden_layers")):
+        at = f"{root}layers.{index}"
+        attn = f"{at}.attention"
+        made = tape.linear(
+            f"{attn}.query_key_value", tape.layer_norm(f"{at}.input_layernorm", x), 3 * hidden,
+            config.flag("attention_bias", True),
+        )  # fmt: skip
+        made = tape.view(attn, made, (1, tokens, heads, 3 * size))
+        made = tape.view(attn, made, (1, heads, tokens, 3 * size), "transpose")
+        parts = tape.parts(f"{attn}.chunk", made, "chunk", ((1, heads, tokens, size),) * 3, "method")
+        turned = []
+        for part in parts[:2]:
+            turned.append(tape.view(attn, part, (1, heads, tokens, rotated), "getitem", "slice"))
+            turned.append(tape.view(attn, part, (1, heads, tokens, size - rotated), "getitem", "slice"))
+        query, key = (
+            tape.op(f"{attn}.concat", "concat", made, rest, out=parts[0].shape, origin="function")
+            for made, rest in zip(tape.rotated(attn, turned[::2], tables), turned[1::2])
+        )
+        made = tape.attended(attn, query, key, parts[2], mask=mask, dropout=config.share("attention_dropout", 0.0))
+        made = tape.linear(f"{attn}.dense", made, hidden, config.flag("attention_bias", True))
+        made = tape.dropout(f"{at}.post_attention_dropout", made, dropped)
+        beside = config.flag("use_parallel_residual", True)
+        if not beside:
+            made = x = tape.op(f"{at}.add", "add", made, x)
+        inner = tape.layer_norm(f"{at}.post_attention_layernorm", x)
+        inner = tape.linear(f"{at}.mlp.dense_h_to_4h", inner, config.whole("intermediate_size"))
+        inner = tape.activation(f"{at}.mlp.act", inner, config.function("hidden_act", "gelu"))
+        inner = tape.dropout(f"{at}.post_mlp_dropout", tape.linear(f"{at}.mlp.dense_4h_to_h", inner, hidden), dropped)
+        if beside:
+            inner = tape.op(f"{at}.add", "add", inner, made)
+        x = tape.op(f"{at}.add", "add", inner, x)
+    x = tape.layer_norm(f"{root}final_layer_norm", x)
+    if head:
+        _logits(tape, "lm_head", x, config, config.flag("tie_word_embeddings", False))
+
+
+def opt(tape: Tape, config: Config, head: bool) -> None:
+    """OPT: learned positions, of which the first two are for padding."""
+    root = "model.decoder" if head else "decoder"
+    hidden, heads, tokens = config.whole("hidden_size"), config.whole("num_attention_heads"), tape.lengths.queries
+    config.divided("num_attention_heads", hidden, "hidden_size")
+    if config.whole("word_embed_proj_dim", hidden) != hidden or not config.flag("do_layer_norm_before", True):
+        raise config.fail("OPT with embeddings of another size, or with norms after each part (350m), is not read")
+    dropped = config.share("dropout", 0.1)
+    x = tape.view(root, Blob((1, tokens)), (1, tokens))
+    x = embedded(tape, f"{root}.embed_tokens", x, config.whole("vocab_size"), hidden)
+    ones = tape.op(f"{root}.ones", "fill", out=(1, tokens), origin="function", function="ones")
+    places = tape.op(f"{root}.aten.cumsum", "aten.cumsum", ones, origin="function")
+    places = tape.op(f"{root}.sub", "sub", tape.op(f"{root}.mul", "mul", places, ones))
+    places = tape.view(root, tape.view(root, places, places.shape, "to_copy", "copy"), (1, tokens), "getitem", "slice")
+    places = tape.op(f"{root}.embed_positions.add", "add", places)
+    rows = config.whole("max_position_embeddings", 2048) + 2
+    placed = embedded(tape, f"{root}.embed_positions", places, rows, hidden, origin="function")
+    x = tape.op(f"{root}.add", "add", x, placed)
+    mask = tape.mask(root)
+    for index in range(config.whole("num_hidden_layers")):
+        at = f"{root}.layers.{index}"
+        attn = f"{at}.self_attn"
+        normal = tape.layer_norm(f"{at}.self_attn_layer_norm", x)
+        query = tape.op(f"{attn}.mul", "mul", tape.linear(f"{attn}.q_proj", normal, hidden))
+        query = tape.heads(attn, query, heads)
+        key, value = (tape.linear(f"{attn}.{part}_proj", normal, hidden) for part in "kv")
+        key, value = (tape.heads(attn, part, heads) for part in (key, value))
+        made = tape.attended(attn, query, key, value, mask=mask, dropout=config.share("attention_dropout", 0.0))
+        made = tape.dropout(f"{at}.dropout", tape.linear(f"{attn}.out_proj", made, hidden), dropped, "function")
+        x = tape.op(f"{at}.add", "add", x, made)
+        x = tape.view(at, x, (tokens, hidden), "reshape")
+        inner = tape.linear(f"{at}.fc1", tape.layer_norm(f"{at}.final_layer_norm", x), config.whole("ffn_dim"))
+        inner = tape.activation(f"{at}.activation_fn", inner, config.function("activation_function", "relu"))
+        inner = tape.dropout(f"{at}.dropout", tape.linear(f"{at}.fc2", inner, hidden), dropped, "function")
+        x = tape.view(at, tape.op(f"{at}.add", "add", x, inner), (1, tokens, hidden))
+    x = tape.layer_norm(f"{root}.final_layer_norm", x)
+    if head:
+        _logits(tape, "lm_head", x, config, config.flag("tie_word_embeddings", True))

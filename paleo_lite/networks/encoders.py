@@ -1,0 +1,213 @@
+"""Networks that read text or images, each as one function from a config to layers: BERT, ViT, T5."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..counting import CONSTANT
+from .config import Config
+from .decoders import embedded
+from .tape import ACTIVATIONS, Blob, Tape
+
+
+def bert(tape: Tape, config: Config, head: bool) -> None:
+    """BERT: every token attends to every token; with the head of masked words, or with the pooler."""
+    root = "bert." if head else ""
+    hidden, tokens = config.whole("hidden_size"), tape.lengths.queries
+    dropped = config.share("hidden_dropout_prob", 0.1)
+    config.divided("num_attention_heads", hidden, "hidden_size")
+    places, rows, at = config.whole("max_position_embeddings", 512), config.whole("vocab_size"), f"{root}embeddings"
+    constant = Blob((1, places), CONSTANT)
+    index = tape.view(at, constant, (1, tokens), "getitem", "slice")
+    kinds = tape.view(at, constant, (1, places), "expand")
+    kinds = tape.op(f"{at}.gather", "gather", kinds, index, out=(1, tokens), origin="function")
+    kinds = tape.view(at, kinds, (1, tokens), "expand")
+    words = embedded(tape, f"{at}.word_embeddings", Blob((1, tokens)), rows, hidden)
+    kinds = embedded(tape, f"{at}.token_type_embeddings", kinds, config.whole("type_vocab_size", 2), hidden)
+    x = tape.op(f"{at}.add", "add", words, kinds)
+    x = tape.op(f"{at}.add", "add", x, embedded(tape, f"{at}.position_embeddings", index, places, hidden))
+    x = tape.dropout(f"{at}.dropout", tape.layer_norm(f"{at}.LayerNorm", x), dropped)
+    for number in range(config.whole("num_hidden_layers")):
+        x = _bert_block(tape, config, f"{root}encoder.layer.{number}", x)
+    if not head:
+        first = tape.op("pooler.getitem", "slice", x, out=(1, hidden), function="getitem")
+        tape.op("pooler.activation", "tanh", tape.linear("pooler.dense", first, hidden), origin="module:Tanh")
+        return
+    at = "cls.predictions"
+    x = tape.linear(f"{at}.transform.dense", x, hidden)
+    x = tape.activation(f"{at}.transform.transform_act_fn", x, config.function("hidden_act", "gelu"))
+    x = tape.layer_norm(f"{at}.transform.LayerNorm", x)
+    tied = config.flag("tie_word_embeddings", True)
+    tape.linear(f"{at}.decoder", x, rows, own=rows if tied else None)
+
+
+def _bert_block(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
+    hidden, heads = x.shape[-1], config.whole("num_attention_heads")
+    dropped = config.share("hidden_dropout_prob", 0.1)
+    attn = f"{at}.attention.self"
+    parts = [tape.heads(attn, tape.linear(f"{attn}.{part}", x, hidden), heads) for part in ("query", "key", "value")]
+    made = tape.attended(attn, *parts, causal=False, dropout=config.share("attention_probs_dropout_prob", 0.1))
+    made = tape.dropout(
+        f"{at}.attention.output.dropout", tape.linear(f"{at}.attention.output.dense", made, hidden), dropped
+    )
+    made = tape.op(f"{at}.attention.output.add", "add", made, x)
+    x = tape.layer_norm(f"{at}.attention.output.LayerNorm", made)
+    inner = tape.linear(f"{at}.intermediate.dense", x, config.whole("intermediate_size"))
+    inner = tape.activation(f"{at}.intermediate.intermediate_act_fn", inner, config.function("hidden_act", "gelu"))
+    inner = tape.dropout(f"{at}.output.dropout", tape.linear(f"{at}.output.dense", inner, hidden), dropped)
+    return tape.layer_norm(f"{at}.output.LayerNorm", tape.op(f"{at}.output.add", "add", inner, x))
+
+
+def vit(tape: Tape, config: Config, head: bool) -> None:
+    """The vision transformer: patches of an image are its tokens."""
+    root = "vit." if head else ""
+    hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
+    config.divided("num_attention_heads", hidden, "hidden_size")
+    pixels, patch = config.whole("image_size", 224), config.whole("patch_size", 16)
+    dropped, bias = config.share("hidden_dropout_prob", 0.0), config.flag("qkv_bias", True)
+    at = f"{root}embeddings"
+    image = Blob((1, config.whole("num_channels", 3), pixels, pixels))
+    x = tape.convolution(f"{at}.patch_embeddings.projection", image, hidden, (patch, patch), (patch, patch))
+    tokens = x.shape[2] * x.shape[3]
+    x = tape.view(f"{at}.patch_embeddings", x, (1, hidden, tokens), "flatten")
+    x = tape.view(f"{at}.patch_embeddings", x, (1, tokens, hidden), "transpose")
+    tokens += 1
+    out = (1, tokens, hidden)
+    x = tape.op(f"{at}.cls_token", "concat", x, out=out, weights=((1, 1, hidden),), origin="function")
+    x = tape.op(f"{at}.position_embeddings", "add", x, weights=(out,))
+    x = tape.dropout(f"{at}.dropout", x, dropped)
+    for index in range(config.whole("num_hidden_layers")):
+        at = f"{root}layers.{index}"
+        normal, attn = tape.layer_norm(f"{at}.layernorm_before", x), f"{at}.attention"
+        parts = [tape.heads(attn, tape.linear(f"{attn}.{part}_proj", normal, hidden, bias), heads) for part in "qkv"]
+        made = tape.attended(attn, *parts, causal=False, dropout=config.share("attention_probs_dropout_prob", 0.0))
+        made = tape.dropout(f"{at}.dropout", tape.linear(f"{attn}.o_proj", made, hidden), dropped)
+        x = tape.op(f"{at}.add", "add", made, x)
+        inner = tape.linear(
+            f"{at}.mlp.fc1", tape.layer_norm(f"{at}.layernorm_after", x), config.whole("intermediate_size")
+        )
+        inner = tape.activation(f"{at}.mlp.activation_fn", inner, config.function("hidden_act", "gelu"))
+        inner = tape.dropout(f"{at}.dropout", tape.linear(f"{at}.mlp.fc2", inner, hidden), dropped)
+        x = tape.op(f"{at}.add", "add", inner, x)
+    x = tape.layer_norm(f"{root}layernorm", x)
+    if head:
+        x = tape.op("getitem", "slice", x, out=(1, hidden), function="getitem")
+        tape.linear("classifier", x, config.whole("num_labels", len(config.fields.get("id2label", ())) or 2))
+
+
+def t5(tape: Tape, config: Config, head: bool) -> None:
+    """T5: an encoder and a decoder, positions as a bias of the scores that all layers share."""
+    hidden, tokens = config.whole("d_model"), tape.lengths.queries
+    rows, dropped = config.whole("vocab_size"), config.share("dropout_rate", 0.1)
+    depth = config.whole("num_layers")
+    encoded = None
+    for stack, blocks in (("encoder", depth), ("decoder", config.whole("num_decoder_layers", depth))):
+        own = None if stack == "encoder" else 0
+        x = embedded(tape, f"{stack}.embed_tokens", Blob((1, tokens)), rows, hidden, own=own)
+        x = tape.dropout(f"{stack}.dropout", x, dropped)
+        bias = across = None
+        for index in range(blocks):
+            at = f"{stack}.block.{index}.layer"
+            normal = tape.rms_norm(f"{at}.0.layer_norm", x)
+            x, bias = _t5_attention(tape, config, f"{at}.0", "SelfAttention", (x, normal, normal), bias)
+            if encoded is not None:
+                normal = tape.rms_norm(f"{at}.1.layer_norm", x)
+                x, across = _t5_attention(
+                    tape, config, f"{at}.1", "EncDecAttention", (x, normal, encoded), across
+                )
+            x = _t5_feed(tape, config, f"{at}.{1 + (encoded is not None)}", x)
+        x = tape.dropout(f"{stack}.dropout", tape.rms_norm(f"{stack}.final_layer_norm", x), dropped)
+        encoded = x
+    if head:
+        tied = config.flag("tie_word_embeddings", True)
+        if tied:
+            x = tape.op("mul", "mul", x)
+        tape.linear("lm_head", x, rows, bias=False, own=0 if tied else None)
+
+
+def _t5_attention(
+    tape: Tape, config: Config, at: str, name: str, blobs: tuple[Blob, Blob, Blob], bias: Blob | None
+) -> tuple[Blob, Blob]:
+    """From what is added to, queries' and keys' source: the sum, and the bias of the scores for the next layers."""
+    x, normal, source = blobs
+    heads, size, inside = config.whole("num_heads"), config.whole("d_kv"), f"{at}.{name}"
+    sources = {"q": normal, "k": source, "v": source}
+    parts = [
+        tape.heads(inside, tape.linear(f"{inside}.{part}", blob, heads * size, bias=False), heads)
+        for part, blob in sources.items()
+    ]
+    shape = (1, heads, normal.shape[1], source.shape[1])
+    if bias is None and name == "EncDecAttention":
+        bias = tape.op(f"{inside}.zeros", "fill", out=shape, origin="function", function="zeros")
+    elif bias is None:
+        bias = _relative_bias(tape, config, inside, shape, "decoder" in at)
+    mask = _only_before(tape, inside, bias) if name == "SelfAttention" and "decoder" in at else bias
+    if tape.fused and name == "SelfAttention":
+        mask = tape.view(inside, mask, shape, "contiguous", "copy")
+    made = tape.attended(inside, *parts, mask=mask, causal=False)
+    made = tape.dropout(f"{at}.dropout", tape.linear(f"{inside}.o", made, x.shape[-1], bias=False),
+                        config.share("dropout_rate", 0.1))  # fmt: skip
+    return tape.op(f"{at}.add", "add", x, made), bias
+
+
+def _relative_bias(tape: Tape, config: Config, at: str, shape: tuple[int, ...], causal: bool) -> Blob:
+    """A row of a table for each distance of two tokens; the distances are put into classes as T5 does."""
+    _, heads, tokens, _ = shape
+    square = (tokens, tokens)
+
+    def op(kind: str, *blobs: Blob, origin: str = "operator", out: Any = square, name: str = "", **rest: Any) -> Blob:
+        return tape.op(f"{at}.{name or kind}", kind, *blobs, out=out, origin=origin, **rest)
+
+    row = op("add", _counted(tape, at, (tokens, 1)), out=(tokens, 1))
+    far = op("sub", _counted(tape, at, (1, tokens)), row)
+    ahead = None
+    if causal:
+        zero = op("fill", far, origin="function", name="zeros_like", function="zeros_like")
+        near = op("neg", op("minimum", far, zero, origin="function"))
+    else:
+        ahead = op("compare", far, origin="method", name="gt", no_gradient=True, function="gt")
+        ahead = op("add", op("mul", tape.view(at, ahead, square, "to", "copy")))
+        near = op("abs", far, origin="function")
+    small = op("compare", near, origin="method", name="lt", no_gradient=True, function="lt")
+    large = op("div", tape.view(at, near, square, "float", "copy"))
+    large = op("mul", op("div", op("log", large, origin="function")))
+    large = op("add", tape.view(at, large, square, "to", "copy"))
+    most = op("fill", large, origin="function", name="full_like", function="full_like")
+    large = op("minimum", large, most, origin="function")
+    which = op("where", small, near, large, origin="function")
+    which = op("add", which) if ahead is None else op("add", ahead, which)
+    table = (config.whole("relative_attention_num_buckets", 32), heads)
+    bias = tape.module(f"{at}.relative_attention_bias", "embedding", which, out=(*square, heads), weights=(table,))
+    return tape.view(at, tape.view(at, bias, (heads, *square), "permute"), shape, "unsqueeze")
+
+
+def _only_before(tape: Tape, at: str, bias: Blob) -> Blob:
+    """The bias where a token attends to another, a large negative number where that comes after it."""
+    tokens = bias.shape[-1]
+    row, column = (_counted(tape, at, shape) for shape in ((tokens, 1), (1, tokens)))
+    below = tape.op(
+        f"{at}.ge", "compare", row, column, out=(tokens, tokens), origin="method", no_gradient=True, function="ge"
+    )
+    below = tape.view(at, below, (1, 1, tokens, tokens))
+    return tape.op(f"{at}.where", "where", below, bias, origin="function", out=bias.shape)
+
+
+def _counted(tape: Tape, at: str, shape: tuple[int, ...]) -> Blob:
+    made = tape.op(f"{at}.arange", "fill", out=(max(shape),), origin="function", function="arange")
+    return tape.view(at, made, shape, "getitem", "slice")
+
+
+def _t5_feed(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
+    inner, dropped = config.whole("d_ff"), config.share("dropout_rate", 0.1)
+    projection = str(config.fields.get("feed_forward_proj", "relu"))
+    gated, function = projection.startswith("gated-"), projection.rpartition("-")[2]
+    if function not in ACTIVATIONS:
+        raise config.fail(f"$.feed_forward_proj is {projection!r}, known are {', '.join(ACTIVATIONS)}, also gated-")
+    function = "gelu_new" if projection == "gated-gelu" else function
+    normal, at_feed = tape.rms_norm(f"{at}.layer_norm", x), f"{at}.DenseReluDense"
+    made = tape.linear(f"{at_feed}.{'wi_0' if gated else 'wi'}", normal, inner, bias=False)
+    made = tape.activation(f"{at_feed}.act", made, function)
+    if gated:
+        made = tape.op(f"{at_feed}.mul", "mul", made, tape.linear(f"{at_feed}.wi_1", normal, inner, bias=False))
+    made = tape.linear(f"{at_feed}.wo", tape.dropout(f"{at_feed}.dropout", made, dropped), x.shape[-1], bias=False)
+    return tape.op(f"{at}.add", "add", x, tape.dropout(f"{at}.dropout", made, dropped))
