@@ -26,6 +26,9 @@ SPELLINGS = {
 PRECISION_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 """Bytes that one number of each precision takes in memory (tf32 is a way to multiply: it is stored as fp32)."""
 
+WEIGHT_BYTES = {**PRECISION_BYTES, "int4": 0.5}
+"""The same of weights that are kept narrower than what they are computed with; scales of groups are not counted."""
+
 _NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ/]*)\s*")
 
 

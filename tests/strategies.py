@@ -154,6 +154,8 @@ def layer_of_kind(kind, c=2, n=3, out=4, mode="linear", weighted=False):
         return layer(kind, [shape], (1, weight[0], *[n] * rank), [weight, (weight[0],)])
     if kind == "linear":
         return layer(kind, [(1, n, c)], (1, n, 4), [(4, c), (4,)])
+    if kind == "grouped_matmul":
+        return layer(kind, [(n, c)], (n, 4), [(2, c, 4)])
     if kind == "matmul":
         return layer(kind, [(1, n, c), (1, c, 4)], (1, n, 4), inner=c)
     if kind == "attention":

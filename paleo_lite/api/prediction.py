@@ -12,7 +12,8 @@ import numpy  # noqa: F401
 from msgspec import structs
 
 from ..calibration.choose import choose_model
-from ..counting import find_convention
+from ..counting import GENERATING, find_convention
+from ..counting.work import ENGINE
 from ..errors import BadValue, PaleoError
 from ..hardware import Device, Machine, find_device, list_devices
 from ..networks import CountsBeside, LayerCounts, Network, count_network, find_network, trace_factory
@@ -57,7 +58,8 @@ class Question(Common, total=False):
     batch_size: int
     phase: str
     context: int | None
-    execution: str
+    weights: str | None
+    execution: str | None
     convention: str
     concurrent: bool
 
@@ -142,8 +144,11 @@ def predict(
         Predict for the largest batch that fits into the device's memory.
     memory : bool
         Also work out the peak memory at inference; of training it always is.
-    execution : {"eager", "compiled", "folded"}
-        What is fused, at inference: `paleo_lite.counting.fusion.EXECUTIONS`.
+    execution : {"eager", "compiled", "folded", "engine"}, optional
+        What is fused, at inference: `paleo_lite.counting.fusion.EXECUTIONS`. Without it ``engine`` in ``prefill`` and
+        ``decode``, ``eager`` in other phases.
+    weights : str, optional
+        What the matrices are kept in at inference: ``bf16``, ``fp8``, ``int8``, ``int4``; without it the precision.
 
     Returns
     -------
@@ -162,6 +167,8 @@ def predict(
     """
     asked: dict[str, Any] = dict(question)
     known = _take(asked, "time_model", "ppp", "concurrent", "calibration")
+    if not asked.get("execution"):
+        asked["execution"] = ENGINE if asked.get("phase") in GENERATING else "eager"
     # Whoever names a model of the data sheet's figures, or gives a count alone, asks about the whole board.
     is_whole = network is None or known.get("ppp") is not None or known.get("time_model") not in (None, LEARNT)
     machine = _machine(gpu, asked, is_whole)

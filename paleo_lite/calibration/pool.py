@@ -12,11 +12,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from ..counting.work import ENGINE
 from ..errors import BadFile
 from ..files import read_typed, shipped, write_aside
 from ..hardware import Device
 from ..timing.calibrated import NAMES
 from ..timing.fitted import CalibratedModel
+from .engine import of_engine
 from .fit import Prior
 from .poolable import why_not_pooled
 from .population import KERNELS, SOFTWARE, Evidence, Traits, expect, traits_of
@@ -96,8 +98,11 @@ def pooled_model(
     known = _known(device, precision, pool)
     if isinstance(known, NotPooled):
         return known
-    traits = traits_of(device, precision, software, execution)
+    is_engine = execution == ENGINE  # measured are its kernels, with those of eager execution; its host is not
+    traits = traits_of(device, precision, software, "eager" if is_engine else execution)
     prior = expect(traits, device_prior(device, precision), known)
+    if is_engine:
+        prior = of_engine(prior)
     for name, shift in pool.order.get(order_key(device, precision), {}).items():
         prior.mean[NAMES.index(name)] += shift
     label, notes = _told(device, precision, traits, known)

@@ -18,7 +18,7 @@ from .options import WHOLE, Printing
 @click.argument("networks", metavar="NETWORK...", nargs=-1, required=True, shell_complete=options.complete_networks)
 @options.convention()
 @options.phase(help="What to count; backward is the data and the weight gradient.", type=options.PHASES_AND_PASSES)
-@options.execution()
+@options.execution(default="eager", help="What is fused at inference: as of `predict`.")
 @options.batch_size()
 @click.option("--ignore", multiple=True, metavar="LAYER|GLOB", help="Leave layers out; may be given several times.")
 @options.image_size()

@@ -265,8 +265,13 @@ convention = _option(
     "--convention", type=Names("convention", ".counting:CONVENTIONS"), default="flops", help="How FLOPs are counted."
 )
 execution = _option(
-    "--execution", type=Names("execution", ".counting.fusion:EXECUTIONS"), default="eager",
-    help="What is fused at inference: nothing; pointwise chains; also batch norms into convolutions.",
+    "--execution", type=Names("execution", ".counting.fusion:EXECUTIONS"),
+    help="What is fused at inference: nothing; pointwise chains; also batch norms into convolutions; as engines do. "
+    "[default: engine for prefill and decode, else eager]",
+)  # fmt: skip
+weights = _option(
+    "--weights", type=Names("precision of weights", ".units:WEIGHT_BYTES"),
+    help="What matrices are kept in at inference. [default: the precision]",
 )  # fmt: skip
 batch_size = _option("--batch-size", type=WHOLE, default=1, help="Samples per pass.")
 fit_batch = _option("--fit-batch", is_flag=True, help="Take the largest batch that fits into the device's memory.")

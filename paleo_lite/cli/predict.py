@@ -34,6 +34,7 @@ from .options import Printing, Several
 @click.option("--macs", metavar="COUNT", help="Multiply-accumulates of one sample, such as 15503M: 2 FLOPs each.")
 @options.calibration()
 @options.execution()
+@options.weights()
 @options.training
 @options.fit_batch()
 @click.option("--memory", is_flag=True, cls=Printing, help="Show the peak memory by part.")

@@ -18,7 +18,7 @@ from ..errors import UnknownName
 from ..units import element_bytes
 from .kinds import ACTIVATIONS, fusion_of
 from .layer import Layer, see, trace_flow
-from .work import COLUMNS, PASSES, Work
+from .work import COLUMNS, ENGINE, PASSES, Work
 
 if TYPE_CHECKING:
     from .layer import Op
@@ -29,12 +29,15 @@ EXECUTIONS = {
     "products are calls to a library (PyTorch's inductor)",
     "folded": "compiled, and batch norms folded into the weights of the convolution before them, activations and "
     "residual additions computed where it writes its result (TensorRT, oneDNN, inductor's freezing)",
+    ENGINE: "folded, the pointwise layers of a module are one kernel, attention's result needs no copy, and the host "
+    "launches a recorded graph (vLLM, TensorRT-LLM)",
 }
 """How a network can be run, and what that fuses."""
 
 _JOINS = ("pointwise", "folded", "reduction", "window", "start")
 """Layers whose kernel takes what reads them."""
 _POINTWISE = ("pointwise", "folded")
+_WITH_EPILOGUES = ("folded", ENGINE)
 
 
 class _Kernel:
@@ -66,7 +69,8 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
     layers : sequence of Layer
     work : Work
         Counted from these layers.
-    execution : {"eager", "compiled", "folded"}
+    execution : str
+        One of `EXECUTIONS`.
 
     Returns
     -------
@@ -82,10 +86,14 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
         raise UnknownName("execution", execution, EXECUTIONS)
     if execution == "eager":
         return work
+    if execution == ENGINE:
+        work = _without_copies(layers, work)
     launched = work.column("kernels", "inference")[0] > 0
     edges = _edges(layers, launched | ~work.counted)
-    folded = _folded(layers, edges) if execution == "folded" else {}
+    folded = _folded(layers, edges) if execution in _WITH_EPILOGUES else {}
     kernels = _Grouping(layers, edges, launched, folded, execution).kernels()
+    if execution == ENGINE:
+        kernels = _by_module(layers, kernels)
     flow = trace_flow(layers)
     at_one, at_two = (_changed(layers, work, see(layers, flow, n), n, kernels, edges, folded) for n in (1, 2))
     per_sample, fixed = work.per_sample.copy(), work.fixed.copy()
@@ -97,6 +105,34 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
     for norm, convolution in folded.items():
         carrier[norm] = carrier[convolution]
     return msgspec.structs.replace(work, per_sample=per_sample, fixed=fixed, execution=execution, carrier=carrier)
+
+
+def _without_copies(layers: Sequence[Layer], work: Work) -> Work:
+    """The work without the copies of attention's result into another order: an engine's attention writes it so."""
+    copies = []
+    for index, layer in enumerate(layers):
+        before = layers[layer.parents[0]] if layer.kind == "copy" and layer.parents and layer.parents[0] >= 0 else None
+        while before is not None and before.kind == "view" and before.parents[0] >= 0:
+            before = layers[before.parents[0]]
+        if before is not None and before.kind == "attention":
+            copies.append(index)
+    per_sample, fixed = work.per_sample.copy(), work.fixed.copy()
+    per_sample[:, PASSES.index("inference"), copies] = fixed[:, PASSES.index("inference"), copies] = 0
+    return msgspec.structs.replace(work, per_sample=per_sample, fixed=fixed)
+
+
+def _by_module(layers: Sequence[Layer], kernels: Sequence[_Kernel]) -> list[_Kernel]:
+    """Kernels one after the other that only a module's pointwise layers have, as one: rotary positions, for example."""
+    together: list[_Kernel] = []
+    for kernel in sorted(kernels, key=lambda one: one.members[0]):
+        before = together[-1].members if together else []
+        members = [layers[member] for member in (*before, *kernel.members)]
+        alike = len({member.name.rpartition(".")[0] for member in members}) == 1
+        if before and alike and all(fusion_of(member) in _JOINS for member in members):
+            together[-1].members += kernel.members
+        else:
+            together.append(kernel)
+    return together
 
 
 def _edges(layers: Sequence[Layer], seen: np.ndarray) -> _Reader:
@@ -134,7 +170,7 @@ class _Grouping:
         self, layers: Sequence[Layer], edges: _Reader, launched: np.ndarray, folded: dict[int, int], execution: str
     ) -> None:
         self.layers, self.edges, self.launched, self.folded = layers, edges, launched, folded
-        self.epilogues = execution == "folded"
+        self.epilogues = execution in _WITH_EPILOGUES
         self.found: list[_Kernel | None] = []
         self.of: dict[int, int] = {}  # layer to its kernel
 

@@ -54,9 +54,25 @@ def of_grouped(layer: Layer, part: str) -> Gemm:
 
 
 def of_attention(layer: Layer, part: str) -> Gemm:
-    """The scores of queries and keys, one product for each head."""
+    """The scores of queries and keys, one product for each head; where heads share keys, one for those that do."""
     query, key = layer.inputs[0], layer.inputs[1]
-    return _turned(Gemm(query[-2], key[-2], query[-1], prod(query[:-2]), "groups"), part)
+    heads, groups = prod(query[:-2]), prod(key[:-2])
+    together = heads // groups if groups and heads % groups == 0 else 1
+    return _turned(Gemm(query[-2] * together, key[-2], query[-1], heads // max(together, 1), "groups"), part)
+
+
+def computed_scores(layer: Layer) -> float:
+    """The share of the scores that a fused kernel computes: it leaves out what the mask hides.
+
+    Of L queries and S keys, causal, the i-th query from the end sees S - i keys; with a window no more than that.
+    """
+    queries, keys = layer.inputs[0][-2], layer.inputs[1][-2]
+    window = layer.attributes.get("window", keys)
+    if not (layer.attributes.get("causal") or "window" in layer.attributes) or queries < 2:
+        return 1.0
+    short = min(max(window - (keys - queries), 0), queries)  # queries that see fewer keys than the window holds
+    seen = sum((keys - queries + 1, keys - queries + short)) * short / 2 + (queries - short) * window
+    return float(min(seen / (queries * keys), 1.0))
 
 
 _OTHER_WAY = {"inference": "backward_data", "forward": "backward_data", "backward_data": "forward"}

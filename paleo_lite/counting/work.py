@@ -35,6 +35,9 @@ PHASES: dict[str, tuple[str, ...]] = {
 GENERATING: dict[str, tuple[str, ...]] = {"prefill": ("inference",), "decode": ("inference",)}
 """Phases of generating text, and the passes that they consist of: the whole prompt, and one token of each sequence."""
 
+ENGINE = "engine"
+"""How text is generated unless another execution is asked for: `paleo_lite.counting.fusion.EXECUTIONS`."""
+
 COLUMNS = ("flops", "macs", "bytes_read", "bytes_written", "kernels")
 
 if TYPE_CHECKING:
@@ -152,8 +155,8 @@ def check_batch_size(batch_size: int) -> None:
 
 
 def passes_of(phase: str) -> tuple[str, ...]:
-    """The passes of one of `PHASES` or `GENERATING`."""
-    return GENERATING.get(phase) or PHASES[phase]
+    """The passes of one of `PHASES` or `GENERATING`; of a pass itself."""
+    return GENERATING.get(phase) or PHASES.get(phase) or (phase,)
 
 
 def trains(phase: str) -> bool:
@@ -162,10 +165,8 @@ def trains(phase: str) -> bool:
 
 
 def _passes(phase: str) -> tuple[str, ...]:
-    if phase in PHASES or phase in GENERATING:
+    if phase in PHASES or phase in GENERATING or phase in PASSES:
         return passes_of(phase)
-    if phase in PASSES:
-        return (phase,)
     raise UnknownName("phase", phase, (*PHASES, *PASSES))
 
 

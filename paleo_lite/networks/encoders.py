@@ -112,9 +112,7 @@ def t5(tape: Tape, config: Config, head: bool) -> None:
             x, bias = _t5_attention(tape, config, f"{at}.0", "SelfAttention", (x, normal, normal), bias)
             if encoded is not None:
                 normal = tape.rms_norm(f"{at}.1.layer_norm", x)
-                x, across = _t5_attention(
-                    tape, config, f"{at}.1", "EncDecAttention", (x, normal, encoded), across
-                )
+                x, across = _t5_attention(tape, config, f"{at}.1", "EncDecAttention", (x, normal, encoded), across)
             x = _t5_feed(tape, config, f"{at}.{1 + (encoded is not None)}", x)
         x = tape.dropout(f"{stack}.dropout", tape.rms_norm(f"{stack}.final_layer_norm", x), dropped)
         encoded = x

@@ -12,6 +12,7 @@ _MEANINGS = {
     "optimizer": "state that stays from step to step",
     "activations": "saved for the backward pass",
     "inputs": "what the network is given",
+    "cache": "keys and values of every token so far",
     "workspace": "results not saved and gradients of activations, at the peak",
 }
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from math import exp
 from typing import TYPE_CHECKING, Any
 
+from ..counting import GENERATING
 from ..timing import Prediction, describe
+from ..timing.generating import generating_dict, tokens_per_s
 from ..units import format_si, say_interval
 from ..version import __version__
 from .document import Column, Document, Table
@@ -72,8 +74,11 @@ def headline(prediction: Prediction) -> str:
     answer += format_si(prediction.time_s, "s")
     if prediction.interval is not None:
         answer += f" ({say_interval(prediction.interval)} at 90 %)"
-    if prediction.throughput_per_s is not None:
+    tokens = tokens_per_s(prediction)
+    if prediction.throughput_per_s is not None and prediction.phase not in GENERATING:
         answer += f", {_rate(prediction.throughput_per_s)}"
+    if tokens is not None:
+        answer += f", {_tokens(tokens)}"
     return answer + _misfit(prediction)
 
 
@@ -84,6 +89,31 @@ def _misfit(prediction: Prediction) -> str:
         return ""
     need, usable = format_si(fit.memory.total_bytes, "B"), format_si(fit.usable_bytes, "B")
     return f"; it does not fit: {need} of memory needed, {usable} usable"
+
+
+def _tokens(per_s: float) -> str:
+    return f"{per_s:,.0f} tokens per second" if per_s >= 1000 else f"{per_s:.4g} tokens per second"
+
+
+def _generated(prediction: Prediction) -> list[tuple[str, str]]:
+    """What is asked of a network that writes text."""
+    known = generating_dict(prediction)
+    if known is None:
+        return []
+    time, batch = format_si(prediction.time_s, "s"), prediction.batch_size
+    facts = []
+    if prediction.phase == "prefill":
+        facts.append(("first token", f"{time} after the prompt" + (", of every sequence" if batch > 1 else "")))
+    else:
+        every = f", of each of {batch} sequences {_tokens(known['tokens_per_s_per_sequence'])}" if batch > 1 else ""
+        facts.append(("a token", f"every {time}{every}"))
+    lengths = prediction.workload.network.lengths
+    keys = lengths.keys if lengths else 0
+    facts.append(("cache", f"{format_si(known['cache_bytes_per_sequence'], 'B')} a sequence of {keys:,} tokens"))
+    if known["compute_bound_from_batch"]:
+        turns = f"by the data sheet compute-bound from a batch of {known['compute_bound_from_batch']:,} on"
+        facts.append(("weights", f"{known['weights']}, their products {turns}"))
+    return facts
 
 
 def _rate(per_s: float) -> str:
@@ -116,6 +146,7 @@ def _spent(prediction: Prediction) -> list[tuple[str, str]]:
 def _facts(prediction: Prediction) -> list[tuple[str, str]]:
     model = prediction.model
     facts = [
+        *_generated(prediction),
         *_bounds(prediction),
         *_spent(prediction),
         ("time model", f"{describe(model)}: each layer takes {model.formula()}"),

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer
+from ..counting.gemm import computed_scores
 from ..counting.kinds import gemm_of
 from .classes import MATRIX_CLASSES, class_index, class_of
 from .transforms import may_transform, transformed
@@ -41,7 +42,7 @@ class Features(msgspec.Struct, frozen=True, eq=False):
         Parameter tensors whose gradient the host hands over: added to what is there, set to zero before.
     padding : ndarray
         Multiply-accumulates of the padded matrix product over those of the product itself; 1 for other layers. Below 1
-        where a convolution by Fourier transforms takes less (`transforms`).
+        where a convolution by Fourier transforms takes less (`transforms`), or a mask hides scores of attention.
     tiles : ndarray
         Tiles of output that can be computed side by side; infinite for layers that are not matrix
         products: those never have too few.
@@ -135,11 +136,13 @@ def sizes_of(layer: Layer, part: str, batch_size: int | Ints) -> tuple[Any, Any]
     image = part == "backward_data" and layer.kind.startswith("conv") and gemm.groups == 1 and columns <= FEW_COLUMNS
     wide = max(columns, LEAST_COLUMNS) if image else _padded(columns, TILE_COLUMNS)
     tall = _padded(rows, TILE_ROWS)
-    if work_class == "gemm":  # one row: a matrix-vector product, for which libraries have kernels that pad nothing
+    if work_class in ("gemm", "attention"):  # matrix times vector: libraries have kernels that pad nothing
         tall = np.where(np.asarray(rows) == 1, 1, tall)
     padding = tall / rows * (wide / columns * (_padded(inner, TILE_INNER) / inner))
     if work_class == "conv_direct" and may_transform(layer):
         padding = np.minimum(padding, transformed(layer, batch_size))
+    if layer.kind == "attention":
+        padding = padding * computed_scores(layer)
     if gemm.columns == gemm.groups == 1:
         padding = np.where(groups > 1, 1.0, padding)
     return padding, tiles

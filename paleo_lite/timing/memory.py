@@ -16,12 +16,12 @@ from ..counting import KINDS
 from ..counting.work import trains
 from ..errors import BadValue
 from ..hardware import Device
-from ..units import element_bytes
+from ..units import WEIGHT_BYTES, element_bytes
 from .buffers import find_buffers
 from .checkpointing import find_segments
 from .liveness import NONE, Bytes, make_plan, peak_forward, peak_training, saved_bytes, total
 from .options import MASTER_BYTES, OPTIMIZERS
-from .workload import Workload
+from .workload import Workload, matrix_weights
 
 ZERO_FROM_STAGE = (3, 2, 1)
 """The stage from which ZeRO shares out parameters, gradients and the optimizer's state."""
@@ -44,7 +44,7 @@ def shared_out(amounts: Sequence[int], stage: int, shards: Any) -> list[Any]:
     return [-(-part // shards) if stage >= first else part for part, first in zip(amounts, ZERO_FROM_STAGE)]
 
 
-_PARTS = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace")
+_PARTS = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace", "cache")
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -62,6 +62,8 @@ class Memory(msgspec.Struct, frozen=True):
         What the forward pass saves for the backward pass; at inference the largest set of tensors alive at once.
     inputs_bytes : int
         What the network is given.
+    cache_bytes : int
+        Keys and values of all tokens, of networks that write text.
     workspace_bytes : int
         What else is alive at the peak: results not saved, gradients of activations. The scratch memory that
         libraries ask for, of convolutions above all, is not known and not in it.
@@ -73,6 +75,7 @@ class Memory(msgspec.Struct, frozen=True):
     activations_bytes: int
     inputs_bytes: int
     workspace_bytes: int
+    cache_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -162,7 +165,8 @@ def _parts(workload: Workload, stage: int, shards: int) -> list[Bytes]:
     model[0] = Bytes(0, model[0].fixed + statistics_bytes)
     inputs = Bytes(sum(graph.buffers[which].bytes_(number_bytes) for which in graph.inputs), 0)
     if not training:
-        return [*model, peak_forward(plan), inputs, NONE]
+        cached = sum(prod(shape) for layer in layers if layer.kind == "cache" for shape in layer.outputs)
+        return [*model, peak_forward(plan), inputs, NONE, Bytes(cached * number_bytes, 0)]
     peak, saved = NONE, NONE
     for segment in find_segments(layers, plan, options.checkpointing):
         held = total(plan, segment.held)
@@ -185,7 +189,13 @@ def model_bytes(workload: Workload) -> tuple[int, int, int]:
     number_bytes, options = element_bytes(workload.precision), workload.options
     parameters = int(workload.work.parameters.sum())
     if not _is_training(workload):
-        return parameters * number_bytes, 0, 0
+        spared = sum(
+            matrix_weights(layer) * number_bytes
+            for layer in workload.layers
+            if workload.weights is not None and layer.parameters
+        )
+        narrow = 0 if workload.weights is None else spared / number_bytes * WEIGHT_BYTES[workload.weights]
+        return int(parameters * number_bytes - spared + narrow), 0, 0
     frozen = sum(layer.parameters for layer in workload.layers if layer.attributes.get("frozen", False))
     state = OPTIMIZERS[options.optimizer].state
     per_state = MASTER_BYTES * (1 + state) if options.mixed_precision else number_bytes * state

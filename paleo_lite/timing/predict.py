@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ..counting import GENERATING
 from ..counting.kinds import missing_note
 from ..errors import BadValue
 from ..hardware import Machine
 from ..units import element_bytes
+from .generating import STATIC
 from .models import PeakModel, RooflineModel, TimeModel
 from .options import with_update
 from .prediction import Prediction
@@ -153,7 +155,7 @@ def _predict_passes(workload: Workload, machine: Machine, model: TimeModel) -> P
 
 def _notes(workload: Workload, machine: Machine, model: TimeModel) -> list[str]:
     """What somebody who uses the number should know of how it was counted."""
-    work, notes = workload.work, []
+    work, notes = workload.work, [STATIC] if workload.phase in GENERATING else []
     peak, vector = model.peak(machine, workload.precision), machine.vector_peak(workload.precision)
     if work.convention.unit != "FLOP" and model.takes_count:  # a convention in FLOPs goes with the peak
         notes.append(

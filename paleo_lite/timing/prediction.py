@@ -15,6 +15,7 @@ from ..hardware import Device, Machine, PeakRate
 from ..result import Result
 from ..units import format_si, say_interval
 from ..version import __version__
+from .generating import generating_dict, tokens_per_s
 from .models import TimeModel
 from .terms import QUANTILES, Terms
 from .workload import Workload
@@ -317,6 +318,8 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False):
             "time_s": self.time_s,
             "bound_s": self.bound_s,
             "throughput_per_s": self.throughput_per_s,
+            "tokens_per_s": tokens_per_s(self),
+            "generating": generating_dict(self),
             "passes_s": self.passes_s,
             "mfu": self.mfu,
             "constant_s": self.terms.overhead_s,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from ..counting.conventions import Convention
 from ..counting.work import COLUMNS, PASSES, check_batch_size, passes_of
 from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..networks import Network
-from ..units import element_bytes
+from ..units import WEIGHT_BYTES, element_bytes
 from .options import TrainingOptions
 
 GIVEN = Convention("given", "FLOP", "a FLOP count that was given", lambda op: None)
@@ -44,6 +45,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         How FLOPs are counted.
     training : TrainingOptions or None
         How a training step is done; None for plain gradient descent.
+    weights : str or None
+        Of `paleo_lite.units.WEIGHT_BYTES`: what the matrices are kept in, at inference; None: the precision.
     has_layers : bool
         False where a bare FLOP count stands in for a network: see `of_flops`.
 
@@ -65,6 +68,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     convention: str = "flops"
     training: TrainingOptions | None = None
     has_layers: bool = True
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         element_bytes(self.precision)
@@ -84,6 +88,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
                 )
             self.training.check(self.precision)
         check_execution(self.execution, self.phase)
+        if self.weights is not None:
+            check_weights(self.weights, self.phase)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -104,6 +110,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     def work(self) -> Work:
         """What each layer computes and moves, for any batch size; counted once."""
         work = count(self.network.layers, self.precision, self.convention)
+        if self.weights is not None or self._chooses_experts:
+            work = _less_read(work, self)
         if self.execution == "eager":
             return work
         from ..counting.fusion import fuse  # with what it needs, and only then
@@ -113,7 +121,13 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     def but(self, **changes: Any) -> Workload:
         """The same workload otherwise asked; it is counted once for all batch sizes, phases and training options."""
         changed: Workload = msgspec.structs.replace(self, **changes)
-        return changed.doing(self.work) if changes.keys() <= {"batch_size", "phase", "training"} else changed
+        same = {"phase", "training"} | (set() if self._chooses_experts else {"batch_size"})
+        return changed.doing(self.work) if changes.keys() <= same else changed
+
+    @cached_property
+    def _chooses_experts(self) -> bool:
+        """Whether few tokens read fewer matrices than many: then counts are of one batch size."""
+        return any("active" in layer.attributes for layer in self.layers)
 
     def doing(self, work: Work) -> Workload:
         """The same question with other counts: with an optimizer's update, for example, or launched several times."""
@@ -151,6 +165,46 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         )  # fmt: skip
         network = Network(f"{int(flops)} FLOPs", (), (), 0, notes=notes)
         return cls(network, precision, batch_size, convention="given", has_layers=False).doing(work)
+
+
+def matrix_weights(layer: Layer) -> int:
+    """Elements of the matrices that a layer multiplies by."""
+    return prod(layer.weights[0]) if layer.weights and layer.kind in ("linear", "grouped_matmul", "matmul") else 0
+
+
+def _less_read(work: Work, workload: Workload) -> Work:
+    """The work of inference where matrices are kept narrower, and where not every expert has a token.
+
+    Of E experts, of which each token takes k, n tokens are expected to meet ``E (1 - (1 - k/E)^n)``, if all are taken
+    as often.
+    """
+    number = element_bytes(workload.precision)
+    read, inference = COLUMNS.index("bytes_read"), PASSES.index("inference")
+    fixed = work.fixed.copy()
+    for index, layer in enumerate(workload.layers):
+        matrix = matrix_weights(layer)
+        if not matrix:
+            continue
+        met = 1.0
+        if active := layer.attributes.get("active"):
+            experts, tokens = layer.weights[0][0], workload.batch_size * layer.outputs[0][0] // active
+            met = 1 - (1 - active / experts) ** tokens
+        kept = number if workload.weights is None else WEIGHT_BYTES[workload.weights]
+        fixed[read, inference, index] -= int(matrix * (number - met * kept))
+    return msgspec.structs.replace(work, fixed=fixed)
+
+
+def check_weights(weights: str, phase: str) -> None:
+    """Refuse narrower weights for anything but inference, and unknown ones.
+
+    Raises
+    ------
+    UnknownName, UnsupportedPhase
+    """
+    if weights not in WEIGHT_BYTES:
+        raise UnknownName("precision of weights", weights, WEIGHT_BYTES)
+    if passes_of(phase) != ("inference",):
+        raise UnsupportedPhase(f"weights are kept narrower for inference only: leave --weights out for {phase}")
 
 
 def _of_phases(phase: str, cached: bool) -> str:

@@ -245,3 +245,15 @@ def test_predictions_say_what_was_fused() -> None:
 def test_what_cannot_be_fused_is_said(options: dict[str, str], error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         pl.predict("resnet18", gpu="t4", **options)  # type: ignore[arg-type]
+
+
+def test_an_engine_launches_a_decoder_layer_in_thirteen_kernels():
+    """Norm, three products, rotary positions, cache, attention, product, norm, two products, product of both, product;
+    additions are computed where a product writes its result (vLLM fuses the three and the two products further)."""
+    from paleo_lite.networks.network import Tokens
+
+    layers = find_network("llama-3-8b", None, Tokens(context=64, phase="decode")).layers
+    work = fuse(layers, count(layers, "bf16"), "engine")
+    inside = [index for index, layer in enumerate(layers) if layer.name.startswith("model.layers.7.")]
+    assert work.column("kernels", "decode")[0, inside].sum() == 13
+    assert work.column("flops", "decode").sum() == count(layers).column("flops", "decode").sum()

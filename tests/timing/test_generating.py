@@ -1,0 +1,106 @@
+"""Writing text: the cache, narrower weights, experts that are met, and when products turn compute-bound.
+
+Tests: timing/generating.py, report/predictions.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.errors import BadValue, UnknownName, UnsupportedPhase
+from paleo_lite.networks import find_network
+from paleo_lite.networks.network import Tokens
+from paleo_lite.timing.generating import STATIC, compute_bound_from
+from paleo_lite.timing.workload import Workload
+
+QUESTION = {"gpu": "h100-sxm", "precision": "bf16", "phase": "decode", "context": 4095, "time_model": "roofline"}
+
+
+def predicted(network="llama-3-8b", **changes):
+    return pl.predict(network, **{**QUESTION, **changes})
+
+
+def test_the_cache_is_keys_and_values_of_every_layer():
+    """2 (keys and values) x 32 layers x 8 heads x 128 x 2 bytes for each token: 128 KiB, as vLLM says of Llama 3 8B."""
+    prediction = predicted(batch_size=4)
+    assert prediction.memory.memory.cache_bytes == 4 * 4096 * 128 * 1024
+    assert prediction.to_dict()["generating"]["cache_bytes_per_sequence"] == 4096 * 128 * 1024
+
+
+def test_the_largest_batch_leaves_room_for_the_cache():
+    fit = predicted().memory
+    most = fit.largest_batch
+    assert predicted(batch_size=most).memory.fits
+    assert not predicted(batch_size=most + 1).memory.fits
+    assert most == pytest.approx((79e9 - 16.06e9) / 2**29, rel=0.01)
+
+
+def test_one_token_takes_at_least_reading_weights_and_cache():
+    """(weights - embedding + cache) / bandwidth: 7.505 G weights of 2 bytes, 0.5 GiB of cache."""
+    weights = 2 * (8_030_261_248 - 128256 * 4096)
+    assert predicted(execution="engine").bound_s == pytest.approx((weights + 2**29) / 3.352e12, rel=0.01)
+
+
+@pytest.mark.parametrize(("weights", "narrower"), [("fp8", 2), ("int8", 2), ("int4", 4)])
+def test_narrower_weights_are_read_and_kept_in_fewer_bytes(weights, narrower):
+    wide, narrow = predicted(), predicted(weights=weights)
+    matrices = 2 * (8_030_261_248 - 128256 * 4096 - 65 * 4096)
+    assert wide.bytes - narrow.bytes == pytest.approx(matrices * (1 - 1 / narrower), rel=1e-9)
+    kept = wide.memory.memory.parameters_bytes - narrow.memory.memory.parameters_bytes
+    assert kept == pytest.approx(matrices * (1 - 1 / narrower), rel=1e-9)
+    assert narrow.time_s < wide.time_s
+
+
+def test_few_tokens_meet_few_experts():
+    """Of 8 experts with 2 for each token, one token meets 2, and 4 tokens 8 (1 - 0.75^4) = 5.47 are expected."""
+    layers = find_network("mixtral-8x7b", None, Tokens(context=100, phase="decode")).layers
+    experts = 2 * sum(layer.parameters for layer in layers if layer.kind == "grouped_matmul")
+
+    def read(batch_size):
+        work = Workload(find_network("mixtral-8x7b", None, Tokens(context=100, phase="decode")), "bf16", batch_size,
+                        "decode").work  # fmt: skip
+        chosen = [index for index, layer in enumerate(layers) if layer.kind == "grouped_matmul"]
+        return work.column("bytes_read", "decode", 1)[0, chosen].sum()
+
+    assert read(4) - read(1) == pytest.approx(experts * ((1 - 0.75**4) - 0.25), rel=1e-6)
+
+
+def test_products_turn_compute_bound_at_the_ridge():
+    """Of large matrices the ridge point is FLOPs per byte: 989.4 / 3.352 = 295 sequences at 2 bytes, and a few more."""
+    assert 295 < compute_bound_from(predicted()) < 350
+    assert 295 / 4 < compute_bound_from(predicted(weights="int4")) < 350 / 4
+
+
+def test_text_is_generated_by_an_engine_unless_asked_otherwise():
+    assert predicted().execution == "engine"
+    assert predicted(execution="eager").execution == "eager"
+    assert pl.predict("resnet50", gpu="t4").execution == "eager"
+
+
+def test_an_answer_says_tokens_and_that_the_batch_is_static():
+    prediction = predicted(batch_size=8)
+    assert prediction.to_dict()["tokens_per_s"] == pytest.approx(8 / prediction.time_s)
+    assert STATIC in prediction.notes
+    page = prediction.document()
+    assert [name for name, _ in page.facts][:3] == ["a token", "cache", "weights"]
+    prompt = pl.predict("llama-3-8b", gpu="h100-sxm", precision="bf16", phase="prefill", sequence_length=512)
+    assert prompt.document().facts[0][0] == "first token"
+    assert "tokens per second" in prompt.document().title
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"weights": "int5"}, UnknownName, "int5"),
+        ({"network": "gpt2", "phase": "forward", "context": None, "weights": "int4"}, UnsupportedPhase, "inference"),
+        ({"network": "resnet50"}, BadValue, "reads no sequences"),
+        ({"network": find_network("gpt2"), "context": None}, BadValue, "decode is of networks that write text"),
+        ({"network": find_network("gpt2", None, Tokens(phase="decode")), "phase": "inference", "context": None},
+         BadValue, "a cache of keys and values is of prefill and decode"),
+        ({"network": find_network("gpt2")}, BadValue, "networks by name or config"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_refused(changes, error, message):
+    with pytest.raises(error, match=message):
+        predicted(**changes)

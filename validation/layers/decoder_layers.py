@@ -1,0 +1,141 @@
+"""Operations of decoder layers as others timed them, put together to layers: what engines' kernels are held against.
+
+``modern/llm_layer_ops.csv.gz``: microsoft/vidur 7d47513 and casys-kaist/LLMServingSim 5daddb2 (both MIT), in half
+precision. No parameter was fitted to these rows. Left out: norms and rotary positions of LLMServingSim, which it ran
+unfused.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from paleo_lite.calibration.choose import choose_model
+from paleo_lite.counting import INPUT, Layer
+from paleo_lite.counting.work import ENGINE
+from paleo_lite.hardware import Machine, find_device
+from paleo_lite.networks import Network
+from paleo_lite.timing.terms import interval_of
+from paleo_lite.timing.workload import Workload
+
+DEVICES = {
+    "A100 SXM4 80GB": "a100-sxm-80gb", "H100 SXM5 80GB": "h100-sxm", "H100": "h100-sxm", "RTX 3090": "rtx3090",
+    "RTX A6000": "rtx-a6000",
+}  # fmt: skip
+TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+FEW = 64
+"""Tokens up to which a step is taken for one of decoding."""
+
+
+class Shape(NamedTuple):
+    """Sizes of a decoder layer on one of its devices, for so many tokens."""
+
+    hidden: int
+    inner: int
+    queries: int
+    keys: int
+    vocabulary: int
+    tokens: int
+
+
+class DecoderLayer(NamedTuple):
+    """A layer's operations together: seconds measured, predicted, and between which they were said to lie."""
+
+    source: str
+    device: str
+    model: str
+    tokens: int
+    measured_s: float
+    predicted_s: float
+    low_s: float
+    high_s: float
+
+
+def _linear(outputs: int, inputs: int, tokens: int) -> Layer:
+    shapes = ((1, tokens, inputs),), ((1, tokens, outputs),), ((outputs, inputs),)
+    return Layer("product", "linear", *shapes, (INPUT,), outputs * inputs)
+
+
+def _each(kind: str, size: int, tokens: int, operands: int = 1) -> Layer:
+    shape = (1, tokens, size)
+    return Layer("each", kind, (shape,) * operands, (shape,), (), (INPUT,) * operands)
+
+
+_COMMON: dict[str, Callable[[Shape], Layer]] = {
+    "q_proj": lambda s: _linear(s.queries, s.hidden, s.tokens),
+    "k_proj": lambda s: _linear(s.keys, s.hidden, s.tokens),
+    "v_proj": lambda s: _linear(s.keys, s.hidden, s.tokens),
+    "o_proj": lambda s: _linear(s.hidden, s.queries, s.tokens),
+    "gate_proj": lambda s: _linear(s.inner, s.hidden, s.tokens),
+    "up_proj": lambda s: _linear(s.inner, s.hidden, s.tokens),
+    "down_proj": lambda s: _linear(s.hidden, s.inner, s.tokens),
+    "lm_head": lambda s: _linear(s.vocabulary, s.hidden, s.tokens),
+    "act_fn": lambda s: _each("mul", s.inner, s.tokens, 2),
+}
+OPERATIONS = {
+    "casys-kaist/LLMServingSim": _COMMON,
+    "microsoft/vidur": {
+        "attn_pre_proj": lambda s: _linear(s.queries + 2 * s.keys, s.hidden, s.tokens),
+        "attn_post_proj": _COMMON["o_proj"],
+        "mlp_up_proj": lambda s: _linear(2 * s.inner, s.hidden, s.tokens),
+        "mlp_down_proj": _COMMON["down_proj"],
+        "mlp_act": _COMMON["act_fn"],
+        "input_layernorm": lambda s: _each("layer_norm", s.hidden, s.tokens),
+        "post_attention_layernorm": lambda s: _each("layer_norm", s.hidden, s.tokens),
+        "attn_rope": lambda s: _each("mul", s.queries + s.keys, s.tokens),
+        "add": lambda s: _each("add", s.hidden, s.tokens, 2),
+    },
+}
+"""How each source calls an operation, and what it computes."""
+
+
+def decoder_layers(folder: Path) -> Iterator[DecoderLayer]:
+    """Every layer of the file at `TOKENS`, predicted as an engine's kernels."""
+    groups: dict[tuple[str, ...], dict[str, tuple[Layer, float]]] = defaultdict(dict)
+    with gzip.open(folder / "modern" / "llm_layer_ops.csv.gz", "rt") as file:
+        for row in csv.DictReader(file):
+            tokens, make = int(float(row["tokens"])), OPERATIONS[row["source"]].get(row["op"])
+            gated = row["model"] != "microsoft/phi-2"  # whose feed-forward part has one product where others have two
+            if make is None or tokens not in TOKENS or not row["hidden"] or row["gpu"] not in DEVICES or not gated:
+                continue
+            key = (row["source"], DEVICES[row["gpu"]], f"{row['model']} / {row['tp']}", str(tokens))
+            groups[key].setdefault(row["op"], (make(_shape(row, tokens)), float(row["time_ms"]) / 1e3))
+    models = {device: choose_model(find_device(device), "bf16", execution=ENGINE) for device in set(DEVICES.values())}
+    for (source, device, model, count), operations in groups.items():
+        layers = tuple(layer._replace(name=name) for name, (layer, _) in operations.items())
+        workload = Workload(Network(model, (layers[0].inputs[0],), layers, 0), "bf16")
+        terms = models[device].evaluate(workload, Machine(find_device(device)))
+        predicted = float(terms.layers_s.sum())
+        low, high = interval_of(predicted, terms.deviation or 0.0)
+        measured = sum(seconds for _, seconds in operations.values())
+        yield DecoderLayer(source, device, model, int(count), measured, predicted, low, high)
+
+
+def _shape(row: dict[str, str], tokens: int) -> Shape:
+    hidden, inner, heads, keys, vocabulary = (
+        int(float(row[name])) for name in ("hidden", "ffn_hidden", "heads", "kv_heads", "vocab")
+    )
+    size, ranks = hidden // heads, int(row["tp"])
+    return Shape(hidden, inner // ranks, heads * size // ranks, keys * size // ranks, vocabulary // ranks, tokens)
+
+
+def by_source(found: list[DecoderLayer]) -> list[tuple[str, str, str, int, float, float]]:
+    """Source, device, phase, layers, mean absolute error, share inside the interval, of each group."""
+    groups: dict[tuple[str, str, str], list[DecoderLayer]] = defaultdict(list)
+    for one in found:
+        groups[one.source, one.device, "decode" if one.tokens <= FEW else "prefill"].append(one)
+    return [
+        (
+            *key,
+            len(rows),
+            float(np.mean([abs(one.predicted_s / one.measured_s - 1) for one in rows])),
+            float(np.mean([one.low_s <= one.measured_s <= one.high_s for one in rows])),
+        )
+        for key, rows in sorted(groups.items())
+    ]
