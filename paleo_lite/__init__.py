@@ -17,11 +17,15 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .api.calibrations import calibrate, calibrations, validate
-    from .api.catalogue import audit, hardware, links, networks
+    from .api.catalogue import audit, export, hardware, links, networks
     from .api.feeding import feeding
     from .api.gemm import gemm
+    from .api.measuring import measure
+    from .api.plotting import plot
     from .api.prediction import devices, layers, predict, predict_several, scale, trace
     from .api.profiles import compare, efficiency, kernels
+    from .api.reporting import report
+    from .api.serving import ui
     from .api.sweeps import best, sweep
     from .calibration.store import Calibration
     from .distributed.job import Settings
@@ -32,19 +36,23 @@ if TYPE_CHECKING:
     from .timing.options import TrainingOptions
 
 __all__ = [
-    "Calibration", "Machine", "PaleoError", "Settings", "TrainingOptions", "Workload", "__version__",
-    "audit", "best", "calibrate", "calibrations", "compare", "devices", "efficiency", "feeding", "gemm", "hardware",
-    "kernels", "layers", "links", "network_names", "networks", "predict", "predict_several", "scale", "sweep", "trace",
-    "validate",
+    "Calibration", "Machine", "PaleoError", "Settings", "TrainingOptions", "Workload", "__version__", "audit", "best",
+    "calibrate", "calibrations", "compare", "devices", "efficiency", "export", "feeding", "gemm", "hardware",
+    "kernels", "layers", "links", "measure", "network_names", "networks", "plot", "predict", "predict_several",
+    "report", "scale", "sweep", "trace", "ui", "validate",
 ]  # fmt: skip
 
 _NAMES = {
     "api.calibrations": "calibrate calibrations validate",
-    "api.catalogue": "audit hardware links networks",
+    "api.catalogue": "audit export hardware links networks",
     "api.feeding": "feeding",
     "api.gemm": "gemm",
+    "api.measuring": "measure",
+    "api.plotting": "plot",
     "api.prediction": "devices layers predict predict_several scale trace",
     "api.profiles": "compare efficiency kernels",
+    "api.reporting": "report",
+    "api.serving": "ui",
     "api.sweeps": "best sweep",
     "calibration.store": "Calibration",
     "distributed.job": "Settings",

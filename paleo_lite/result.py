@@ -9,6 +9,9 @@ import msgspec
 
 from .extras import need
 
+BOUND = "at least"
+"""What documents call the fact that says the bound."""
+
 
 class Result:
     """An answer: as a dict, as a data frame, as a document, in a notebook. A mixin; what answers differ in they define.
@@ -55,4 +58,7 @@ class Result:
         return text
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.document().title}>"
+        """The document's title, which has the answer with its interval, and the bound where it has one."""
+        document = self.document()
+        bound = dict(document.facts).get(BOUND)
+        return f"<{type(self).__name__}: {document.title}{f'; {BOUND} {bound}' if bound else ''}>"

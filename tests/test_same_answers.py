@@ -1,68 +1,331 @@
-"""Every command and the function of its name are asked the same question, and give the same answer.
+"""Every command and the function of its name take the same options, are asked the same, and give the same answer.
 
 Tests: api/calibrations.py, api/catalogue.py, api/feeding.py, api/gemm.py, api/sweeps.py.
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
+import os
+import re
 import shlex
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import click
 import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
+from paleo_lite.api.plotting import KINDS
 from paleo_lite.calibration.measurements import TEMPLATE
 from paleo_lite.cli import main
+from paleo_lite.cli.options import Printing
 
 K40M = {"gpu": "k40m"}
 
+STEPS = {"alexnet": 0.030, "resnet18": 0.060, "resnet34": 0.110, "resnet50": 0.230}
 
-def asked(command: str) -> Any:
+
+class Ask(NamedTuple):
+    """The words of a command, and the function and arguments that ask the same.
+
+    `known` says what an option is in Python where it is not an argument of its own name.
+    """
+
+    words: str
+    function: str
+    arguments: tuple[Any, ...] = ()
+    question: Mapping[str, Any] = MappingProxyType({})
+    known: Mapping[str, str] = MappingProxyType({})
+
+
+PATHS = {"paths": "a", "more_a": "a", "more_b": "b"}
+SETTINGS = "bucket_size gradient_precision collective no_overlap micro_batches slowdown interference"
+TRAINING = dict.fromkeys(["optimizer", "mixed_precision", "checkpointing", "accumulation"], "training")
+
+ASKED = {
+    "predict": Ask("alexnet --gpu k40m --batch-size 8", "predict", ("alexnet",),
+                   {"batch_size": 8, "memory": True, **K40M}, TRAINING),
+    "scale": Ask("alexnet --gpu k80-die --link ethernet20 --workers 1,2 --bucket-size 1MiB", "scale", ("alexnet",),
+                 {"gpu": "k80-die", "link": "ethernet20", "workers": [1, 2],
+                  "settings": pl.Settings(bucket_bytes=2**20)},
+                 {**TRAINING, **dict.fromkeys(SETTINGS.split(), "settings")}),
+    "sweep": Ask("--networks alexnet --gpus k80-die,k40m --batch-sizes 1:4:x2 -o {output}.csv --jobs 1", "sweep",
+                 ("alexnet", ["k80-die", "k40m"], "{output}.csv"), {"batch_sizes": "1:4:x2", "jobs": 1}),
+    "best": Ask("{sweep} --maximise throughput_per_s --top 2", "best", ("{sweep}",),
+                {"maximise": "throughput_per_s", "top": 2}),
+    "gemm": Ask("512 64 512 --count 8 --into 2 --gpu titanx-maxwell --tile 128x64", "gemm", (512, 64, 512),
+                {"count": 8, "into": 2, "gpu": "titanx-maxwell", "tile": "128x64"}),
+    "feeding": Ask("alexnet --gpu p100-sxm2 --no-pinned --storage hdd --sample-bytes 50k", "feeding", ("alexnet",),
+                   {"gpu": "p100-sxm2", "pinned": False, "storage": "hdd", "sample_bytes": 50_000},
+                   {"no_pinned": "pinned", "no_prefetch": "prefetch"}),
+    "layers": Ask("alexnet --convention macs", "layers", ("alexnet",), {"convention": "macs"},
+                  {"networks": "network"}),
+    "networks list": Ask("", "networks"),
+    "networks show": Ask("alexnet", "networks", ("alexnet",)),
+    "networks export": Ask("{network} -o {output}.json", "export", ("{network}", "{output}.json")),
+    "hardware list": Ask("", "hardware"),
+    "hardware show": Ask("k80", "hardware", ("Tesla K80",)),
+    "hardware links": Ask("--move 1PB", "links", (), {"move": 10**15}),
+    "hardware audit": Ask("", "audit"),
+    "efficiency": Ask("{profile} --gpu k40m --method notebook --jobs 1", "efficiency", ("{profile}",),
+                      {"method": "notebook", "jobs": 1, **K40M}),
+    "kernels": Ask("{profile} --gpu k40m", "kernels", ("{profile}",), K40M),
+    "compare": Ask("{profile} {other} --direction fprop", "compare", ("{profile}", "{other}"),
+                   {"direction": "fprop"}, PATHS),
+    "calibrate": Ask("{measured} --gpu k40m -o {output}.toml", "calibrate", ("{measured}",),
+                     {"output": "{output}.toml", **K40M}, {"paths": "measured"}),
+    "calibrations list": Ask("", "calibrations"),
+    "calibrations show": Ask("k40m-fp32", "calibrations", ("k40m-fp32",), {}, {"calibration": "name"}),
+    "measure": Ask("--quick --threads 1 --phase inference", "measure", (),
+                   {"quick": True, "threads": 1, "phases": ("inference",)}),
+    "validate": Ask("--data {measured}", "validate", ("{measured}",)),
+    "report": Ask("alexnet --gpu k40m --batch-size 4 --phase training --optimizer adam -o {output}.html", "report",
+                  ("alexnet",), {"output": "{output}.html", "batch_size": 4, "phase": "training",
+                                 "training": pl.TrainingOptions("adam"), **K40M}, TRAINING),
+    "ui": Ask("--port 8643 --no-browser", "ui", (), {"port": 8643, "browser": False}, {"no_browser": "browser"}),
+    **{f"plot {kind}": Ask(f"{words} -o {{output}}.svg --theme dark", "plot", (kind, *arguments),
+                           {"output": "{output}.svg", "theme": "dark", **question},
+                           dict.fromkeys(("network", "path", "slices", "batch_sizes"), "question"))
+       for kind, (words, arguments, question) in {
+           "roofline": ("alexnet --gpu k40m", ("alexnet",), K40M),
+           "layers": ("alexnet --gpu k40m", ("alexnet",), K40M),
+           "kinds": ("alexnet --gpu k40m", ("alexnet",), K40M),
+           "passes": ("alexnet --gpu k40m --phase training", ("alexnet",), {"phase": "training", **K40M}),
+           "batch": ("alexnet --gpu k40m --gpu v100-sxm2 --batch-sizes 1,2,4", ("alexnet",),
+                     {"gpus": ["k40m", "v100-sxm2"], "batch_sizes": [1, 2, 4]}),
+           "scaling": ("alexnet --gpu k40m --link ethernet20 --workers 1,2,4", ("alexnet",),
+                       {"link": "ethernet20", "workers": "1,2,4", **K40M}),
+           "pareto": ("{sweep} --pareto time,cost", ("{sweep}",), {"pareto": ["time", "cost"]}),
+           "accuracy": ("--data {measured}", ("{measured}",), {}),
+           "fit": ("{measured} --gpu k40m", ("{measured}",), K40M),
+           "timeline": ("{trace} --slices 10", ("{trace}",), {"slices": 10}),
+           "classes": ("{profile} --gpu k40m", ("{profile}",), K40M),
+           "kernels": ("{profile} --gpu k40m", ("{profile}",), K40M),
+           "efficiency": ("{profile} {other} --gpu k40m --method notebook --jobs 1", (["{profile}", "{other}"],),
+                          {"method": "notebook", "jobs": 1, **K40M}),
+           "compare": ("{profile} {other}", ("{profile}", "{other}"), {}),
+       }.items()},
+}  # fmt: skip
+
+ASKED_TOO = {
+    "calibrate": Ask("--suggest 2 --gpu k80 --network alexnet --batch-size 8 --phase training", "calibrate", (),
+                     {"suggest": 2, "gpu": "k80", "network": "alexnet", "batch_size": 8, "phase": "training"}),
+    "hardware links": Ask("", "links"),
+    "predict": Ask("vgg16,alexnet --gpu k40m,k80-die", "predict_several", (["vgg16", "alexnet"],),
+                   {"gpus": ["k40m", "k80-die"]}),
+    "layers": Ask("alexnet vgg16", "layers", (["alexnet", "vgg16"],)),
+    "scale": Ask("paleo_alex_v2 --gpu TITAN_X --link ethernet20 --workers 1,2 --compat paleo", "scale",
+                 ("paleo_alex_v2",), {"gpu": "TITAN_X", "link": "ethernet20", "workers": "1,2", "compat": "paleo"}),
+}  # fmt: skip
+"""Commands that answer more than one kind of question."""
+
+IN_A_FILE = {"networks export", "report", *(f"plot {kind}" for kind in KINDS)}
+"""Whose answer is what they write."""
+
+APART = {"seconds", "output"}
+"""Of a sweep's answer: what differs between two of them."""
+
+
+def leaves(command: click.Command, path: tuple[str, ...] = ()) -> dict[str, click.Command]:
+    """Every command that does something, by its words."""
+    if not isinstance(command, click.Group):
+        return {" ".join(path): command}
+    context, found = click.Context(command), dict[str, click.Command]()
+    for name in command.list_commands(context):
+        within = command.get_command(context, name)
+        assert within is not None
+        found |= leaves(within, (*path, name))
+    return found
+
+
+COMMANDS = leaves(main)
+
+
+def asked(command: str, *further: str) -> Any:
     """What a command prints as JSON."""
-    result = CliRunner().invoke(main, [*shlex.split(command), "--format", "json"], prog_name="paleo-lite")
+    return json.loads(run(command, *further, "--format", "json"))
+
+
+def run(command: str, *further: str) -> str:
+    result = CliRunner().invoke(main, [*shlex.split(command), *further], prog_name="paleo-lite")
     assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    return result.stdout
+
+
+def parameters(function: Any, module: str = "") -> set[str]:
+    """The names that a function takes, with those of the typed dict that its ``**question`` unpacks."""
+    if not inspect.isfunction(function):  # a folder that is called like the command
+        function = pl.__getattr__(function.__name__.rpartition(".")[2])
+    found = inspect.signature(function).parameters
+    names = {name for name, each in found.items() if each.kind is not inspect.Parameter.VAR_KEYWORD}
+    unpacked = str(function.__annotations__.get("question", ""))
+    if unpacked.startswith("Unpack["):
+        names |= set(getattr(importlib.import_module(function.__module__), unpacked[7:-1]).__annotations__)
+    return names | {name for name, each in found.items() if each.kind is inspect.Parameter.VAR_KEYWORD}
 
 
 @pytest.fixture(scope="module")
-def csv_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("same") / "measured.csv"
-    path.write_text(TEMPLATE)
-    return path
+def files(tmp_path_factory) -> dict[str, str]:
+    """What commands are asked about: measurements, a sweep, two profiles, a trace, a network."""
+    pytest.importorskip("pandas")
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+
+    folder = tmp_path_factory.mktemp("same")
+    rows = [f"k40m,{name},32,{phase},fp32,{time_s * share}" for phase, share in (("inference", 1), ("training", 3.1))
+            for name, time_s in STEPS.items()]  # fmt: skip
+    (folder / "measured.csv").write_text("\n".join(["gpu,network,batch_size,phase,precision,time_s", *rows]))
+    kernels = ["cudnn::detail::implicit_convolve_sgemm", "cudnn::detail::dgrad_alg1_engine", "elementwise_kernel"]
+    for name, times in (("profile", [2e6, 3e6, 1e6]), ("other", [2e6, 4e6, 1e6])):
+        columns = {"Kernel": kernels, "Sil(ns)": times, "FLOPs": [4.29e9, 0.0, 1e6], "Bytes": [1e6, 0.0, 1.44e8],
+                   "Direction": ["fprop", "bprop", "fprop"], "Op": ["conv2d", "conv2d", "relu"]}  # fmt: skip
+        parquet.write_table(pyarrow.table(columns), folder / f"{name}_32.parquet")
+    kernel = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "args": {"device": 0, "stream": 7}}
+    names = enumerate(["sgemm_nt", "elementwise"])
+    events = [{**kernel, "name": name, "ts": 10 * at, "dur": 5} for at, name in names]
+    (folder / "trace.json").write_text(json.dumps({"traceEvents": events}))
+    (folder / "net.prototxt").write_text(PROTOTXT)
+    pl.sweep("alexnet,resnet50", "k80-die,k40m", folder / "sweep.csv", batch_sizes="1:16:x2", price="1 USD/h", jobs=1)
+    return {"measured": f"{folder}/measured.csv", "sweep": f"{folder}/sweep.csv", "trace": f"{folder}/trace.json",
+            "profile": f"{folder}/profile_32.parquet", "other": f"{folder}/other_32.parquet",
+            "network": f"{folder}/net.prototxt"}  # fmt: skip
+
+
+PROTOTXT = """name: "one layer"
+input: "data"
+input_shape { dim: 1 dim: 3 dim: 8 dim: 8 }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+        convolution_param { num_output: 4 kernel_size: 3 } }
+"""
+
+
+def filled(value: Any, places: dict[str, str]) -> Any:
+    """Texts with the names of files in their places."""
+    if isinstance(value, str):
+        return value.format_map(places)
+    if isinstance(value, (list, tuple)):
+        return type(value)(filled(each, places) for each in value)
+    return {name: filled(each, places) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def question_of(ask: Ask, places: dict[str, str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    settings = {name: value for name, value in ask.question.items() if name in ("settings", "training")}
+    rest = {name: value for name, value in ask.question.items() if name not in settings}
+    return filled(ask.arguments, places), {**filled(rest, places), **settings}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_a_function(name: str) -> None:
+    """With its options: those that say how to print, or what else to write, are not among them."""
+    assert name in ASKED, (
+        f"`paleo-lite {name}` is no function: write it in paleo_lite/api/, name it in _NAMES of "
+        "paleo_lite/__init__.py, and say in ASKED here how both are asked the same"
+    )
+    ask = ASKED[name]
+    assert ask.function in pl.__all__, f"paleo_lite.{ask.function} is not among paleo_lite.__all__"
+    taken = parameters(getattr(pl, ask.function))
+    for option in COMMANDS[name].params:
+        if isinstance(option, Printing) or not option.expose_value:
+            continue
+        said = ask.known.get(option.name or "", option.name)
+        kind = KINDS.get(name.removeprefix("plot "))
+        if name.startswith("plot ") and "question" in taken:  # what the command takes whose answer is drawn
+            assert kind is not None
+            continue
+        assert said in taken, (
+            f"`paleo-lite {name}` takes {option.opts[0]}, paleo_lite.{ask.function} no {said}: "
+            "add the argument, or say in ASKED (known) what it is in Python"
+        )
 
 
 @pytest.mark.parametrize(
-    ("command", "answer"),
-    [
-        ("predict alexnet --gpu k40m --batch-size 8", lambda: pl.predict("alexnet", batch_size=8, memory=True, **K40M)),
-        ("layers alexnet --convention macs", lambda: pl.layers("alexnet", convention="macs")),
-        ("scale alexnet --gpu k80-die --link ethernet20 --workers 1,2 --bucket-size 1MiB",
-         lambda: pl.scale("alexnet", gpu="k80-die", link="ethernet20", workers=[1, 2],
-                          settings=pl.Settings(bucket_bytes=2**20))),
-        ("gemm 512 64 512 --count 8 --into 2 --gpu titanx-maxwell --tile 128x64",
-         lambda: pl.gemm(512, 64, 512, count=8, into=2, gpu="titanx-maxwell", tile="128x64")),
-        ("feeding alexnet --gpu p100-sxm2 --no-pinned --storage hdd --sample-bytes 50k",
-         lambda: pl.feeding("alexnet", gpu="p100-sxm2", pinned=False, storage="hdd", sample_bytes=50_000)),
-        ("networks list", pl.networks),
-        ("networks show alexnet", lambda: pl.networks("alexnet")),
-        ("hardware list", pl.hardware),
-        ("hardware show k80", lambda: pl.hardware("Tesla K80")),
-        ("hardware links", pl.links),
-        ("hardware links --move 1PB", lambda: pl.links(move=10**15)),
-        ("hardware audit", pl.audit),
-        ("calibrate --suggest 2 --gpu k80 --network alexnet --batch-size 8 --phase training",
-         lambda: pl.calibrate(suggest=2, gpu="k80", network="alexnet", batch_size=8, phase="training")),
-        ("calibrations list", pl.calibrations),
-        ("calibrations show k40m-fp32", lambda: pl.calibrations("k40m-fp32")),
-    ],
-    ids=lambda value: value.split(" --")[0] if isinstance(value, str) else "",
-)  # fmt: skip
-def test_a_command_and_its_function_agree(command, answer) -> None:
-    found = answer()
-    assert asked(command) == json.loads(json.dumps(found.to_dict()))
+    ("name", "ask"),
+    [*((name, ask) for name, ask in ASKED.items() if name not in IN_A_FILE | {"measure", "ui"}), *ASKED_TOO.items()],
+    ids=lambda value: value if isinstance(value, str) else value.function,
+)
+def test_a_command_and_its_function_agree(name: str, ask: Ask, files: dict[str, str], tmp_path: Path) -> None:
+    if name in ("calibrate", "validate"):
+        pytest.importorskip("scipy")
+        pytest.importorskip("tomli_w")
+    said = asked(f"{name} {ask.words.format_map({**files, 'output': tmp_path / 'command'})}")
+    arguments, question = question_of(ask, {**files, "output": str(tmp_path / "function")})
+    found = getattr(pl, ask.function)(*arguments, **question)
+    answer = json.loads(json.dumps(found.to_dict()))
+    if name == "sweep":
+        said, answer = ({**each, **dict.fromkeys(APART)} for each in (said, answer))
+    assert answer == said
     assert found._repr_html_().startswith(("<b>", "<table>")) and type(found).__name__ in repr(found)
+    assert len(found.to_frame().columns) > 0
+    assert {path.suffix: path.read_bytes() for path in tmp_path.glob("function*")} == {
+        path.suffix: path.read_bytes() for path in tmp_path.glob("command*")
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(IN_A_FILE))
+def test_a_command_and_its_function_write_the_same(
+    name: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for library in ("altair", "vl_convert", "jinja2", "scipy"):
+        pytest.importorskip(library)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    ask, written = ASKED[name], list[bytes]()
+    for folder in ("command", "function"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        places = {**files, "output": "made"}
+        if folder == "command":
+            run(f"{name} {ask.words.format_map(places)}")
+        else:
+            arguments, question = question_of(ask, places)
+            found = getattr(pl, ask.function)(*arguments, **question)
+            assert found.to_dict() and found._repr_html_().startswith("<") and type(found).__name__ in repr(found)
+            assert len(found.to_frame().columns) > 0
+        (file,) = Path.cwd().iterdir()
+        written.append(re.sub(rb"#?\b(clip|gradient_)\d+", b"", file.read_bytes()))  # vl-convert goes on counting
+    assert written[0] == written[1]
+
+
+def test_measuring_is_asked_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two measurements are never the same: what is compared is what is asked for."""
+    heard = []
+
+    def listen(**question: Any) -> Any:
+        heard.append({name: value for name, value in question.items() if name != "on_step"})
+        return pl.networks()
+
+    monkeypatch.setattr("paleo_lite.cli.measure.measure_machine", listen)
+    run(f"measure {ASKED['measure'].words}")
+    ask = ASKED["measure"]
+    bound = inspect.signature(importlib.import_module("paleo_lite.api.measuring").measure).bind(**ask.question)
+    bound.apply_defaults()
+    del bound.arguments["on_step"]
+    assert heard == [bound.arguments]
+
+
+@pytest.mark.slow
+def test_the_page_is_served_as_by_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in ("streamlit", "altair", "pyarrow", "scipy"):
+        pytest.importorskip(library)
+    from streamlit.web import cli as streamlit
+
+    heard = []
+    monkeypatch.setattr(streamlit, "main", lambda words, _: heard.append(tuple(words)))
+    monkeypatch.setitem(os.environ, "BROWSER", "true")
+    ask = ASKED["ui"]
+    assert run(f"ui {ask.words}") == "The page is at http://127.0.0.1:8643 until Ctrl-C.\n"
+    page = pl.ui(**ask.question)
+    try:
+        assert heard == [page.words] and page.to_dict() == {"url": "http://127.0.0.1:8643"}
+        assert page.process.poll() is None and page.url in page._repr_html_() and page.url in repr(page)
+    finally:
+        page.stop()
+    assert page.process.poll() is not None
 
 
 def test_frames_have_the_rows_of_the_tables() -> None:
@@ -71,39 +334,21 @@ def test_frames_have_the_rows_of_the_tables() -> None:
     assert len(pl.calibrations("k40m-fp32").to_frame()) == len(pl.calibrations("k40m-fp32").parameters)
 
 
-@pytest.mark.parametrize("time_model", ["calibrated", "ppp"])
-def test_calibrating_gives_what_the_command_gives(time_model, csv_file, tmp_path) -> None:
-    """Also as files, and as what is predicted with them."""
+def test_what_was_calibrated_predicts_as_its_file(tmp_path: Path) -> None:
     pytest.importorskip("scipy")
     pytest.importorskip("tomli_w")
-    found = pl.calibrate(csv_file, time_model=time_model, output=tmp_path / "function.toml", **K40M)
-    said = asked(f"calibrate {csv_file} --gpu k40m --time-model {time_model} -o {tmp_path / 'command.toml'}")
-    assert said == json.loads(json.dumps(found.to_dict()))
-    assert (tmp_path / "function.toml").read_bytes() == (tmp_path / "command.toml").read_bytes()
-    times = [pl.predict("vgg16", batch_size=32, calibration=known, **K40M).time_s
-             for known in (found, str(tmp_path / "command.toml"))]  # fmt: skip
-    assert times[0] == times[1]
+    (tmp_path / "measured.csv").write_text(TEMPLATE)
+    for time_model in ("calibrated", "ppp"):
+        found = pl.calibrate(tmp_path / "measured.csv", time_model=time_model, output=tmp_path / f"{time_model}.toml",
+                             **K40M)  # fmt: skip
+        times = [pl.predict("vgg16", batch_size=32, calibration=known, **K40M).time_s
+                 for known in (found, str(tmp_path / f"{time_model}.toml"))]  # fmt: skip
+        assert times[0] == times[1]
 
 
-def test_a_sweep_and_its_best_rows_agree(tmp_path) -> None:
+def test_a_sweep_is_a_frame_of_its_rows(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
-    done = pl.sweep("alexnet", ["k80-die", "k40m"], tmp_path / "a.parquet", batch_sizes="1:4:x2", jobs=1)
-    words = "--networks alexnet --gpus k80-die,k40m --batch-sizes 1:4:x2"
-    said = asked(f"sweep {words} -o {tmp_path / 'b.parquet'} --jobs 1")
-    apart = {"seconds", "output"}
-    assert {**done.to_dict(), **dict.fromkeys(apart)} == {**said, **dict.fromkeys(apart)} and said["rows"] == 6
+    done = pl.sweep("alexnet", ["k80-die", "k40m"], tmp_path / "a.csv", batch_sizes="1:4:x2", jobs=1)
     assert list(done.to_frame()["batch_size"]) == [1, 2, 4] * 2
-    best = pl.best(tmp_path / "a.parquet", maximise="throughput_per_s", top=2)
-    assert best.to_dict() == asked(f"best {tmp_path / 'b.parquet'} --maximise throughput_per_s --top 2")
-    size = pl.sweep("alexnet", "k80-die,k40m", tmp_path / "c.parquet", batch_sizes=[1, 2], dry_run=True)
-    assert size.to_dict()["rows"] == 4 and not (tmp_path / "c.parquet").exists()
-
-
-def test_validating_agrees(tmp_path) -> None:
-    pytest.importorskip("scipy")
-    head, *rows = TEMPLATE.splitlines()
-    path = tmp_path / "measured.csv"
-    path.write_text("\n".join([head, *(row.replace("resnet50", name) for name in ("resnet50", "vgg16", "alexnet")
-                                       for row in rows)]))  # fmt: skip
-    assert asked(f"validate --data {path}") == json.loads(json.dumps(pl.validate(path).to_dict()))
+    size = pl.sweep("alexnet", "k80-die,k40m", tmp_path / "c.csv", batch_sizes=[1, 2], dry_run=True)
+    assert size.to_dict()["rows"] == 4 and not (tmp_path / "c.csv").exists()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypedDict, overload
+from typing import TYPE_CHECKING, Any, TypedDict, overload
+
+import msgspec
 
 from ..calibration.calibrate import calibrate as fit_device
 from ..calibration.calibrate import held_out_error, measurements_of
@@ -16,6 +18,7 @@ from ..calibration.pool import NotPooled, pool_prior, pooled_model
 from ..calibration.ppp import PppCalibration, PppRun, PppShare, calibrate_ppp
 from ..calibration.store import (
     AnyCalibration,
+    Calibration,
     find_calibration,
     make_calibration,
     read_calibration,
@@ -31,7 +34,8 @@ from ..files import check_new
 from ..hardware import Device, Machine, find_device
 from ..networks import find_network
 from ..report.calibrations import calibrations_page
-from ..report.document import Shown
+from ..report.document import Document, Shown
+from ..result import Result
 from ..timing import Workload
 from ..timing.fitted import CalibratedModel
 from ..timing.models import LEARNT, PppModel
@@ -42,12 +46,36 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class Learnt(NamedTuple):
-    """A calibration; of all parameters also what they were fitted to, in the order of the fit's residuals."""
+class Learnt(Result, msgspec.Struct, frozen=True, eq=False):
+    """A calibration of a device; of all parameters also what they were fitted to, in the order of the residuals."""
 
     calibration: AnyCalibration
+    device: Device
     measurements: Sequence[Measurement] = ()
     fit: Fit | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The calibration's."""
+        return self.calibration.to_dict()
+
+    def document(self, **how: Any) -> Document:
+        """The calibration's."""
+        found: Document = self.calibration.document(**how)
+        return found
+
+    def pairs(self) -> list[Any]:
+        """What the chart of the fit draws: measured steps beside fitted ones, a title and what is said below it."""
+        from ..report.charts.pairs import fitted_pairs
+
+        made = self.calibration
+        if self.fit is None or not isinstance(made, Calibration):
+            raise BadValue("a PPP alone has no chart of its fit: learn all parameters, --time-model calibrated")
+        off = "" if made.held_out_error is None else f"; {made.held_out_error:.1%} off on held-out networks"
+        return [
+            fitted_pairs(self.measurements, self.fit),
+            f"Fit of {self.device.name}, {made.precision}",
+            f"single measurements scatter {made.scatter:.1%} around the fit{off}",
+        ]
 
 
 class Learning(TypedDict, total=False):
@@ -166,15 +194,15 @@ def learn(
     measured: Paths | Sequence[Measurement],
     *,
     gpu: str | Device,
-    precision: str,
-    network: str | None,
-    time_model: str,
-    batch_size: int | None,
-    name_pattern: str | None,
-    output: str | Path | None,
-    force: bool,
-    date: str,
-    hardware_files: Paths,
+    precision: str = "fp32",
+    network: str | None = None,
+    time_model: str = LEARNT,
+    batch_size: int | None = None,
+    name_pattern: str | None = None,
+    output: str | Path | None = None,
+    force: bool = False,
+    date: str = "",
+    hardware_files: Paths = (),
 ) -> Learnt:
     """`calibrate`, with what the parameters were fitted to."""
     if time_model not in (LEARNT, PppModel.name):
@@ -206,7 +234,7 @@ def learn(
             beside = beside_profiles(profiles, profiled, machine, batch_size, name_pattern)
             runs, shares = [run_beside(profile) for profile in beside], shares_of(beside)
         found = calibrate_ppp(steps, machine, precision, runs, shares, inputs=files, date=date, version=__version__)
-        learnt = Learnt(found)
+        learnt = Learnt(found, device)
     else:
         if network is not None and profiles:
             from ..calibration.from_profiles import measure_profiles
@@ -227,7 +255,7 @@ def _fitted(steps: Sequence[Measurement], device: Device, precision: str, files:
     made = make_calibration(
         device.id, precision, measurements, fit, held_out_error=error, inputs=files, date=date, version=__version__
     )
-    return Learnt(made, measurements, fit)
+    return Learnt(made, device, measurements, fit)
 
 
 def calibrations(name: str | None = None) -> Shown | AnyCalibration:

@@ -1,11 +1,23 @@
-"""What predictions know: `networks`, `hardware`, `links`, `audit`."""
+"""What predictions know: `networks`, `export`, `hardware`, `links`, `audit`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from ..errors import BadValue
+from ..files import check_new
 from ..hardware import Device, find_device, list_devices, read_links
-from ..networks import Network, find_network, network_names
+from ..networks import (
+    Network,
+    find_network,
+    is_network_file,
+    network_names,
+    read_network_file,
+    trace_factory,
+    trace_named,
+    write_descriptor,
+)
 from ..networks.listing import network_rows
 from ..report.devices import audit_page, device_dict, device_page, device_row, devices_page, links_page, moving_page
 from ..report.document import Shown
@@ -33,6 +45,56 @@ def networks(network: str | Network | None = None, *, image_size: int | None = N
         rows = network_rows(network_names())
         return Shown({"networks": rows}, networks_page(rows))
     found = find_network(network, image_size) if isinstance(network, str) else network
+    return Shown(network_dict(found), network_page(found))
+
+
+def export(
+    network: str | Network,
+    output: str | Path,
+    *,
+    image_size: int | None = None,
+    inputs: Sequence[Sequence[int]] = (),
+    force: bool = False,
+) -> Shown:
+    """Write the descriptor of a network: traced with torch, or read from a file.
+
+    Parameters
+    ----------
+    network : str or Network
+        A torchvision classification model, ``googlenet-caffe``, ``resnet50-caffe``, ``package.module:factory`` (which
+        is imported and called), a Caffe prototxt, a JSON network file of PALEO's, or a traced network.
+    output : path
+        The JSON to write; `force` replaces one that is there.
+    image_size : int, optional
+        Another image size than the network's own.
+    inputs : sequence of shapes
+        For a factory: the shape of one sample per input, without the batch dimension.
+
+    Returns
+    -------
+    Shown
+        What was written, as `networks` shows it.
+
+    Raises
+    ------
+    PaleoError
+        One of its classes.
+    """
+    path = Path(output)
+    check_new(path, force=force)
+    if isinstance(network, Network):
+        found = network
+    elif is_network_file(network):
+        if inputs:
+            raise BadValue("--input is for package.module:factory; a file says its own, and takes --image-size")
+        found = read_network_file(Path(network), image_size)
+    elif ":" in network:
+        if not inputs:
+            raise BadValue(f"{network} needs the shape of its inputs: --input 3x224x224")
+        found = trace_factory(network, [tuple(shape) for shape in inputs])
+    else:
+        found = trace_named(network, image_size)
+    write_descriptor(found, path)
     return Shown(network_dict(found), network_page(found))
 
 

@@ -118,7 +118,7 @@ def feeding(
     others = Upgrades(nvme, (plain, direct), float(found.input_elements), _in_fp16(found, precision, asked))
     subject = {"network": found.name, "gpu": device.id, "precision": precision, "phase": phase,
                "storage": storage, "host_link": link, "time_model": prediction.model.name}  # fmt: skip
-    parts = rules(fed), remedies(fed, others), plan(fed, others)
+    parts = prediction, rules(fed), remedies(fed, others), plan(fed, others)
     notes = (*sources(feeding, decode_rate is not None), *prediction.notes)
     several = f"{devices} x " if devices > 1 else ""
     words = f"{found.name} on {several}{device.name}, {precision} {phase}"

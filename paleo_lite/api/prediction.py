@@ -403,6 +403,8 @@ def scale(
     gpu: str | Device | None = None,
     advise: bool = False,
     settings: Settings | None = None,
+    compat: str | None = None,
+    revision: str = "first",
     **question: Unpack[ManyDevices],
 ) -> ScaleTable:
     """Predict how a network trains on many devices.
@@ -441,8 +443,12 @@ def scale(
     cost : bool
         Insist on a cost: an error where no price is known.
     storage, decode, pageable
-        What feeds each node, where a step may wait for it: storage as in `pipeline`, samples per second that a node
+        What feeds each node, where a step may wait for it: storage as in `feeding`, samples per second that a node
         decodes, and whether one process copies them from pageable memory.
+    compat : {"paleo"}, optional
+        Compute as the released PALEO does, defects and all.
+    revision : {"first", "last"}
+        Of PALEO, with `compat`.
 
     Returns
     -------
@@ -464,6 +470,8 @@ def scale(
     from ..timing.options import TrainingOptions
 
     asked: dict[str, Any] = dict(question)
+    if compat is not None:
+        return _as_paleo(network, gpu, settings, revision, {**asked, "advise": advise})
     known = _take(asked, "time_model", "ppp", "calibration")
     request = Request(
         cost_asked=asked.pop("cost", False),
@@ -496,6 +504,31 @@ def _inputs(
     if per_s is not None and not 0 < per_s < float("inf"):
         raise BadValue(f"a node decodes more than 0 samples a second, such as '3,000/s', not {decode!r}")
     return Inputs(find_store(storage or "memory"), per_s, pageable, *link_of_host(device), SAMPLE_BYTES)
+
+
+_PALEO_KNOWS = ("workers", "link", "batch_size", "scaling", "strategy", "ppp", "ppp_comm", "images", "epochs", "price",
+                "cost")  # fmt: skip
+
+
+def _as_paleo(network: Any, gpu: Any, settings: Settings | None, revision: str, asked: dict[str, Any]) -> ScaleTable:
+    """What the released PALEO says, in the same table; what it does not know is refused."""
+    from ..distributed.job import Settings
+    from ..distributed.run import Request
+    from ..paleo.scale import paleo_table
+    from .provenance import Asked
+
+    settings = settings or Settings()
+    plain = Settings(collective=settings.collective)
+    further = {name: getattr(settings, name) for name in Settings.__struct_fields__}
+    changed = {name: value for name, value in further.items() if value != getattr(plain, name)}
+    unsaid = (None, False, (), "fp32")
+    for name, value in {**asked, **changed}.items():
+        if name not in _PALEO_KNOWS and (name in changed or value not in unsaid):
+            raise BadValue(f"PALEO has no {Asked.option(name)}: leave it out, or leave out --compat paleo")
+    known = {name: asked[name] for name in _PALEO_KNOWS if asked.get(name) is not None}
+    ppp, cost = known.pop("ppp", 1.0), known.pop("cost", False)
+    request = Request(cost_asked=cost, **known)
+    return paleo_table(request, network, gpu, collective=settings.collective or "tree", ppp=ppp, revision=revision)
 
 
 def devices(hardware_files: Sequence[str | Path] = ()) -> list[Device]:

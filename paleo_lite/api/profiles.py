@@ -188,8 +188,14 @@ def compare(
     direction: str = "all",
     by: str = "kernel",
     predict: str | None = None,
+    gpu: str | Device | None = None,
+    precision: str = "fp32",
+    batch_size: int | None = None,
+    time_model: str | None = None,
+    ppp: float | None = None,
+    calibration: str | Calibration | None = None,
     name_pattern: str | None = None,
-    **question: Any,
+    hardware_files: Paths = (),
 ) -> Comparison | PredictedBeside:
     """Lay the kernels of two profiles side by side, or a prediction beside one.
 
@@ -206,12 +212,12 @@ def compare(
         What the times of two profiles are summed by.
     predict : str, optional
         The network to predict.
+    gpu, precision, time_model, ppp, calibration, hardware_files
+        With `predict`: as for `paleo_lite.predict`. The time model ``ppp`` without a PPP is fitted to the profile.
+    batch_size : int, optional
+        With `predict`: without it what the profile's name says.
     name_pattern : str, optional
         As for `efficiency`.
-    **question
-        With `predict`: `gpu`, `precision`, `batch_size` (without it what the profile's name says), `time_model`,
-        `ppp`, `calibration` and `hardware_files`, as for `paleo_lite.predict`. The time model ``ppp`` without a PPP is
-        fitted to the profile.
 
     Returns
     -------
@@ -229,8 +235,12 @@ def compare(
 
     sides = [paths_of(a), paths_of(b)]
     if predict is not None:
-        return _beside([path for side in sides for path in side], name_pattern, predict, **question)
-    if any(question.get(name) is not None for name in ("gpu", "batch_size", "time_model", "ppp", "calibration")):
+        return _beside(
+            [path for side in sides for path in side], name_pattern, predict, gpu=gpu, batch_size=batch_size,
+            time_model=time_model, ppp=ppp, calibration=calibration, precision=precision,
+            hardware_files=paths_of(hardware_files),
+        )  # fmt: skip
+    if any(asked is not None for asked in (gpu, batch_size, time_model, ppp, calibration)):
         raise BadValue("--gpu, --batch-size, --time-model, --ppp and --calibration go with --predict")
     if not all(sides):
         raise BadValue("compare takes two profiles, A and B (or --predict NETWORK and one)")

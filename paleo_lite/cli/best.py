@@ -7,15 +7,13 @@ from pathlib import Path
 import click
 import msgspec
 
+from ..api.plotting import ROWS_BEHIND_A_FRONT
 from ..api.sweeps import best as search
 from ..errors import BadValue
 from ..sweeps.best import FRONT_AT_MOST
 from ..sweeps.space import parse_names
 from .command import Answer, chart_of, command
 from .options import WHOLE, Printing
-
-SAMPLE = 3000
-"""Rows that a chart shows behind the front."""
 
 
 @command()
@@ -54,7 +52,7 @@ def best(
         pareto=columns,
         bounds=bounds,
         top=max(top, FRONT_AT_MOST) if charted else top,
-        sample=SAMPLE if charted else 0,
+        sample=ROWS_BEHIND_A_FRONT if charted else 0,
     )
     found = msgspec.structs.replace(drawn, rows=drawn.rows[:top])
-    return Answer(found.to_dict, found.document, lambda: [drawn])
+    return Answer(found.to_dict, found.document, lambda: drawn)

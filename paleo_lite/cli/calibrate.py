@@ -10,8 +10,6 @@ import click
 from ..api.calibrations import calibrate as run_calibrate
 from ..api.calibrations import learn
 from ..calibration.measurements import TEMPLATE
-from ..calibration.store import Calibration
-from ..hardware import find_device
 from ..timing.models import LEARNT
 from . import options
 from .command import Answer, command
@@ -69,17 +67,4 @@ def calibrate(
         found = run_calibrate(paths, gpu=gpu, suggest=suggest, phase=phase, **question)
         return Answer(found.to_dict, found.document)
     learnt = learn(paths, gpu=gpu, **question)
-    made, fit = learnt.calibration, learnt.fit
-
-    def drawn() -> list[object]:
-        from ..report.charts.pairs import fitted_pairs
-
-        assert isinstance(made, Calibration) and fit is not None
-        off = "" if made.held_out_error is None else f"; {made.held_out_error:.1%} off on held-out networks"
-        return [
-            fitted_pairs(learnt.measurements, fit),
-            f"Fit of {find_device(made.device, question['hardware_files']).name}, {made.precision}",
-            f"single measurements scatter {made.scatter:.1%} around the fit{off}",
-        ]
-
-    return Answer(made.to_dict, made.document, None if fit is None else drawn)
+    return Answer(learnt.to_dict, learnt.document, None if learnt.fit is None else lambda: learnt)

@@ -56,7 +56,7 @@ def compare(
         )
     first, second = (_split(paths[place]) if len(paths) > place else [] for place in (0, 1))
     found = compare_profiles([*first, *more_a], [*second, *more_b], **question)
-    return Answer(found.to_dict, lambda: found.document(top=top), lambda: [found])
+    return Answer(found.to_dict, lambda: found.document(top=top), lambda: found)
 
 
 def _split(path: Path) -> list[Path]:

@@ -69,6 +69,6 @@ def efficiency(
     return Answer(
         result.to_dict,
         result.document if result.rows else None,
-        lambda: [result],
+        lambda: result,
         [failure["error"] for failure in result.failed],
     )

@@ -56,7 +56,7 @@ def kernels(
             raise BadValue("--next-command is for kernels: nothing in this profile ran on a device")
         return Answer(report.to_dict, lambda: report.document(top=top, order=order))
     if tool is None:
-        return Answer(report.to_dict, lambda: report.document(top=top, order=order), lambda: [report])
+        return Answer(report.to_dict, lambda: report.document(top=top, order=order), lambda: report)
     from ..efficiency.next_command import next_command
     from ..report.kernels import command_lines
 
@@ -64,5 +64,5 @@ def kernels(
     return Answer(
         lambda: {**report.to_dict(), "next_command": commands},
         lambda: command_lines(report, commands),
-        lambda: [report],
+        lambda: report,
     )

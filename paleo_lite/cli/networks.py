@@ -7,14 +7,6 @@ from pathlib import Path
 import click
 
 from ..api import catalogue
-from ..files import check_new
-from ..networks import (
-    is_network_file,
-    read_network_file,
-    trace_factory,
-    trace_named,
-    write_descriptor,
-)
 from . import options
 from .command import Answer, AnswerCommand
 
@@ -55,16 +47,5 @@ def export(
     NETWORK is a torchvision classification model, googlenet-caffe, resnet50-caffe, package.module:factory (which
     is imported and called), a Caffe prototxt, or a JSON network file of PALEO's.
     """
-    check_new(output, force=force)
-    if is_network_file(network):
-        if inputs:
-            raise click.UsageError("--input is for package.module:factory; a file says its own, and takes --image-size")
-        found = read_network_file(Path(network), image_size)
-    elif ":" in network:
-        if not inputs:
-            raise click.UsageError(f"{network} needs the shape of its inputs: --input 3x224x224")
-        found = trace_factory(network, inputs)
-    else:
-        found = trace_named(network, image_size)
-    write_descriptor(found, output)
-    click.echo(f"{output}: {len(found.layers)} layers, {found.parameters:,} parameters")
+    found = catalogue.export(network, output, image_size=image_size, inputs=inputs, force=force).to_dict()
+    click.echo(f"{output}: {len(found['layers'])} layers, {found['parameters']:,} parameters")

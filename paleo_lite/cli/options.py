@@ -199,6 +199,18 @@ class Printing(click.Option):
     """An option that says how to print an answer, or what else to write: `paleo-lite plot` does without."""
 
 
+def remember(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
+    """Keep a value where what is processed later finds it, whether the command's function takes it or not."""
+    ctx.meta[f"paleo_lite.{option.name}"] = value
+    return value
+
+
+FORCE: dict[str, Any] = {
+    "is_flag": True, "is_eager": True, "callback": remember, "help": "Replace files that are there.",
+}  # fmt: skip
+"""Known when the files are."""
+
+
 def complete_networks(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of shipped networks."""
     from ..networks import network_names
@@ -393,7 +405,7 @@ top = _option(
     "--top", type=_Top(), default="20", metavar="N|all", cls=Printing, help="How many rows of a table to list."
 )
 output = _option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), cls=Printing)
-force = _option("--force", is_flag=True, cls=Printing, help="Replace the file if it is there.")
+force = partial(click.option, "--force", cls=Printing, **FORCE)
 
 
 def need_pyarrow() -> None:

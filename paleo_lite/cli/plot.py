@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
+from ..api.plotting import KINDS, batch, timeline
 from ..errors import UnknownName
 from . import options
-from .command import KINDS, Answer, chart_of, chart_options
+from .command import Answer, chart_of, chart_options
 from .options import WHOLE, Printing
 
 
@@ -93,12 +94,10 @@ def _batch(network: str, gpus: tuple[str, ...], batch_sizes: str, **question: An
     \b
       paleo-lite plot batch resnet50 --gpu titan-rtx --gpu v100-sxm2 --precision fp16 -o batch.png
     """
-    from ..api.prediction import predict
-    from ..sweeps.space import parse_numbers
-
-    sizes = parse_numbers(batch_sizes, "batch sizes")
-    found = [predict(network, gpu=gpu, batch_size=size, **question) for gpu in dict.fromkeys(gpus) for size in sizes]
-    return Answer(drawn=lambda: [found])
+    found = batch(network, gpus=gpus, batch_sizes=batch_sizes, **question)
+    for reason in found.left_out:
+        click.echo(f"left out: {reason}", err=True)
+    return Answer(drawn=lambda: found)
 
 
 @click.command("timeline")
@@ -111,12 +110,7 @@ def _timeline(path: Path, slices: int) -> Answer:
     \b
       paleo-lite plot timeline trace.json.gz -o timeline.png
     """
-    options.need_pyarrow()
-    from ..efficiency.timeline import read_timeline
-    from ..profiles.detect import open_profile
-
-    timeline = read_timeline(open_profile(path), slices)
-    return Answer(drawn=lambda: [timeline, f"What ran when in {path.name}"])
+    return Answer(drawn=lambda: timeline(path, slices=slices))
 
 
 _OWN = {"batch": _batch, "timeline": _timeline}

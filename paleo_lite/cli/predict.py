@@ -77,7 +77,7 @@ def predict(
     return Answer(
         prediction.to_dict,
         lambda: explain_layer(prediction, explain) if explain else prediction_page(prediction, top, memory),
-        lambda: [prediction],
+        lambda: prediction,
     )
 
 

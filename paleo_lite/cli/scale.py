@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import BadValue
+from ..api.prediction import scale as run_scale
 from ..units import parse_quantity
 from . import options
 from .command import Answer, command
@@ -14,7 +14,6 @@ from .options import SHARE, WHOLE, Names
 
 if TYPE_CHECKING:
     from ..distributed.job import Settings
-    from ..distributed.table import ScaleTable
 
 
 @command()
@@ -67,8 +66,7 @@ if TYPE_CHECKING:
 @options.sequence_length()
 @options.inputs()
 @options.hardware_files()
-@click.pass_context
-def scale(ctx: click.Context, /, compat: str | None, revision: str, **asked: Any) -> Answer:
+def scale(**asked: Any) -> Answer:
     """Predict how NETWORK trains on many devices: time by part, speed-up, hours, cost, and what limits it.
 
     \b
@@ -79,15 +77,9 @@ def scale(ctx: click.Context, /, compat: str | None, revision: str, **asked: Any
     """
     from ..report.scale import scale_page
 
-    table = _paleo(ctx, revision, asked) if compat else _own(asked)
-    return Answer(table.to_dict, lambda: scale_page(table), lambda: [table])
-
-
-def _own(asked: dict[str, Any]) -> ScaleTable:
-    from ..api.prediction import scale as run
-
     settings = settings_of(asked)
-    return run(asked.pop("network"), settings=settings, **asked)
+    table = run_scale(asked.pop("network"), settings=settings, **asked)
+    return Answer(table.to_dict, lambda: scale_page(table), lambda: table)
 
 
 def settings_of(asked: dict[str, Any]) -> Settings:
@@ -105,23 +97,3 @@ def settings_of(asked: dict[str, Any]) -> Settings:
         slowdown=asked.pop("slowdown") or 0.0,
         interference=asked.pop("interference") or 0.0,
     )
-
-
-_PALEO_KNOWS = frozenset(
-    ("network", "gpu", "workers", "link", "scaling", "batch_size", "strategy", "collective", "ppp", "ppp_comm",
-     "images", "epochs", "price", "cost", "compat", "revision")
-)  # fmt: skip
-
-
-def _paleo(ctx: click.Context, revision: str, asked: dict[str, Any]) -> ScaleTable:
-    """What the released PALEO says, in the same table."""
-    from ..distributed.run import Request
-    from ..paleo.scale import paleo_table
-
-    for option in options.given(ctx):
-        if option.name not in _PALEO_KNOWS:
-            raise BadValue(f"PALEO has no {option.opts[0]}: leave it out, or leave out --compat paleo")
-    names = ("workers", "link", "batch_size", "scaling", "strategy", "ppp_comm", "images", "epochs", "price")
-    request = Request(cost_asked=asked["cost"], **{name: asked[name] for name in names})
-    collective, ppp = asked["collective"] or "tree", asked["ppp"] or 1.0
-    return paleo_table(request, asked["network"], asked["gpu"], collective=collective, ppp=ppp, revision=revision)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ from ..errors import BadProfile, BadValue
 from ..profiles.arrow import to_numpy
 from ..profiles.names import classify
 from ..profiles.table import Profile
+from ..result import Result
 from .partial import codes, device_rows, numbers
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("category", "kernel", "start_ns", "duration_ns")
 
 
-class Timeline(msgspec.Struct, frozen=True, eq=False):
+class Timeline(Result, msgspec.Struct, frozen=True, eq=False):
     """A profile's time in slices.
 
     Attributes
@@ -37,12 +38,22 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
     busy_s : ndarray, shape (classes, slices)
         Seconds of kernels of a class within a slice; kernels that overlap count each.
     kernels : int
+    name : str
+        Of the profile's file.
     """
+
+    _page: ClassVar[str] = "paleo_lite.report.kernels:timeline_page"
 
     slice_s: float
     classes: tuple[str, ...]
     busy_s: Floats
     kernels: int
+    name: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers: seconds of each class in each slice."""
+        busy_s = dict(zip(self.classes, self.busy_s.tolist()))
+        return {"file": self.name, "slice_s": self.slice_s, "kernels": self.kernels, "busy_s": busy_s}
 
 
 def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
@@ -87,6 +98,7 @@ def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
         classes=tuple(order),
         busy_s=np.array([busy[label] for label in order]),
         kernels=sum(len(part) for part in begin.values()),
+        name=profile.path.name,
     )
 
 

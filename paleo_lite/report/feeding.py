@@ -6,15 +6,22 @@ from typing import Any
 
 from ..input_pipeline.feeding import Fed
 from ..input_pipeline.remedies import Remedy, Rule
-from ..units import format_si
+from ..result import BOUND
+from ..timing import Prediction
+from ..units import format_si, say_interval
 from .document import Column, Document, Table
 
 
 def feeding_dict(
-    fed: Fed, subject: dict[str, Any], rules: tuple[Rule, ...], remedies: tuple[Remedy, ...], plan: tuple[Remedy, ...]
+    fed: Fed,
+    subject: dict[str, Any],
+    prediction: Prediction,
+    rules: tuple[Rule, ...],
+    remedies: tuple[Remedy, ...],
+    plan: tuple[Remedy, ...],
 ) -> dict[str, Any]:
     """What ``--format json`` prints."""
-    feeding = fed.feeding
+    feeding, interval = fed.feeding, prediction.interval
     return {
         **subject,
         "batch_size": feeding.batch_size,
@@ -30,6 +37,9 @@ def feeding_dict(
         "throughput_per_s": fed.throughput_per_s,
         "utilisation": fed.utilisation,
         "compute_s": fed.compute_s,
+        "compute_interval": None if interval is None else list(interval),
+        "compute_bound_s": prediction.bound_s,
+        "is_forecast": prediction.is_forecast,
         "waiting_s": fed.waiting_s,
         "needed": {
             "samples_per_s": feeding.wanted_per_s,
@@ -45,6 +55,7 @@ def feeding_dict(
 def feeding_page(
     fed: Fed,
     subject: str,
+    prediction: Prediction,
     rules: tuple[Rule, ...],
     remedies: tuple[Remedy, ...],
     plan: tuple[Remedy, ...],
@@ -57,16 +68,21 @@ def feeding_page(
     fed : Fed
     subject : str
         Network and device in words.
+    prediction : Prediction
+        Of the device's own work on a batch.
     rules, remedies, plan
         As `input_pipeline.remedies` gives them.
     notes : tuple of str
         Where the rates come from.
     """
     limits = "the device itself limits it" if fed.bottleneck.name == "device" else f"{_limit(fed)} limits it"
-    headline = f"{subject}: {fed.throughput_per_s:,.0f} samples/s, the device works {fed.utilisation:.1%} of the time; "
+    most = "" if prediction.is_forecast else "at most "
+    headline = (
+        f"{subject}: {most}{fed.throughput_per_s:,.0f} samples/s, the device works {fed.utilisation:.1%} of the time; "
+    )
     return Document(
         headline + limits,
-        _facts(fed),
+        _facts(fed, prediction),
         [_stage_table(fed), _rule_table(rules), _remedy_table(remedies)],
         [_plan_note(fed, plan), *notes],
     )
@@ -78,7 +94,7 @@ def _limit(fed: Fed) -> str:
     ]
 
 
-def _facts(fed: Fed) -> list[tuple[str, str]]:
+def _facts(fed: Fed, prediction: Prediction) -> list[tuple[str, str]]:
     feeding = fed.feeding
     together = "stages side by side, buffers between them" if feeding.prefetch else "one stage after the other"
     if feeding.prefetch and not feeding.pinned:
@@ -88,7 +104,9 @@ def _facts(fed: Fed) -> list[tuple[str, str]]:
         needed += f", {format_si(fed.needed_bytes_per_s, 'B/s')} from storage"
     if fed.needed_workers is not None:
         needed += f", {fed.needed_workers} workers"
-    each, idle = "", "a device that never waits"
+    interval, each, idle = "", "", "a device that never waits"
+    if prediction.interval is not None:
+        interval = f" ({say_interval(prediction.interval)} at 90 %)"
     if feeding.devices > 1:
         each, idle = " on each device", "devices that never wait"
     return [
@@ -96,8 +114,10 @@ def _facts(fed: Fed) -> list[tuple[str, str]]:
         ("stages", together),
         (
             "a batch",
-            f"of {feeding.batch_size}{each}: {_ms(fed.compute_s)} at work, {_ms(fed.waiting_s)} waiting for it",
+            f"of {feeding.batch_size}{each}: {_ms(fed.compute_s)} at work{interval}, "
+            f"{_ms(fed.waiting_s)} waiting for it",
         ),
+        (BOUND, f"{_ms(prediction.bound_s)} at work by the data sheet"),
         ("needed", f"for {idle}: {needed}"),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..result import BOUND
 from ..timing import describe
 from ..timing.gemm_times import GemmTimes
 from ..units import format_si, say_interval
@@ -40,9 +41,9 @@ def gemm_page(times: GemmTimes) -> Document:
 
 
 def _facts(times: GemmTimes) -> list[tuple[str, str]]:
-    bound = f"{format_si(times.flops, 'FLOP')} (2 M N K) / {format_si(times.peak_per_s, 'FLOP/s')} = "
-    bound += f"{format_si(times.peak_time_s, 's', 3)} for each product at best"
-    facts = [("at peak", bound), ("peak", times.peak_words)]
+    bound = f"{format_si(times.peak_time_s, 's', 3)} for each product at peak: "
+    bound += f"{format_si(times.flops, 'FLOP')} (2 M N K) / {format_si(times.peak_per_s, 'FLOP/s')}"
+    facts = [(BOUND, bound), ("peak", times.peak_words)]
     moved = f"{format_si(times.bytes, 'B')} for each product, {_plain(times.intensity)} FLOP per byte"
     if times.ridge_point is not None:
         bounded = "arithmetic" if times.intensity >= times.ridge_point else "memory"

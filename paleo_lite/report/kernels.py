@@ -7,6 +7,7 @@ from typing import Any
 from ..efficiency.kernels import KernelReport, KernelRow
 from ..efficiency.metrics import explain
 from ..efficiency.next_command import kernels_that_matter
+from ..efficiency.timeline import Timeline
 from ..profiles.classes import CLASSES
 from ..units import format_si
 from .document import Column, Document, Table
@@ -154,3 +155,23 @@ def _metric_tables(report: KernelReport) -> list[Table]:
     ]
     names = ", ".join(f"({place}) {row.name.rsplit('::', 1)[-1]}" for place, row in enumerate(chosen, 1))
     return [Table(f"Counters of {names}", columns, [rows[name] for name in sorted(rows)])]
+
+
+def timeline_page(timeline: Timeline) -> Document:
+    """How long each class of kernels kept the device, of the time in slices."""
+    window_s = timeline.slice_s * timeline.busy_s.shape[1]
+    rows = [
+        {"class": label, "time_s": float(busy.sum()), "share": float(busy.sum()) / window_s}
+        for label, busy in zip(timeline.classes, timeline.busy_s)
+    ]
+    columns = [
+        Column("class", "class", left=True),
+        Column("time_s", "time", lambda value: format_si(value, "s")),
+        Column("share", "of the window", "{:.1%}".format, bar=True),
+    ]
+    slices = f"{timeline.busy_s.shape[1]} slices of {format_si(timeline.slice_s, 's')}"
+    return Document(
+        f"{timeline.name}: {timeline.kernels:,} kernels in {format_si(window_s, 's')}",
+        [("window", slices)],
+        [Table("Kernels by class", columns, rows)],
+    )

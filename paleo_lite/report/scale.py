@@ -6,6 +6,7 @@ from typing import Any
 
 from ..distributed.step import ScaleRow
 from ..distributed.table import ScaleTable
+from ..result import BOUND
 from ..units import format_si, say_interval
 from .document import Column, Document, Table
 
@@ -14,6 +15,8 @@ def scale_page(table: ScaleTable) -> Document:
     """The page of a scaling prediction."""
     rows = Table("", _columns(table), [_shown(row) for row in table.rows])
     facts = [("machine", table.topology)] + [("link", link) for link in table.links]
+    if table.is_forecast and table.rows and table.rows[-1].bound_s is not None:
+        facts.append((BOUND, f"{format_si(table.rows[-1].bound_s, 's')} by the data sheets"))
     facts.append(("time model", table.model))
     if table.memory_bytes is not None:
         facts.append(("memory", f"{format_si(table.memory_bytes, 'B')} per device"))

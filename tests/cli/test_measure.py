@@ -1,6 +1,6 @@
 """``paleo-lite measure``: one tiny real run, and what it refuses before it starts.
 
-Tests: report/measure.py.
+Tests: api/measuring.py, report/measure.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from paleo_lite.measure.setup import Setup
 
 pytestmark = pytest.mark.slow
 
-command = importlib.import_module("paleo_lite.cli.measure")
+command = importlib.import_module("paleo_lite.api.measuring")
 
 
 def run(*arguments: str) -> Result:

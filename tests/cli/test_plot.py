@@ -1,6 +1,6 @@
 """``--plot`` and ``paleo-lite plot``: every kind from the command line, and what is refused before it is computed.
 
-Tests: cli/command.py.
+Tests: api/plotting.py, cli/command.py.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from paleo_lite.api.plotting import KINDS
 from paleo_lite.cli import main
-from paleo_lite.cli.command import KINDS
 
 pytestmark = pytest.mark.slow
 
@@ -106,12 +106,12 @@ def test_a_chart_beside_a_table(folder, monkeypatch, command):
     monkeypatch.chdir(folder)
     arguments = [command, *ARGUMENTS[DEFAULTS[command]]]
     alone = run(*arguments)
-    both = run(*arguments, "--plot", "chart.png")
+    both = run(*arguments, "--plot", f"beside_{command}.png")
     assert both.stdout == alone.stdout != ""
-    assert Path("chart.png").read_bytes().startswith(b"\x89PNG")
-    answer = run(*arguments, "--format", "json", "--plot", "chart.html")
+    assert Path(f"beside_{command}.png").read_bytes().startswith(b"\x89PNG")
+    answer = run(*arguments, "--format", "json", "--plot", f"beside_{command}.html")
     json.loads(answer.stdout)
-    assert Path("chart.html").read_text().startswith("<!DOCTYPE html>")
+    assert Path(f"beside_{command}.html").read_text().startswith("<!DOCTYPE html>")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -160,15 +160,18 @@ def test_what_cannot_be_written_leaves_the_old_chart(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("paleo_lite.files.write_aside", full)
-    said = run("plot", "kinds", *NETWORK, "-o", old, code=1).stderr
+    said = run("plot", "kinds", *NETWORK, "-o", old, "--force", code=1).stderr
     assert f"{old}: cannot be written (No space left on device)" in said
     assert old.read_text() == "old"
 
 
-def test_a_chart_is_replaced(tmp_path):
+@pytest.mark.parametrize("command", [["plot", "kinds", *NETWORK, "-o"], ["predict", *NETWORK, "--plot"]])
+def test_a_chart_is_replaced_only_by_force(tmp_path, command):
     path = tmp_path / "old.svg"
     path.write_text("old")
-    run("plot", "kinds", *NETWORK, "-o", path)
+    assert f"{path} already exists: choose another name, or --force" in run(*command, path, code=2).stderr
+    assert path.read_text() == "old"
+    run(*command, path, "--force")
     assert path.read_text().startswith("<svg")
     assert list(tmp_path.iterdir()) == [path]
 

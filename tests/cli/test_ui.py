@@ -1,4 +1,7 @@
-"""``paleo-lite ui``: what it starts, and what it says where it cannot."""
+"""``paleo-lite ui``: what it starts, and what it says where it cannot.
+
+Tests: api/serving.py.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from paleo_lite.api.serving import ADDRESS, FIRST_PORT, free_port, server_options
 from paleo_lite.cli import main
-from paleo_lite.cli.ui import ADDRESS, FIRST_PORT, free_port, server_options
 from paleo_lite.errors import BadValue
 
 
@@ -39,7 +42,7 @@ def test_a_port_that_is_none_is_refused(port):
 
 
 def test_without_a_port_it_takes_the_next_free_one(monkeypatch, taken):
-    monkeypatch.setattr("paleo_lite.cli.ui.FIRST_PORT", taken)
+    monkeypatch.setattr("paleo_lite.api.serving.FIRST_PORT", taken)
     try:
         assert taken < free_port(None) < taken + 100
     except BadValue:  # at the end of the range there is no next

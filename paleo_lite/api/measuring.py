@@ -1,0 +1,295 @@
+"""What this machine does: `measure`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from ..calibration.calibrate import calibrate, held_out_error
+from ..calibration.fit import Prior
+from ..calibration.measurements import Measurement, write_csv
+from ..calibration.pool import NotPooled, pool_prior, pooled_model
+from ..calibration.prior import TimedLayer, device_prior, narrow_by_probes
+from ..calibration.store import make_calibration, write_calibration
+from ..calibration.validate import expected_from, predict_measured
+from ..errors import AmbiguousName, BadValue, CalibrationFailed, UnknownName
+from ..extras import need
+from ..files import check_new, write_aside
+from ..hardware import Device, Machine, find_device
+from ..hardware.registry import read_device
+from ..measure.clock import QUICK, ROUNDS, Effort, Timing, best_of
+from ..measure.machine import bandwidth_bytes_per_s, describe, hardware, identity, launch_s, other_work, peak_per_s
+from ..measure.probes import Probed, probes, run_probes
+from ..measure.setup import Setup, set_up
+from ..measure.steps import STEPS, OutOfMemory, time_step
+from ..networks import find_network
+from ..report.measure import Measured, Step
+from ..timing.fitted import rates_of
+from ..version import __version__
+from .profiles import Paths, paths_of
+
+FITTED = (
+    "squeezenet1_1", "resnet18", "mobilenet_v2", "shufflenet_v2_x1_0", "alexnet", "densenet121", "resnext50_32x4d",
+    "vgg11", "efficientnet_b0",
+)  # fmt: skip
+HELD_OUT = ("resnet50", "mnasnet1_0", "vgg13")
+FITTED_QUICK = ("squeezenet1_1", "resnet18", "mobilenet_v2", "shufflenet_v2_x1_0", "densenet121", "resnext50_32x4d")
+HELD_OUT_QUICK = ("resnet34", "mnasnet1_0")
+"""Networks whose steps are fitted, between them every class of convolution; and those that are predicted, then run."""
+
+_Plan = dict[str, list[tuple[str, int]]]
+"""Phases and batch sizes of each network."""
+
+_SCALE = {"cpu": 1, "cuda": 8}
+
+Say = Callable[[str], None]
+"""Told what is being measured."""
+
+
+def measure(
+    steps: Sequence[str] = (),
+    *,
+    device: str = "cpu",
+    quick: bool = False,
+    threads: int | None = None,
+    precision: str = "fp32",
+    phases: Sequence[str] = (),
+    channels_last: bool = False,
+    compiled: bool = False,
+    gpu: str | None = None,
+    output: str | Path | None = None,
+    calibration_out: str | Path | None = None,
+    hardware_out: str | Path | None = None,
+    force: bool = False,
+    hardware_files: Paths = (),
+    on_step: Say | None = None,
+) -> Measured:
+    """Calibrate this machine: time operations and networks, fit, then predict other networks and run them.
+
+    Parameters
+    ----------
+    steps : sequence of str
+        Only these steps, such as ``"resnet18:16:inference"`` (network, batch size, phase), each beside what was
+        expected of it: `paleo_lite.calibrate` with ``suggest`` says which are worth it.
+    device : {"cpu", "cuda"}
+        What to measure.
+    quick : bool
+        Less than a minute: fewer networks, inference alone, wider intervals.
+    threads : int, optional
+        Threads of the CPU; without it torch's own.
+    precision : str
+    phases : sequence of {"inference", "training"}
+        Both without any.
+    channels_last : bool
+        Images as height, width, channels in memory.
+    compiled : bool
+        Networks through ``torch.compile``.
+    gpu : str, optional
+        Device that this is, where its own name does not say.
+    output, calibration_out, hardware_out : path, optional
+        A CSV of the measurements, a TOML of the calibration, a TOML of this machine with its peaks as measured; `force`
+        replaces what is there.
+    hardware_files : path, or sequence of paths
+        Further hardware TOMLs.
+    on_step : callable, optional
+        Told what is being measured.
+
+    Returns
+    -------
+    Measured
+
+    Raises
+    ------
+    PaleoError
+        One of its classes: a missing extra, an unknown device, a file that is there already.
+    """
+    output, calibration_out, hardware_out = (
+        None if path is None else Path(path) for path in (output, calibration_out, hardware_out)
+    )
+    say = on_step or _silent
+    if gpu is not None and hardware_out is not None:
+        raise BadValue("--gpu takes the figures of a known device, --hardware-out measures them: give one")
+    if steps and phases:
+        raise BadValue("a STEP says its phase: leave --phase out")
+    chosen = _chosen(steps)
+    check_new(output, calibration_out, hardware_out, force=force)
+    need("torch", "measuring this machine", "torch")
+    for module in ("scipy", "tomli_w"):
+        need(module, "fitting what was measured", "calibrate")
+    known = None if gpu is None else find_device(gpu, paths_of(hardware_files))
+    effort, busy = QUICK if quick else Effort(), other_work()
+    if busy:
+        say(f"although {busy}")
+    with set_up(device, precision, threads, channels_last, compiled) as setup:
+        probed = _probe(setup, quick, effort, say)
+        machine, is_derived = known or (None if hardware_out else _known(setup)), False
+        if machine is None:
+            machine, is_derived = _derive(setup, probed, quick, effort, hardware_out), True
+        timer = _Timer(setup, machine.id, effort, say)
+        wanted = tuple(phases) or (("inference",) if quick else ("inference", "training"))
+        batches = [size * _SCALE[device] for size in ((1, 4) if quick else (1, 4, 8))]
+        fitted, unseen = timer.rounds(
+            chosen or _grid(FITTED_QUICK if quick else FITTED, batches, wanted),
+            {} if chosen
+            else _grid(HELD_OUT_QUICK if quick else HELD_OUT, [batches[0], 2 * batches[0], batches[1]], wanted),
+        )  # fmt: skip
+    if not fitted or not (unseen or chosen):
+        raise CalibrationFailed("the networks to measure do not fit into this device's memory: nothing to fit")
+    prior = None if is_derived else _pooled(machine, precision, compiled)
+    prior = prior or _from_probes(machine, precision, probed, serial=device == "cpu")
+    measurements, fit = calibrate([step.measurement for step in fitted], machine, precision, prior)
+    calibration = make_calibration(
+        machine.id, precision, measurements, fit,
+        held_out_error=held_out_error(measurements, machine, precision, prior),
+        date=date.today().isoformat(), version=__version__,
+    )  # fmt: skip
+    if output is not None:
+        write_aside(output, write_csv(step.measurement for step in (*fitted, *unseen)).encode())
+    # Chosen steps stand beside what was expected of them before they were run.
+    unseen, basis = (fitted, expected_from(prior)) if chosen else (unseen, fit)
+    points = predict_measured(basis, [step.measurement for step in unseen], machine, precision)
+    if calibration_out is not None:
+        write_calibration(calibration, calibration_out, force)
+    return Measured(
+        machine.id, machine.name, precision, setup.software, bandwidth_bytes_per_s(probed, precision),
+        peak_per_s(probed, precision), launch_s(probed), probed, fitted, unseen, points, calibration,
+        [f"{step}: {reason}" for step, reason in timer.left_out.items()],
+        [str(path) for path in (output, calibration_out, hardware_out) if path is not None], busy,
+    )  # fmt: skip
+
+
+def _chosen(steps: Sequence[str]) -> _Plan:
+    """The steps that were named.
+
+    Raises
+    ------
+    BadValue
+        If one is not a network, a batch size and a phase.
+    """
+    plan: _Plan = {}
+    for text in steps:
+        name, batch_size, phase = [*text.split(":"), "", ""][:3]
+        if text.count(":") != 2 or not batch_size.isdecimal() or int(batch_size) < 1 or phase not in STEPS:
+            raise BadValue(
+                f"{text!r} is no step: expected network, batch size and phase ({', '.join(STEPS)}), such as "
+                "resnet18:16:inference"
+            )
+        plan.setdefault(find_network(name).name, []).append((phase, int(batch_size)))
+    return plan
+
+
+def _grid(names: Sequence[str], batches: Sequence[int], phases: Sequence[str]) -> _Plan:
+    return {name: [(phase, size) for phase in phases for size in batches] for name in names}
+
+
+def _pooled(machine: Device, precision: str, compiled: bool) -> Prior | None:
+    """What is known of the device from others' measurements, or of others; None where the pool says nothing."""
+    execution = "compiled" if compiled else "eager"
+    if isinstance(pooled_model(machine, precision, execution), NotPooled):
+        return None
+    return pool_prior(machine, precision, execution)
+
+
+def _from_probes(machine: Device, precision: str, probed: Sequence[Probed], serial: bool) -> Prior:
+    """What single operations on the machine say."""
+    timed = [
+        TimedLayer(each.probe.layer, each.probe.batch_size, each.timing.median_s)
+        for each in probed
+        if each.probe.purpose != "launch"
+    ]
+    base, rates = device_prior(machine, precision), rates_of(Machine(machine), precision)
+    return narrow_by_probes(base, timed, rates, precision, launch_s(probed), serial)
+
+
+def _silent(text: str) -> None:
+    """Who is not listening is told nothing."""
+
+
+def _probe(setup: Setup, quick: bool, effort: Effort, say: Say) -> list[Probed]:
+    say("probes: matrix products, convolutions, memory streams, launches")
+    return run_probes(probes(quick, _SCALE[setup.device]), setup, effort)
+
+
+def _known(setup: Setup) -> Device | None:
+    """The shipped device that this is; a CPU never: a program is given a part of one, and its threads count."""
+    if setup.device == "cpu":
+        return None
+    name = setup.torch.cuda.get_device_name()
+    try:
+        found = find_device(name)
+    except AmbiguousName as error:
+        raise BadValue(f"{error}; --gpu says which, --hardware-out measures it anew") from None
+    except UnknownName:
+        return None
+    # The driver calls each die of a board by the board's name; a program runs on one.
+    return found if found.parts is None else find_device(found.parts.device)
+
+
+def _derive(setup: Setup, probed: Sequence[Probed], quick: bool, effort: Effort, target: Path | None) -> Device:
+    """The machine as its own hardware file, read back as any other would be."""
+    import tomli_w
+
+    seen = describe(setup)
+    peaks = {setup.precision: peak_per_s(probed, setup.precision)}
+    if setup.precision != "fp32":  # what is not multiplied and accumulated runs on the vector units
+        products = [probe for probe in probes(quick, _SCALE[setup.device]) if probe.is_product]
+        with set_up(setup.device, "fp32", setup.threads) as plain:
+            peaks["fp32"] = peak_per_s(run_probes(products, plain, effort), "fp32")
+    on_cpu = setup.device == "cpu"
+    described = hardware(
+        seen, identity(seen, setup.threads if on_cpu else None), peaks,
+        bandwidth_bytes_per_s(probed, setup.precision), date.today().year, "cpu" if on_cpu else "die", setup.software,
+    )  # fmt: skip
+    text = f"# Measured by paleo-lite measure {__version__}; no data sheet.\n{tomli_w.dumps(described)}".encode()
+    with tempfile.TemporaryDirectory() as folder:
+        path = target or Path(folder) / "machine.toml"
+        write_aside(path, text)
+        return read_device(path)
+
+
+class _Timer:
+    """Times steps of networks and remembers those that found no room."""
+
+    def __init__(self, setup: Setup, device_id: str, effort: Effort, say: Say) -> None:
+        self.setup, self.device_id, self.effort, self.say = setup, device_id, effort, say
+        self.left_out: dict[str, str] = {}
+
+    def rounds(self, *plans: _Plan) -> list[list[Step]]:
+        """The steps of each plan, the best of `ROUNDS`, each of which goes through all plans."""
+        timed: list[dict[tuple[str, str, int], list[Timing]]] = [{} for _ in plans]
+        for number in range(ROUNDS):
+            for found, plan in zip(timed, plans):
+                for name, steps in plan.items():
+                    self.say(f"round {number + 1} of {ROUNDS}: {name}")
+                    self._network(name, steps, found)
+        return [[self._step(key, best_of(timings)) for key, timings in found.items()] for found in timed]
+
+    def _network(
+        self, name: str, steps: Sequence[tuple[str, int]], found: dict[tuple[str, str, int], list[Timing]]
+    ) -> None:
+        module = _build(name)
+        for phase, batch_size in steps:
+            try:
+                timing = time_step(module, self.setup, phase, batch_size, effort=self.effort)
+            except OutOfMemory as error:
+                self.left_out[f"{name}, {phase}, batch {batch_size}"] = str(error)
+            else:
+                found.setdefault((name, phase, batch_size), []).append(timing)
+
+    def _step(self, key: tuple[str, str, int], timing: Timing) -> Step:
+        name, phase, batch_size = key
+        measurement = Measurement(
+            self.device_id, name, batch_size, phase, self.setup.precision, timing.median_s,
+            framework=self.setup.software, source=f"paleo-lite measure {__version__}",
+        )  # fmt: skip
+        return Step(measurement, timing)
+
+
+def _build(name: str) -> Any:
+    """A network with weights as training starts from: numbers near 0 throughout would run slower than real ones."""
+    from ..networks.torch_import import import_torchvision
+
+    return import_torchvision("measuring whole networks").models.get_model(name, weights=None)

@@ -1,0 +1,251 @@
+"""Charts of what commands answer: `plot`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..errors import BadFile, BadValue, UnknownName
+from ..extras import need
+from ..files import check_new
+from ..result import Result
+
+
+class Kind(NamedTuple):
+    """A chart: the command whose answer it draws, the function of `report.charts` that draws it, and what it shows."""
+
+    command: str
+    module: str
+    function: str
+    shows: str
+
+    @property
+    def said(self) -> str:
+        """What it shows, inside a sentence."""
+        first = self.shows[0] if self.shows[1].isupper() else self.shows[0].lower()  # FLOPs stay FLOPs
+        return first + self.shows[1:].rstrip(".")
+
+
+KINDS: dict[str, Kind] = {
+    "roofline": Kind("predict", "roofline", "prediction_roofline", "Layers of a network under a device's peaks."),
+    "layers": Kind("predict", "layers", "layer_chart", "Time, FLOPs and bytes of each layer in order."),
+    "kinds": Kind("predict", "layers", "kind_chart", "Shares of time, FLOPs and bytes by kind of layer."),
+    "passes": Kind("predict", "layers", "pass_chart", "Time of each pass by kind of layer."),
+    "batch": Kind("", "curves", "batch_chart", "Throughput and time over the batch size, for several devices."),
+    "scaling": Kind("scale", "scaling", "scale_chart", "Speed-up, time by part and cost over the workers."),
+    "pareto": Kind(
+        "best", "pareto", "pareto_chart", "The Pareto front of a sweep: rows that no other beats in both columns."
+    ),
+    "accuracy": Kind("validate", "accuracy", "accuracy_chart", "Predicted over measured time of what was held out."),
+    "fit": Kind("calibrate", "accuracy", "accuracy_chart", "Fitted over measured time of a calibration."),
+    "timeline": Kind("", "profiles", "timeline_chart", "What ran when in a profile."),
+    "classes": Kind("kernels", "profiles", "class_chart", "Shares of the classes of kernels of a profile."),
+    "kernels": Kind("kernels", "profiles", "kernel_roofline", "Kernels of a profile under a device's peaks."),
+    "efficiency": Kind("efficiency", "efficiency", "efficiency_chart", "Shares of a device's peaks, by configuration."),
+    "compare": Kind("compare", "beside", "comparison_chart", "Two profiles, or a prediction and one, side by side."),
+}
+"""Every chart that can be drawn; without a command it has arguments of its own."""
+
+ROWS_BEHIND_A_FRONT = 3000
+"""Rows of a sweep that a chart of its front shows beside it."""
+
+
+class Plot(Result, msgspec.Struct, frozen=True, eq=False):
+    """An answer as a chart; in a notebook the chart itself.
+
+    Attributes
+    ----------
+    kind : str
+    answer : Result
+        What is drawn.
+    theme : {"light", "dark"}
+    """
+
+    kind: str
+    answer: Any
+    theme: str = "light"
+
+    @property
+    def chart(self) -> Any:
+        """The Altair chart, to change as you like.
+
+        Raises
+        ------
+        BadValue
+            If the answer has nothing to draw.
+        """
+        kind = KINDS[self.kind]
+        module = importlib.import_module(f"...report.charts.{kind.module}", __name__)
+        return getattr(module, kind.function)(*_drawn(self.kind, self.answer))
+
+    def render(self, suffix: str) -> bytes:
+        """The bytes of a file with that ending."""
+        from ..report.charts.render import render
+
+        return render(self.chart, suffix, self.theme)
+
+    def save(self, path: str | Path, force: bool = False) -> None:
+        """Draw it into a file: ``.png``, ``.svg`` or ``.html``; `force` replaces one that is there."""
+        from ..files import write_aside
+
+        path, suffix = Path(path), check_chart_file(path, force)
+        image = self.render(suffix)
+        try:
+            write_aside(path, image)
+        except OSError as error:
+            raise BadFile(f"{path}: cannot be written ({error.strerror})") from None
+
+    def document(self, **how: Any) -> Any:
+        """What the command prints whose answer it draws."""
+        return self.answer.document(**how)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kind, and the documented JSON of the answer."""
+        return {"kind": self.kind, "theme": self.theme, "answer": self.answer.to_dict()}
+
+    def _repr_html_(self) -> str:
+        return self.render(".svg").decode()
+
+    def __repr__(self) -> str:
+        return f"<Plot: {self.kind} of {self.answer!r}>"
+
+
+def check_chart_file(path: str | Path, force: bool = False) -> str:
+    """The ending of a chart's file; what cannot be drawn into is refused, as before anything is computed.
+
+    Raises
+    ------
+    BadValue
+        If it has another ending than ``.png``, ``.svg`` or ``.html``, or is there and not to be replaced.
+    BadFile
+        If it is a folder, or its folder cannot be written.
+    MissingExtra
+        If the libraries that draw are not installed.
+    """
+    from ..report.charts.render import chart_suffix
+
+    path = Path(path)
+    suffix = chart_suffix(path)
+    if path.is_dir():
+        raise BadFile(f"{path} is a folder: name a file for the chart")
+    if not path.parent.is_dir():
+        raise BadFile(f"{path}: cannot be written: the folder {path.parent} does not exist")
+    if not os.access(path.parent, os.W_OK):
+        raise BadFile(f"{path}: cannot be written: the folder {path.parent} is read-only")
+    check_new(path, force=force)
+    for library in ("altair", "vl_convert"):
+        need(library, "drawing charts", "plots")
+    return suffix
+
+
+def plot(
+    kind: str,
+    *subject: Any,
+    output: str | Path | None = None,
+    theme: str = "light",
+    force: bool = False,
+    **question: Any,
+) -> Plot:
+    """Draw a chart of what a command answers.
+
+    Parameters
+    ----------
+    kind : str
+        One of `paleo_lite.api.plotting.KINDS`: ``roofline``, ``layers``, ``scaling``, ``timeline``, ...
+    *subject, **question
+        What the function takes whose answer is drawn: for ``roofline`` a network and the options of
+        `paleo_lite.predict`. ``batch`` takes a network, ``gpus``, ``batch_sizes`` and what else `predict` takes,
+        ``timeline`` a profile and ``slices``.
+    output : path, optional
+        A ``.png``, ``.svg`` or ``.html`` file to draw into; `force` replaces one that is there.
+    theme : {"light", "dark"}
+
+    Returns
+    -------
+    Plot
+        A notebook shows the chart; ``chart`` is Altair's, ``save(path)`` writes it, ``answer`` is what it draws.
+
+    Raises
+    ------
+    PaleoError
+        One of its classes; also if the answer has nothing to draw.
+    """
+    if kind not in KINDS:
+        raise UnknownName("chart", kind, KINDS)
+    if output is not None:
+        check_chart_file(output, force)
+    ask = _OWN.get(kind) or resolve_name(f"paleo_lite:{KINDS[kind].command}")
+    drawn = Plot(kind, ask(*subject, **question), theme)
+    if output is not None:
+        drawn.save(output, force)
+    return drawn
+
+
+def batch(
+    network: Any,
+    *,
+    gpus: Sequence[Any] | str,
+    batch_sizes: str | Sequence[int] = "1:256:x2",
+    **question: Any,
+) -> Any:
+    """A network at several batch sizes on one device or several: what the chart of that name draws."""
+    from ..ranges import parse_range
+    from .prediction import predict_several
+
+    sizes = parse_range(batch_sizes, "batch sizes") if isinstance(batch_sizes, str) else batch_sizes
+    devices = list(dict.fromkeys([gpus] if isinstance(gpus, str) else gpus))
+    kept = {name: [question.pop(name)] for name in ("precision", "phase") if name in question}
+    several = {f"{name}s": value for name, value in kept.items()}
+    return predict_several([network], gpus=devices, batch_sizes=sizes, memory=False, **several, **question)
+
+
+def timeline(path: str | Path, *, slices: int = 500) -> Any:
+    """What ran when in a profile: what the chart of that name draws."""
+    need("pyarrow", "reading profiles", "profiles")
+    from ..efficiency.timeline import read_timeline
+    from ..profiles.detect import open_profile
+
+    return read_timeline(open_profile(Path(path)), slices)
+
+
+def _fit(*subject: Any, **question: Any) -> Any:
+    from .calibrations import learn
+
+    return learn(*subject, **question)
+
+
+def _front(*subject: Any, **question: Any) -> Any:
+    from ..sweeps.best import FRONT_AT_MOST
+    from .sweeps import best
+
+    if len(question.get("pareto") or ()) < 2:
+        from ..report.charts.pareto import NO_FRONT
+
+        raise BadValue(NO_FRONT)
+    return best(*subject, **{"top": FRONT_AT_MOST, "sample": ROWS_BEHIND_A_FRONT, **question})
+
+
+_OWN: dict[str, Callable[..., Any]] = {"batch": batch, "timeline": timeline, "fit": _fit, "pareto": _front}
+"""What is asked for a chart that no command has, or that shows more than a command prints."""
+
+
+def _drawn(kind: str, answer: Any) -> list[Any]:
+    """What the function of a chart takes, out of an answer."""
+    if kind == "batch":
+        return [answer.predictions]
+    if kind == "timeline":
+        return [answer, f"What ran when in {answer.name}"]
+    if kind == "accuracy":
+        from ..report.charts.pairs import network_pairs
+
+        title = f"Predicted beside measured: one {answer.split} left out at a time"
+        return [network_pairs(answer.points), title, "dashed: a factor of 1.2 to either side"]
+    if kind == "fit":
+        return list(answer.pairs())
+    return [answer]
