@@ -160,7 +160,7 @@ def zero(stage: int) -> Run:
     return run
 
 
-def _gathered_ahead(job: Job, step: DeviceStep, halves: _Halves, settings: Settings) -> tuple[float, float]:
+def _gathered_ahead(job: Job, step: DeviceStep, halves: _Halves, settings: Settings) -> tuple[float, Any]:
     """Seconds in which parameters are gathered ahead of a forward pass, and seconds that it waits for them.
 
     A bucket's layers begin when it is there and the ones before are done: the mirror image of `finish_s`.
@@ -176,5 +176,5 @@ def _gathered_ahead(job: Job, step: DeviceStep, halves: _Halves, settings: Setti
     forward_s = step.forward_s * ((1 + settings.slowdown) / step.micro_batches)
     ready = ahead.ready_s(forward_s[::-1])
     # Layers without parameters behind the last bucket belong to it: the pass waits for nothing before them.
-    spans = np.diff(np.concatenate([[0.0], ready[:-2], ready[-1:]]))
-    return total, max(float(finish_s(np.cumsum(gathered), spans)) - float(ready[-1]), 0.0)
+    spans = np.diff(np.concatenate([np.zeros_like(ready[:1]), ready[:-2], ready[-1:]]), axis=0)
+    return total, plain(np.maximum(finish_s(np.cumsum(gathered), spans.T) - ready[-1], 0.0))

@@ -65,6 +65,19 @@ def fastest(topology: Topology, messages: Floats) -> str:
     return min(candidates(topology), key=lambda name: float(np.sum(exchange_time_s(topology, messages, name))))
 
 
+def exchanged(topology: Topology, messages: Floats, collective: str | None) -> tuple[Any, Any]:
+    """Seconds of several messages together, and the collective: the one asked for, else the fastest for them.
+
+    Messages have the shape (messages,), or (messages, batch sizes): then both answers are arrays over batch sizes.
+    """
+    names = candidates(topology) if collective is None else (collective,)
+    seconds = np.stack([np.sum(exchange_time_s(topology, messages, name), axis=0) for name in names])
+    best = seconds.argmin(axis=0)
+    if messages.ndim == 1:
+        return float(seconds[best]), names[best]
+    return np.take_along_axis(seconds, best[None], axis=0)[0], np.array(names)[best]
+
+
 def half_collective(topology: Topology, collective: str | None, strategy: str) -> str:
     """The collective whose halves are a reduce-scatter and an all-gather."""
     if collective is None:

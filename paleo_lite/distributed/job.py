@@ -18,7 +18,7 @@ from ..timing.memory import Memory, memory_of
 from ..timing.predict import RECOMPUTE
 from ..units import element_bytes
 from .overlap import BUCKET_BYTES, Buckets, make_buckets
-from .step import DeviceStep
+from .step import DeviceStep, plain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -177,24 +177,22 @@ class Job:
         )
         return step.stretched(self.computing)
 
-    def memory(self, batch_size: int, zero_stage: int = 0, shards: int = 1) -> Memory:
-        """Memory of one device, with what ZeRO shares out."""
-        return self.once(_memory, batch_size, zero_stage, shards)
+    def memory(self, batch_size: Any, zero_stage: int = 0, shards: int = 1) -> Memory:
+        """Memory of one device, with what ZeRO shares out; of many batch sizes each part is an array.
 
-    def memory_bytes(self, batch_size: Any, zero_stage: int, shards: int) -> float | None:
-        """All of it."""
-        return float(self.memory(batch_size, zero_stage, shards).total_bytes)
-
-    def part_memory(self, batch_size: int, first: int, last: int) -> float:
-        """Bytes on a device that holds layers `first` to `last` - 1 alone, one batch of them in flight.
-
-        Its share of parameters and of the activations of all layers decides.
+        Every part is affine in the samples of a micro-batch, so that two memories tell all.
         """
-        work = self.workload.work
-        parameters, activations = (
-            float(shares(amounts)[first:last].sum()) for amounts in (work.parameters, work.activations_per_sample)
+        options = self.workload.options
+        micro = batch_size // options.accumulation if np.ndim(batch_size) else options.micro_batch(batch_size)
+        one, two = (
+            msgspec.structs.astuple(self.once(_memory, samples * options.accumulation, zero_stage, shards))
+            for samples in (1, 2)
         )
-        return self.memory(batch_size).of_share(parameters, activations)
+        return Memory(*(first + (micro - 1) * (second - first) for first, second in zip(one, two)))
+
+    def memory_bytes(self, batch_size: Any, zero_stage: int, shards: int) -> Any:
+        """All of it."""
+        return plain(self.memory(batch_size, zero_stage, shards).total_bytes)
 
 
 class _PacedJob(Job):

@@ -6,20 +6,29 @@ and Narayanan et al. 2021 (1F1B) for pipelines, Qi et al. 2017 (PALEO) for the b
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from ..errors import BadValue
 from .collectives import LinkRate, point_to_point_time_s
 from .data_parallel import Run, all_reduced, beside_backward, samples_each
-from .exchange import exchange_time_s, fastest, half_collective
+from .exchange import exchanged, half_collective
 from .job import Job, Settings, shares
 from .pipeline import crossing_bytes, partition, schedule
 from .split import critical_path_s, dense_tail, tensor_pairs
-from .step import Step
+from .step import Step, plain
 from .topology import Topology
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-def tensor(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+
+def tensor(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
     """Pairs of matrix products divided by columns and rows (Megatron-LM); all devices work on the whole batch.
 
     Divided layers take the n-th part of their time, all others the whole on every device; each pair costs two
@@ -37,10 +46,9 @@ def tensor(job: Job, topology: Topology, batch_size: int, settings: Settings) ->
     share = np.ones(len(layers))
     share[[index for pair in pairs for index in pair.layers]] = 1 / workers
     elements = np.array([pair.elements(layers) for pair in pairs], dtype=np.float64).ravel()
-    messages = elements[elements > 0] * batch_size * job.element_bytes
-    collective = settings.collective or fastest(topology, messages)
-    exposed = float(np.sum(exchange_time_s(topology, messages, collective)))
-    compute = float((step.forward_s + step.backward_s) @ share) * (1 + settings.slowdown)
+    messages = np.multiply.outer(elements[elements > 0] * job.element_bytes, batch_size)
+    exposed, collective = exchanged(topology, messages, settings.collective)
+    compute = plain(share @ (step.forward_s + step.backward_s)) * (1 + settings.slowdown)
     whole = compute - (step.compute_s / workers)
     work = job.workload.work
     parameters, activations = (
@@ -53,7 +61,7 @@ def tensor(job: Job, topology: Topology, batch_size: int, settings: Settings) ->
     )  # fmt: skip
 
 
-def hybrid(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
+def hybrid(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
     """Convolutions data parallel, fully connected layers divided (Krizhevsky 2014, "one weird trick").
 
     Every device has the n-th part of each fully connected layer and runs the whole batch through it: the layers'
@@ -68,15 +76,16 @@ def hybrid(job: Job, topology: Topology, batch_size: int, settings: Settings) ->
     exchange = job.once(all_reduced, topology, settings, tail)
     front = beside_backward(step.until(tail), exchange, settings)
     whole = job.at(batch_size)  # its tail alone is used
-    dense = float(whole.forward_s[tail:].sum() + whole.backward_s[tail:].sum()) / workers * (1 + settings.slowdown)
+    rest = whole.forward_s[tail:].sum(axis=0) + whole.backward_s[tail:].sum(axis=0)
+    dense = plain(rest) / workers * (1 + settings.slowdown)
     linear = [layer for layer in layers[tail:] if layer.kind == "linear"]
     gathered = [_elements(layer.inputs[0]) for layer in linear] + [_elements(linear[-1].outputs[0])]
-    messages = np.array(gathered, dtype=np.float64) * batch_size * job.element_bytes
+    messages = np.multiply.outer(np.array(gathered, dtype=np.float64) * job.element_bytes, batch_size)
     # Forward an all-gather, backward a reduce-scatter of as much: together the time of a ring's all-reduce.
-    fetching = float(np.sum(exchange_time_s(topology, messages, half_collective(topology, None, "hybrid"))))
+    fetching, _ = exchanged(topology, messages, half_collective(topology, None, "hybrid"))
     parameters = shares(job.workload.work.parameters)
     share = float(parameters[:tail].sum()) + float(parameters[tail:].sum()) / workers
-    memory = job.memory(samples).of_share(share) + float(messages.sum())
+    memory = job.memory(samples).of_share(share) + plain(messages.sum(axis=0))
     return Step(
         front.compute_s + dense, front.communication_s + fetching, front.exposed_s + fetching,
         step.update_s * share, memory, exchange.collective, front.losses,
@@ -93,17 +102,17 @@ def model_bound(which: str) -> Run:
     The lower bound is the longest way through the graph, and no less than the n-th part of all work.
     """
 
-    def run(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
+    def run(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
         step, workers = job.at(batch_size), topology.workers
         if workers == 1:
             return step
         compute = step.compute_s
         if which == "lower":
             path = critical_path_s(job.workload.layers, step.forward_s + step.backward_s)
-            compute = max(path, step.compute_s / workers)
+            compute = plain(np.maximum(path, step.compute_s / workers))
         lost = compute - step.compute_s / workers
         note = "a bound: which layers go where, and so what is sent and what each device holds, is left open"
-        losses = {"layers that wait for each other": lost} if lost else {}
+        losses = {"layers that wait for each other": lost} if np.any(lost) else {}
         return Step(compute, update_s=step.update_s, losses=losses, notes=(note,))
 
     return run
@@ -112,57 +121,79 @@ def model_bound(which: str) -> Run:
 def pipelined(kind: str) -> Run:
     """A stage of layers on each device, micro-batches sent through; see `pipeline`."""
 
-    def run(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
+    def run(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
         stages = topology.workers
         if stages == 1:
             return job.at(batch_size)
         if job.workload.options.accumulation > 1:
             raise BadValue("a pipeline's micro-batches are its accumulation: --micro-batches, not --accumulation")
-        count = settings.micro_batches or _micro_batches(batch_size, stages)
-        if batch_size % count:
+        count = settings.micro_batches or micro_batches(batch_size, stages)
+        if np.any(batch_size % count):
             raise BadValue(f"a batch of {batch_size} cannot be divided into {count} micro-batches")
         micro = batch_size // count
         step = job.at(micro)
-        starts = partition(step.forward_s + step.backward_s, stages)
-        ends = [*starts[1:], len(step.forward_s)]
+        cuts = job.once(_cut, micro.tobytes() if np.ndim(micro) else micro, stages)
         longer = 1 + settings.slowdown
-        forward = np.add.reduceat(step.forward_s, starts) * longer
-        backward = np.add.reduceat(step.backward_s, starts) * longer
-        sizes = crossing_bytes(job.workload.layers, starts, job.element_bytes) * micro
-        hops = np.array(
-            [point_to_point_time_s(size, _hop(topology, place)) for place, size in enumerate(sizes.tolist())]
-        )
+        forward, backward = (_by_stage(seconds, cuts) * longer for seconds in (step.forward_s, step.backward_s))
+        sizes = job.once(_crossings)[cuts[1:-1]] * micro
+        hops = np.array([point_to_point_time_s(size, _hop(topology, place)) for place, size in enumerate(sizes)])
         plan = schedule(forward, backward, hops, hops, count, kind)
-        parameters = shares(job.workload.work.parameters)
-        of_stages = np.add.reduceat(parameters, starts)
-        memory = max(
-            _stage_memory(job, micro, first, last, in_flight)
-            for first, last, in_flight in zip(starts, ends, plan.in_flight)
+        work = job.workload.work
+        parameters, activations = (
+            _by_stage(shares(amounts), cuts) for amounts in (work.parameters, work.activations_per_sample)
         )
+        once, twice = (job.memory(size).of_share(parameters, activations) for size in (micro, 2 * micro))
+        memory = (once + (plan.in_flight - 1) * (twice - once)).max(axis=0)  # affine in the samples
         compute = plan.time_s - plan.transfer_s
-        work = float(forward.sum() + backward.sum()) * count
+        busy = (forward.sum(axis=0) + backward.sum(axis=0)) * count
         losses = {
             "the bubble of the pipeline": compute - plan.busy_s,
             "small micro-batches": (count * step.compute_s - job.at(batch_size).compute_s) / stages,
-            "stages that differ in length": plan.busy_s - work / stages,
+            "stages that differ in length": plan.busy_s - busy / stages,
         }
-        note = f"{stages} stages, {count} micro-batches of {micro}"
+        notes = () if np.ndim(micro) else (f"{stages} stages, {count} micro-batches of {micro}",)
         return Step(
-            compute, 2 * float(hops.sum()) * count, plan.transfer_s, step.update_s * float(of_stages.max()), memory,
-            "point-to-point", losses, (note,),
+            plain(compute), plain(2 * hops.sum(axis=0) * count), plain(plan.transfer_s),
+            step.update_s * plain(parameters.max(axis=0)), plain(memory), "point-to-point", losses, notes,
         )  # fmt: skip
 
     return run
 
 
+def _cut(job: Job, micro: Any, stages: int) -> Ints:
+    """Where stages begin, and the end: shape (stages + 1,) or (stages + 1, batch sizes); no pace changes it."""
+    step = job.at(np.frombuffer(micro, dtype=np.int64) if isinstance(micro, bytes) else micro)
+    seconds = step.forward_s + step.backward_s
+    starts = np.array(partition(seconds, stages))
+    return np.concatenate([starts, np.full_like(starts[:1], len(seconds))])
+
+
+def _crossings(job: Job) -> Floats:
+    """Bytes per sample that cross a cut in front of each layer."""
+    layers = job.workload.layers
+    return np.concatenate([[0.0], crossing_bytes(layers, range(len(layers)), job.element_bytes)])
+
+
+def _by_stage(amounts: Floats, cuts: Ints) -> Floats:
+    """Sums of the layers of each stage."""
+    until = np.concatenate([np.zeros((1, *amounts.shape[1:])), np.cumsum(amounts, axis=0)])
+    if amounts.ndim < cuts.ndim:
+        until = until[:, None]
+    at_cuts = np.take_along_axis(np.broadcast_to(until, (len(until), *cuts.shape[1:])), cuts, axis=0)
+    return np.diff(at_cuts, axis=0)
+
+
+def micro_batches(batch_size: Any, stages: int) -> Any:
+    """The fewest of at least four per stage (GPipe: the bubble is then negligible) that divide the batch, or all."""
+    if np.ndim(batch_size):
+        return np.array([_micro_batches(size, stages) for size in batch_size.tolist()])
+    return _micro_batches(batch_size, stages)
+
+
+@lru_cache(2**16)
 def _micro_batches(batch_size: int, stages: int) -> int:
     """The fewest of at least four per stage (GPipe: the bubble is then negligible) that divide the batch, or all."""
     return next((n for n in range(4 * stages, batch_size + 1) if batch_size % n == 0), batch_size)
-
-
-def _stage_memory(job: Job, micro: int, first: int, last: int, in_flight: int) -> float:
-    once, twice = (job.part_memory(size, first, last) for size in (micro, 2 * micro))
-    return once + (in_flight - 1) * (twice - once)  # memory is affine in the samples
 
 
 def _hop(topology: Topology, place: int) -> LinkRate:

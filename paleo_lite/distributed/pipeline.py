@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
 
 SCHEDULES = ("gpipe", "1f1b")
 
@@ -37,14 +38,14 @@ class Schedule(msgspec.Struct, frozen=True):
         Seconds that the busiest stage computes.
     transfer_s : float
         The part of the time by which sending makes it longer.
-    in_flight : tuple of int
+    in_flight : ndarray of int, shape (stages,) or (stages, batch sizes)
         Micro-batches that each stage keeps at most.
     """
 
-    time_s: float
-    busy_s: float
-    transfer_s: float
-    in_flight: tuple[int, ...]
+    time_s: Any
+    busy_s: Any
+    transfer_s: Any
+    in_flight: Any
 
 
 def bubble_share(stages: int, micro_batches: int) -> float:
@@ -52,7 +53,7 @@ def bubble_share(stages: int, micro_batches: int) -> float:
     return (stages - 1) / (micro_batches + stages - 1)
 
 
-def partition(times_s: Any, stages: int) -> list[int]:
+def partition(times_s: Any, stages: int) -> Any:
     """Cut layers into consecutive stages so that the slowest takes as little as it can.
 
     The exact minimum: the smallest bound under which filling stage after stage needs no more of them, found among the
@@ -60,12 +61,12 @@ def partition(times_s: Any, stages: int) -> list[int]:
 
     Parameters
     ----------
-    times_s : array, shape (layers,)
+    times_s : array, shape (layers,) or (layers, batch sizes)
     stages : int
 
     Returns
     -------
-    list of int
+    list of int, or ndarray of shape (stages, batch sizes)
         Index of the first layer of each stage.
 
     Raises
@@ -76,32 +77,43 @@ def partition(times_s: Any, stages: int) -> list[int]:
     times = np.asarray(times_s, dtype=np.float64)
     if not 1 <= stages <= len(times):
         raise BadValue(f"{len(times)} layers cannot be cut into {stages} stages")
-    ends = np.concatenate([[0.0], np.cumsum(times)])
-    low, high = max(float(times.max()), float(ends[-1]) / stages), float(ends[-1])
+    columns = times if times.ndim == 2 else times[:, None]
+    ends = np.concatenate([np.zeros((1, columns.shape[1])), np.cumsum(columns, axis=0)])
+    low, high = np.maximum(columns.max(axis=0), ends[-1] / stages), ends[-1].copy()
     for _ in range(60):
         middle = (low + high) / 2
-        if len(_fill(ends, middle)) <= stages:
-            high = middle
-        else:
-            low = middle
-    starts = _fill(ends, high * (1 + 1e-12))
-    while len(starts) < stages:  # a spare stage takes over part of the longest one that has two layers or more
-        bounds = [*starts, len(times)]
+        enough = _fill(ends, middle, stages)[-1] >= len(times)
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    starts = _fill(ends, high * (1 + 1e-12), stages)[:-1]
+    for column in np.flatnonzero(starts[-1] >= len(times)):
+        few = [start for start in starts[:, column].tolist() if start < len(times)]
+        starts[:, column] = _spread(ends[:, column], few, stages)
+    return starts if times.ndim == 2 else starts[:, 0].tolist()
+
+
+def _fill(ends: Floats, bounds: Floats, stages: int) -> Ints:
+    """First layers of stages that each take as many layers as their column's bound allows, and where the last ends."""
+    layers, columns = len(ends) - 1, np.arange(ends.shape[1])
+    at = np.zeros(ends.shape[1], dtype=np.int64)
+    starts = [at]
+    for _ in range(stages):
+        reached = (ends <= ends[at, columns] + bounds).sum(axis=0) - 1
+        at = np.minimum(np.maximum(reached, at + 1), layers)
+        starts.append(at)
+    return np.array(starts)
+
+
+def _spread(ends: Floats, starts: list[int], stages: int) -> list[int]:
+    """Spare stages take over part of the longest one that has two layers or more."""
+    layers = len(ends) - 1
+    while len(starts) < stages:
+        bounds = [*starts, layers]
         spans = [(float(ends[b] - ends[a]), place) for place, (a, b) in enumerate(pairwise(bounds)) if b - a > 1]
         place = max(spans)[1]
         first, last = bounds[place], bounds[place + 1]
         half = (ends[first] + ends[last]) / 2
         cut = int(np.argmin(np.abs(ends[first + 1 : last] - half))) + first + 1
         starts.insert(place + 1, cut)
-    return starts
-
-
-def _fill(ends: Floats, bound: float) -> list[int]:
-    """First layers of stages that each take as many layers as the bound allows."""
-    starts, at, layers = [], 0, len(ends) - 1
-    while at < layers:
-        starts.append(at)
-        at = max(int(np.searchsorted(ends, ends[at] + bound, side="right")) - 1, at + 1)
     return starts
 
 
@@ -138,7 +150,7 @@ def crossing_bytes(layers: Sequence[Layer], starts: Sequence[int], element_bytes
 
 
 def schedule(
-    forward_s: Any, backward_s: Any, send_s: Any, return_s: Any, micro_batches: int, kind: str = "1f1b"
+    forward_s: Any, backward_s: Any, send_s: Any, return_s: Any, micro_batches: Any, kind: str = "1f1b"
 ) -> Schedule:
     """A step of m micro-batches through stages and the links between them.
 
@@ -148,9 +160,9 @@ def schedule(
 
     Parameters
     ----------
-    forward_s, backward_s : array, shape (stages,)
+    forward_s, backward_s : array, shape (stages,) or (stages, batch sizes)
         Of one micro-batch.
-    send_s, return_s : array, shape (stages - 1,)
+    send_s, return_s : array, shape (stages - 1,) or (stages - 1, batch sizes)
         Sending one micro-batch's activations on and their gradients back.
     micro_batches : int
     kind : {"gpipe", "1f1b"}
@@ -162,17 +174,18 @@ def schedule(
     )
     stages, repeats = len(forward), micro_batches - 1
 
-    def through(*stations: Floats) -> float:
+    def through(*stations: Floats) -> Any:
         joined = np.concatenate(stations)
-        return float(joined.sum() + repeats * joined.max())
+        return joined.sum(axis=0) + repeats * joined.max(axis=0)
 
+    kept = np.broadcast_to(micro_batches, forward.shape)
     if kind == "gpipe":
         time = through(forward, send) + through(backward, back)
         alone = through(forward) + through(backward)
-        in_flight = [micro_batches] * stages
     else:
         time = through(forward + backward, send + back)
         alone = through(forward + backward)
-        in_flight = [min(micro_batches, stages - stage) for stage in range(stages)]
-    busy = float((forward + backward).max()) * micro_batches
-    return Schedule(time, busy, time - alone, tuple(in_flight))
+        left = np.arange(stages, 0, -1).reshape(-1, *(1,) * (forward.ndim - 1))
+        kept = np.minimum(kept, left)
+    busy = (forward + backward).max(axis=0) * micro_batches
+    return Schedule(time, busy, time - alone, kept)

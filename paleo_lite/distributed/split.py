@@ -114,10 +114,14 @@ def dense_tail(layers: Sequence[Layer]) -> int:
     )
 
 
-def critical_path_s(layers: Sequence[Layer], times_s: Any) -> float:
-    """Seconds of the longest way through the graph: what no number of devices gets below, branches side by side."""
+def critical_path_s(layers: Sequence[Layer], times_s: Any) -> Any:
+    """Seconds of the longest way through the graph: what no number of devices gets below, branches side by side.
+
+    Of times of shape (layers, batch sizes) an array.
+    """
     times = np.asarray(times_s, dtype=np.float64)
-    ends: list[float] = []
-    for layer, time in zip(layers, times.tolist()):
-        ends.append(time + max((ends[parent] for parent in layer.parents if parent >= 0), default=0.0))
-    return max(ends, default=0.0)
+    ends: list[Any] = []
+    for layer, time in zip(layers, times):
+        before = [ends[parent] for parent in layer.parents if parent >= 0]
+        ends.append(time + np.max(before, axis=0) if before else time)
+    return np.max(ends, axis=0) if ends else 0.0

@@ -23,8 +23,8 @@ class Strategy(NamedTuple):
         What it may exchange by, where it leaves a choice.
     divides_batch : bool
         Whether every device has samples of its own.
-    over_batches : bool
-        Whether `run` takes an array of batch sizes.
+    by_layer : bool
+        Whether it needs every layer's time, not only those that make a bucket of gradients together.
     zero_stage : int
         What of the model's state is divided among the devices: `paleo_lite.timing.memory.shared_out`.
     is_bound : bool
@@ -35,27 +35,37 @@ class Strategy(NamedTuple):
     what: str
     collectives: tuple[str, ...] = ()
     divides_batch: bool = False
-    over_batches: bool = False
+    by_layer: bool = False
     zero_stage: int = 0
     is_bound: bool = False
 
 
 STRATEGIES = {
-    "data": Strategy(data, "the whole network on every device, gradients exchanged", EXACT, True, True),
-    "zero-1": Strategy(zero(1), "data, the optimizer's state divided", HALVES, True, True, 1),
-    "zero-2": Strategy(zero(2), "data, optimizer state and gradients divided", HALVES, True, True, 2),
-    "zero-3": Strategy(zero(3), "data, optimizer state, gradients and parameters divided", HALVES, True, False, 3),
-    "hybrid": Strategy(hybrid, "convolutions data parallel, fully connected layers divided", EXACT, True),
-    "tensor": Strategy(tensor, "pairs of matrix products divided by columns and rows", EXACT),
+    "data": Strategy(data, "the whole network on every device, gradients exchanged", EXACT, True),
+    "zero-1": Strategy(zero(1), "data, the optimizer's state divided", HALVES, True, False, 1),
+    "zero-2": Strategy(zero(2), "data, optimizer state and gradients divided", HALVES, True, False, 2),
+    "zero-3": Strategy(zero(3), "data, optimizer state, gradients and parameters divided", HALVES, True, True, 3),
+    "hybrid": Strategy(hybrid, "convolutions data parallel, fully connected layers divided", EXACT, True, True),
+    "tensor": Strategy(tensor, "pairs of matrix products divided by columns and rows", EXACT, by_layer=True),
     "pipeline-gpipe": Strategy(
-        pipelined("gpipe"), "a stage of layers per device, all micro-batches forward, then backward"
+        pipelined("gpipe"),
+        "a stage of layers per device, all micro-batches forward, then backward",
+        by_layer=True,
     ),
-    "pipeline-1f1b": Strategy(pipelined("1f1b"), "a stage of layers per device, one forward, one backward"),
+    "pipeline-1f1b": Strategy(
+        pipelined("1f1b"), "a stage of layers per device, one forward, one backward", by_layer=True
+    ),
     "model-lower": Strategy(
-        model_bound("lower"), "bound of model parallelism: branches side by side, nothing sent", is_bound=True
+        model_bound("lower"),
+        "bound of model parallelism: branches side by side, nothing sent",
+        by_layer=True,
+        is_bound=True,
     ),
     "model-upper": Strategy(
-        model_bound("upper"), "bound of model parallelism: layer after layer, nothing sent", is_bound=True
+        model_bound("upper"),
+        "bound of model parallelism: layer after layer, nothing sent",
+        by_layer=True,
+        is_bound=True,
     ),
 }
 """Strategies by name, the simpler first."""

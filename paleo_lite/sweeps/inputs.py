@@ -87,6 +87,13 @@ def exchanges_of(name: str, number_bytes: int) -> dict[tuple[Any, ...], Any]:
 
 
 @lru_cache(64)
+def layers_of(name: str, precision_bytes: int, optimizer: str) -> Stack:
+    """The entries of a network's training step, layer by layer."""
+    work = work_of(name, _of_size(precision_bytes), optimizer)
+    return stack([Case(network_of(name).layers, work, "training", by_layer=True)])
+
+
+@lru_cache(64)
 def stack_of(cases: tuple[tuple[str, str], ...], precision_bytes: int, optimizer: str, in_buckets: bool) -> Stack:
     """The entries of several networks and phases; in buckets: their backward passes in pieces."""
     same = _of_size(precision_bytes)

@@ -1,7 +1,7 @@
 """Several workers in a sweep: every row that trains is a step of `scale`, at all batch sizes at once where it can be.
 
-A strategy that takes arrays is given a `SweptJob`, whose steps come from the sweep's broadcast; every other one a
-`Job`, batch size by batch size.
+Data parallelism is given a `SweptJob`, whose steps come from the sweep's broadcast; strategies that divide or cut the
+network a `LayeredJob`, which knows every layer's times.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from ..distributed.strategies import STRATEGIES
 from ..distributed.topology import Topology, flat
 from ..errors import PaleoError
 from ..hardware import Machine
+from ..timing.models import Want
 from ..timing.options import TrainingOptions
 from ..timing.workload import Workload
 from ..units import PRECISION_BYTES
 from .grid import AXES, Grid
-from .inputs import counted, exchanges_of, network_of
+from .inputs import counted, exchanges_of, layers_of, network_of
 from .steps import Single
 
 if TYPE_CHECKING:
@@ -82,6 +83,47 @@ class SweptJob(Job):
         return None
 
 
+class LayeredJob(SweptJob):
+    """The same with the times of every layer, at any batch sizes: shares of a batch, and the batch of all workers."""
+
+    def __init__(self, grid: Grid, single: Single, place: tuple[int, int, int]) -> None:
+        super().__init__(grid, single, place)
+        network = grid.chunk.cases[place[0]][0]
+        self._made = {}
+        self._stack = layers_of(network, PRECISION_BYTES[grid.chunk.precision], grid.space.optimizer)
+
+    def buckets(self, gradients: Floats, settings: Settings) -> Buckets:
+        """The messages of gradients."""
+        return Job.buckets(self, gradients, settings)
+
+    def memory_bytes(self, batch_size: Any, zero_stage: int, shards: int) -> Any:
+        """Of all parts."""
+        return Job.memory_bytes(self, batch_size, zero_stage, shards)
+
+    def at(self, batch_size: Any) -> DeviceStep:
+        """The step of one device at some batch sizes; computed once."""
+        key = batch_size.tobytes()
+        if key not in self._steps:
+            sizes, back = np.unique(batch_size, return_inverse=True)
+            self._steps[key] = self._laid(sizes, back)
+        return self._steps[key]
+
+    def _laid(self, sizes: Ints, back: Ints) -> DeviceStep:
+        laid = self._stack.at(sizes)
+        want = Want(pieces=True)
+        times = self.model.evaluate_many(laid, self.machine, self.workload.precision, want)
+        assert times.pieces_s is not None
+        passes = self._stack.passes_of(0, times.pieces_s)
+        forward_s = passes.forward_s.sum(axis=0)
+        rest_s = times.time_s[0] - times.pieces_s.sum(axis=0)  # the overhead lies with the forward pass
+        with np.errstate(invalid="ignore"):
+            shared = np.where(forward_s, passes.forward_s / forward_s, 1 / len(passes.forward_s))
+        known = times.low_s is not None and times.high_s is not None
+        interval = (times.low_s[0][back], times.high_s[0][back]) if known else None  # type: ignore[index]
+        forward_s, backward_s = passes.forward_s + rest_s * shared, passes.backward_s
+        return DeviceStep.of(forward_s[:, back], backward_s[:, back], passes.update_s[back], interval=interval)
+
+
 @lru_cache(1024)
 def _joined(link: str, workers: int) -> Topology:
     return flat(link_rate(link), workers)
@@ -94,7 +136,7 @@ def add_workers(grid: Grid, single: Single) -> None:
         if phase != "training" or max(space.workers) == 1:
             continue
         swept = SweptJob(grid, single, (case, device, model))
-        one_by_one = Job(swept.workload, swept.machine, swept.model)
+        layered = LayeredJob(grid, single, (case, device, model))
         for place in np.ndindex(*space.spread[1:]):
             scaling, strategy, _, _, count = place
             if space.workers[count] == 1:
@@ -104,30 +146,36 @@ def add_workers(grid: Grid, single: Single) -> None:
             if not len(feasible):
                 continue
             totals = grid.batches * (space.workers[count] if space.scalings[scaling] == "weak" else 1)
-            if STRATEGIES[space.strategies[strategy]].over_batches:
-                _put_step(grid, row, swept, feasible, totals[feasible])
-                continue
-            for batch in feasible.tolist():
-                _put_step(grid, row, one_by_one, batch, int(totals[batch]))
+            job = layered if STRATEGIES[space.strategies[strategy]].by_layer else swept
+            _put_step(grid, row, job, feasible, totals[feasible])
 
 
-def _put_step(grid: Grid, row: tuple[int, ...], job: Job, batch: Any, batch_size: Any) -> None:
-    """Fill a row, at one batch or several, with the step that its strategy makes of it, or with why it makes none."""
+def _put_step(grid: Grid, row: tuple[int, ...], job: Job, batch: Ints, batch_size: Ints) -> None:
+    """Fill a row, at some batches, with the steps that its strategy makes of it, or with why it makes none."""
     _, _, _, _, strategy, link, collective, count = row
-    space, columns, here = grid.space, grid.columns, (*row, batch)
+    space, columns = grid.space, grid.columns
+    here: Any = (*row, batch)
     settings = Settings(collective=space.collectives[collective] or None)
     topology = _joined(space.links[link], space.workers[count])
     try:
         prior = cluster_prior() if job.model.is_forecast else None
         step = step_of(job, topology, settings, batch_size, space.strategies[strategy], prior)
     except PaleoError as error:
-        chosen = dict(zip(AXES, row))
-        grid.refuse(str(error), **(chosen if np.ndim(batch) else chosen | {"batch": batch}))
+        if len(batch) > 1:  # some of them may do
+            for place in range(len(batch)):
+                _put_step(grid, row, job, batch[place : place + 1], batch_size[place : place + 1])
+            return
+        grid.refuse(_of_one(str(error), batch_size), **dict(zip(AXES, row)), batch=int(batch[0]))
         return
     columns["time_s"][here], columns["exposed_s"][here] = step.time_s, step.exposed_s
     columns["low_s"][here], columns["high_s"][here] = step.interval or (np.nan, np.nan)
-    if not isinstance(job, SweptJob):
+    if isinstance(job, LayeredJob):
         memory = columns.setdefault("own_memory_bytes", np.full(grid.shape, np.nan))
         memory[here] = np.inf if step.memory_bytes is None else step.memory_bytes
-    if step.collective:
-        grid.collective.codes[here] = grid.collective.code(step.collective)
+    names = np.broadcast_to(np.asarray(step.collective, dtype=object), len(batch))
+    grid.collective.codes[here] = [grid.collective.code(name) if name else -1 for name in names]
+
+
+def _of_one(reason: str, batch_size: Ints) -> str:
+    """A reason that names the one batch size as a number."""
+    return reason.replace(str(batch_size), str(int(batch_size[0])))

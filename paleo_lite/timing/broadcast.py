@@ -31,18 +31,30 @@ if TYPE_CHECKING:
 class Case(NamedTuple):
     """A network's layers and work in a phase: one whole-network prediction for each batch size and device.
 
-    `pieces` says of each layer to which piece of the backward pass it belongs, from 0; without it there is one.
+    `pieces` says of each layer to which piece of the backward pass it belongs, from 0; without it there is one. With
+    `by_layer` every layer is a piece of its own, of the forward pass too.
     """
 
     layers: Sequence[Layer]
     work: Work
     phase: str
     pieces: Sequence[int] = ()
+    by_layer: bool = False
+
+    @property
+    def forward_pieces(self) -> int:
+        """How many pieces the forward pass has."""
+        return len(self.layers) if self.by_layer else 1
+
+    @property
+    def backward_pieces(self) -> int:
+        """How many the backward pass has."""
+        return len(self.layers) if self.by_layer else 1 + max(self.pieces, default=0)
 
 
 class Passes(NamedTuple):
-    """Seconds of a case: of its forward pass and update, shape (batch sizes,), and of each piece of its backward pass,
-    shape (pieces, batch sizes); together the step without a model's overhead."""
+    """Seconds of a case: of its update, shape (batch sizes,), and of each piece of its forward and backward pass, shape
+    (pieces, batch sizes); together the step without a model's overhead."""
 
     forward_s: Floats
     update_s: Floats
@@ -58,9 +70,11 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
     run : ndarray of int, shape (entries,)
         The case of each entry.
     piece : ndarray of int, shape (entries,)
-        The piece of each entry: of all cases together, each case's forward pass, update and backward pieces in turn.
+        The piece of each entry: of all cases together, each case's forward pieces, update and backward pieces in turn.
     first_piece : ndarray of int, shape (cases + 1,)
         Where each case's pieces begin.
+    forward_pieces : tuple of int
+        How many of them are of the forward pass.
     fixed, per_sample : ndarray, shape (3, entries)
         FLOPs, bytes and kernels: ``fixed + batch size * per_sample``; of merged entries the sums.
     gradients : ndarray, shape (entries,)
@@ -77,6 +91,7 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
     run: Ints
     piece: Ints
     first_piece: Ints
+    forward_pieces: tuple[int, ...]
     fixed: Floats
     per_sample: Floats
     gradients: Floats
@@ -122,7 +137,8 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
     def passes_of(self, case: int, pieces_s: Floats) -> Passes:
         """The passes of a case among the seconds of all pieces."""
         own = pieces_s[slice(*self.first_piece[case : case + 2])]
-        return Passes(own[0], own[1], own[2:])
+        forward = self.forward_pieces[case]
+        return Passes(own[:forward], own[forward], own[forward + 1 :])
 
     @property
     def matrix(self) -> NDArray[np.bool_]:
@@ -175,7 +191,7 @@ def stack(cases: Sequence[Case]) -> Stack:
     first_piece = [0]
     for run, case in enumerate(cases):
         entries += _entries(case, run, first_piece[-1])
-        first_piece.append(first_piece[-1] + 3 + max(case.pieces, default=0))
+        first_piece.append(first_piece[-1] + 1 + case.forward_pieces + case.backward_pieces)
     # Products first: what only they have is computed of a slice.
     entries.sort(key=lambda entry: (entry.work_class >= len(MATRIX_CLASSES) or entry.part == 3, entry[:4]))
     numbers = np.array([entry[:6] for entry in entries], dtype=np.int64).reshape(-1, 6)
@@ -187,11 +203,14 @@ def stack(cases: Sequence[Case]) -> Stack:
     gradients = (tensors * alike).astype(np.float64)
     first = np.array(first_piece, dtype=np.int64)
     plan = plan_of(classes[:, None], part[:, None], run[:, None], len(cases))
-    return Stack(len(cases), run, piece, first, both[0], both[1], gradients, classes, part, products, plan)
+    forward = tuple(case.forward_pieces for case in cases)
+    return Stack(len(cases), run, piece, first, forward, both[0], both[1], gradients, classes, part, products, plan)
 
 
 def _entries(case: Case, run: int, first_piece: int) -> list[_Entry]:
-    layers, work, phase, pieces = case
+    layers, work, phase, pieces, by_layer = case
+    own = range(len(layers)) if by_layer else [0] * len(layers)
+    pieces = own if by_layer else pieces or own
     classes = [class_index(layer) for layer in layers]
     merged: dict[tuple[object, ...], _Entry] = {}
     for part in PHASES[phase]:
@@ -202,7 +221,9 @@ def _entries(case: Case, run: int, first_piece: int) -> list[_Entry]:
         backward = part.startswith("backward")
         for index in np.flatnonzero(counts.any(axis=(1, 2))).tolist():
             layer = layers[index]
-            piece = first_piece + (2 + (pieces[index] if pieces else 0) if backward else int(part == "update"))
+            piece = first_piece + (case.forward_pieces if part == "update" else own[index])
+            if backward:
+                piece = first_piece + case.forward_pieces + 1 + pieces[index]
             tensors = len(layer.weights) if part == "backward_weight" else 0
             # What `sizes_of` may look at, where it looks at all.
             form = () if part == "update" or classes[index] >= len(MATRIX_CLASSES) else _form(layer)

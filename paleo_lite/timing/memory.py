@@ -82,7 +82,7 @@ class Memory(msgspec.Struct, frozen=True):
         """All parts."""
         return sum(amount for _, amount in self.rows())
 
-    def of_share(self, parameters: float, activations: float = 1.0) -> float:
+    def of_share(self, parameters: Any, activations: Any = 1.0) -> Any:
         """Bytes of a device that has these shares of the parameters and of the activations, and all of the inputs."""
         model = self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
         return model * parameters + (self.activations_bytes + self.workspace_bytes) * activations + self.inputs_bytes

@@ -67,9 +67,9 @@ def test_equal_stages_idle_for_gpipe_s_share(kind):
 
 def test_what_is_in_flight():
     times, links = [1.0] * 4, [0.0] * 3
-    assert schedule(times, times, links, links, 8, "gpipe").in_flight == (8, 8, 8, 8)
-    assert schedule(times, times, links, links, 8, "1f1b").in_flight == (4, 3, 2, 1)
-    assert schedule(times, times, links, links, 2, "1f1b").in_flight == (2, 2, 2, 1)
+    assert schedule(times, times, links, links, 8, "gpipe").in_flight.tolist() == [8, 8, 8, 8]
+    assert schedule(times, times, links, links, 8, "1f1b").in_flight.tolist() == [4, 3, 2, 1]
+    assert schedule(times, times, links, links, 2, "1f1b").in_flight.tolist() == [2, 2, 2, 1]
 
 
 def test_an_unknown_schedule():

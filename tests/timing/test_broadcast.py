@@ -56,7 +56,7 @@ def test_as_one_at_a_time(device: str, precision: str, name: str) -> None:
     machine = Machine(find_device(device))
     found = model.evaluate_many(laid(precision), machine, precision, Want())
     without = model.evaluate_many(laid(precision), machine, precision, Want(interval=False))
-    for row, (_, work, phase, _) in enumerate(cases(precision)):
+    for row, (_, work, phase, *_) in enumerate(cases(precision)):
         network = find_network(NETWORKS[row // len(PHASES)])
         for column, batch_size in enumerate(BATCH_SIZES.tolist()):
             one = predict(Workload(network, precision, batch_size, phase).doing(work), machine, model)
