@@ -132,7 +132,7 @@ def efficiency(
 
 
 def kernels(
-    path: str | os.PathLike[str],
+    path: Paths,
     *,
     gpu: str | Device,
     precision: str = "fp32",
@@ -147,8 +147,8 @@ def kernels(
 
     Parameters
     ----------
-    path
-        A profile.
+    path : path, or sequence of paths
+        A profile; or several, and folders of them, whose kernels are summed: the ranks of a job.
     direction : str
         Kernels of which pass: one of `paleo_lite.efficiency.DIRECTIONS`.
     full_names : bool
@@ -172,12 +172,22 @@ def kernels(
     from ..profiles.detect import open_profile
 
     device = _device(gpu, precision, hardware_files)
-    profile = open_profile(Path(path), name_pattern)
+    profiles = [open_profile(file, name_pattern) for file in _files(path)]
     try:
-        report = report_kernels(profile, device, precision, direction=direction, full_names=full_names)
+        report = report_kernels(profiles, device, precision, direction=direction, full_names=full_names)
     except NothingOnDevice:
-        return report_host(profile)
-    return msgspec.structs.replace(report, notes=(*doubts(profile, device), *report.notes))
+        if len(profiles) > 1:
+            raise
+        return report_host(profiles[0])
+    return msgspec.structs.replace(report, notes=(*doubts(profiles[0], device), *report.notes))
+
+
+def _files(paths: Paths) -> list[Path]:
+    """The files that are meant; those in folders, where there are any."""
+    from ..efficiency.files import find_files
+
+    given = paths_of(paths)
+    return find_files(given) if len(given) > 1 or given[0].is_dir() else given
 
 
 def compare(

@@ -15,7 +15,7 @@ from .options import Names, Printing
 
 
 @command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @options.gpu()
 @options.precision()
 @options.direction()
@@ -37,18 +37,21 @@ from .options import Names, Printing
 @options.name_pattern()
 @options.hardware_files()
 def kernels(
-    path: Path, top: int | None, order: str, tool: str | None, program: str, **question: Any
+    paths: tuple[Path, ...], top: int | None, order: str, tool: str | None, program: str, **question: Any
 ) -> Answer:  # fmt: skip
-    """Say where the time of the profile PATH went, kernel by kernel, and what to optimise first.
+    """Say where the time of a profile went, kernel by kernel, and what to optimise first.
+
+    PATHS are a profile; or several, or folders of them, whose kernels are summed: the ranks of a job.
 
     Of a profile in which nothing ran on a device: where the host's time went, function by function.
 
     \b
       paleo-lite kernels run.parquet --gpu k40m
+      paleo-lite kernels ranks/ --gpu a100-sxm-80gb
       paleo-lite kernels trace.json.gz --gpu v100-sxm2 --sort rank --top 10
       paleo-lite kernels run.parquet --gpu k40m --next-command nvprof --program "python train.py"
     """
-    report = report_kernels(path, **question)
+    report = report_kernels(paths, **question)
     from ..efficiency.host import HostReport
 
     if isinstance(report, HostReport):

@@ -20,6 +20,7 @@ from .contradictions import doubts
 from .device_time import no_times
 from .files import Finding, Method, examiner, failed, find_files
 from .iterations import parse_steps
+from .ranks import Ranks, compare_ranks
 from .sample import Operator
 from .steady import Steady
 
@@ -96,6 +97,8 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
         What in the first profile speaks against the device; those beside it were taken alike. And `SWAPPED`.
     by : str
         What the rows' ``operators`` are, of `BY`.
+    ranks : Ranks or None
+        Where the profiles are of different ranks of one job.
     """
 
     _page: ClassVar[str] = "paleo_lite.report.efficiency:efficiency_page"
@@ -110,6 +113,7 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
     failed: list[dict[str, str]]
     notes: tuple[str, ...] = ()
     by: str = "op"
+    ranks: Ranks | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -120,6 +124,7 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
             "peak_flops_per_s": self.peak.per_s,
             "peak_bandwidth_bytes_per_s": self.device.bandwidth_bytes_per_s,
             "rows": [msgspec.to_builtins(row) for row in self.rows],
+            "ranks": None if self.ranks is None else self.ranks.to_dict(),
             "group_by": self.group_by,
             "groups": self.groups,
             "failed": self.failed,
@@ -202,7 +207,15 @@ def measure_efficiency(
             ),
         ),
         reading.by,
+        _ranks(good),
     )
+
+
+def _ranks(findings: Sequence[Finding]) -> Ranks | None:
+    """The findings beside each other, where each is of another rank."""
+    found = [(f.rank, f.path, f.device_time) for f in findings if f.rank is not None and f.device_time is not None]
+    distinct = {rank for rank, _, _ in found}
+    return compare_ranks(found) if len(distinct) == len(findings) > 1 else None
 
 
 def _order(values: tuple[Any, ...]) -> list[tuple[bool, bool, Any]]:

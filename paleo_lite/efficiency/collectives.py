@@ -91,9 +91,9 @@ class Collective(msgspec.Struct, frozen=True):
         Of one message.
     calls : int
     time_s, exposed_s : float
-        Summed; and what of it nothing computed beside.
+        Summed; and what of it nothing computed beside, None of several ranks.
     bus_bandwidth_bytes_per_s : float or None
-        Over all of their time, waiting included.
+        Over all of their time, waiting included; of several ranks over what the exchange took.
     """
 
     collective: str
@@ -102,7 +102,7 @@ class Collective(msgspec.Struct, frozen=True):
     bytes: int | None
     calls: int
     time_s: float
-    exposed_s: float
+    exposed_s: float | None
     bus_bandwidth_bytes_per_s: float | None
 
 
@@ -129,6 +129,16 @@ def list_collectives(timeline: Timeline) -> list[Collective]:
             )
         )
     return sorted(found, key=lambda row: (-row.time_s, row.collective, row.bytes or 0))
+
+
+def list_exchanges(timeline: Timeline) -> dict[Message, list[float]]:
+    """Seconds of each collective, by message in the order of time: what ranks of a job have in common."""
+    events = timeline.events[timeline.events["lane"] == COMMUNICATION]
+    events = events[np.argsort(events["start"], kind="stable")]
+    times: dict[Message, list[float]] = {}
+    for message, time_ns in zip(messages_of(timeline, events), (events["end"] - events["start"]).tolist()):
+        times.setdefault(message, []).append(time_ns * 1e-9)
+    return times
 
 
 def bus_bandwidth(message: Message, calls: int, time_s: float) -> float | None:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from .activity import MARK, Activity, Timeline
-from .collectives import Collective, list_collectives
+from .collectives import Collective, Message, list_collectives, list_exchanges
 from .critical_path import CriticalPath, find_path
 from .idle import Idle, describe_idle
 from .launching import Launching, describe_launches
@@ -26,6 +26,8 @@ class DeviceTime(msgspec.Struct, frozen=True):
     collectives : list of Collective
     launching : Launching or None
         None where the profile has no launches.
+    exchanges : dict of Message to list of float
+        Seconds of each collective in the order of time, to be laid beside other ranks'.
     critical_path : CriticalPath
         Of the first step that counts; of the whole profile where no steps are marked.
     """
@@ -34,6 +36,7 @@ class DeviceTime(msgspec.Struct, frozen=True):
     idle: Idle
     collectives: list[Collective]
     launching: Launching | None
+    exchanges: dict[Message, list[float]]
     critical_path: CriticalPath
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,6 +69,7 @@ def describe_time(activity: Activity, steady: Steady, chosen: bool) -> DeviceTim
         idle,
         list_collectives(timeline),
         describe_launches(timeline),
+        list_exchanges(timeline),
         find_path(whole, step),
     )
 

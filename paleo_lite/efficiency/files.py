@@ -13,6 +13,7 @@ import msgspec
 from ..errors import BadProfile, BadValue, PaleoError
 from ..executor import Work
 from ..profiles.detect import open_profile
+from ..profiles.evidence import rank_of
 from ..profiles.table import Profile
 from . import activity, notebook, runs
 from .activity import Activity
@@ -35,6 +36,8 @@ class Finding(msgspec.Struct, frozen=True):
         The figures of the method that was asked for.
     device_time : DeviceTime or None
         Where the profile has start times.
+    rank : int or None
+        Of the job that it is one rank of, where the profile or its name says so.
     error : str
         What is wrong with the file, in which case there are no figures.
     """
@@ -45,6 +48,7 @@ class Finding(msgspec.Struct, frozen=True):
     notebook: dict[str, float] | None = None
     steady: Steady | None = None
     device_time: DeviceTime | None = None
+    rank: int | None = None
     error: str = ""
 
 
@@ -64,7 +68,7 @@ def _examine(path: Path, method: Method, name_pattern: str | None, steps: range 
         return failed(path, error)
     except Exception as error:  # one file must not end what is read of the others
         return Finding(path, error=f"{path}: cannot be read: a defect of paleo-lite, {type(error).__name__}: {error}")
-    return Finding(path, profile.format, dict(profile.configuration), sums, steady, device_time)
+    return Finding(path, profile.format, dict(profile.configuration), sums, steady, device_time, rank_of(profile))
 
 
 def failed(path: Path, error: PaleoError) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -13,6 +14,9 @@ from ..profiles.table import Profile
 from ..result import Result
 from .metrics import occupancy_of
 from .totals import SUMS, KernelTotals, total_kernels
+
+NOT_PROFILED = ("memcpy", "memset", "communication")
+"""Classes without counters: copies have none, and collectives hang when they are replayed."""
 
 _TRUSTED = 0.25  # of a kernel's time must have FLOPs and bytes before its bound says anything
 
@@ -32,7 +36,9 @@ class KernelRow(msgspec.Struct, frozen=True):
     known_share : float
         Share of its time whose FLOPs are known.
     flops_per_s, flops_efficiency : float or None
-        Known FLOPs over the whole time, and as a share of the device's peak.
+        Known FLOPs over the whole time, and as a share of the device's peak: lower bounds where `known_share` is not 1.
+    counted_flops, counted_bytes, counted_s : float or None
+        Of the calls whose FLOPs and bytes are both known; None where none is.
     bound : {"compute", "memory"} or None
         Which limit of the roofline is nearer, over the calls with known FLOPs and bytes; None where those make up
         less than a quarter of the time.
@@ -42,7 +48,7 @@ class KernelRow(msgspec.Struct, frozen=True):
     occupancy : float or None
         Achieved occupancy, a share of 1.
     rank : int or None
-        1 is what to optimise first: the largest time x headroom, where a kernel of unknown headroom counts in full.
+        1 is what to optimise first: the largest time x headroom. None where that is unknown: measure these next.
     tensor_core : bool or None
     metrics : dict of str to float
         Counters as the profiler names and scales them, means over the time.
@@ -58,12 +64,20 @@ class KernelRow(msgspec.Struct, frozen=True):
     known_share: float
     flops_per_s: float | None
     flops_efficiency: float | None
+    counted_flops: float | None
+    counted_bytes: float | None
+    counted_s: float | None
     bound: str | None
     headroom: float | None
     occupancy: float | None
     rank: int | None
     tensor_core: bool | None
     metrics: dict[str, float]
+
+    @property
+    def gain_s(self) -> float:
+        """What would be gained at the roofline; all of its time where that is unknown."""
+        return (self.time_s or 0.0) * (1.0 if self.headroom is None else self.headroom)
 
     def to_dict(self) -> dict[str, Any]:
         """The documented JSON."""
@@ -85,8 +99,9 @@ class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
     kernels : list of KernelRow
     time_s : float or None
         Sum over all kernels.
-    busy_s : dict of int to float, or None
-        Union of the kernels' intervals for each device: overlapping kernels count once; None without start times.
+    busy_s : dict of str to float, or None
+        Union of the kernels' intervals for each device (of each file, where there are several): overlapping kernels
+        count once; None without start times. A device is called by its number, -1 where the profiler does not say.
     notes : tuple of str
     """
 
@@ -100,7 +115,7 @@ class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
     peak: PeakRate
     kernels: list[KernelRow]
     time_s: float | None
-    busy_s: dict[int, float] | None
+    busy_s: dict[str, float] | None
     notes: tuple[str, ...]
 
     @property
@@ -133,7 +148,7 @@ class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
             "bandwidth_bytes_per_s": self.device.bandwidth_bytes_per_s,
             "time_s": self.time_s,
             "union_s": self.union_s,
-            "busy_s": None if self.busy_s is None else {str(key): value for key, value in self.busy_s.items()},
+            "busy_s": self.busy_s,
             "classes": self.by_class(),
             "kernels": [row.to_dict() for row in self.kernels],
             "notes": list(self.notes),
@@ -141,13 +156,18 @@ class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
 
 
 def report_kernels(
-    profile: Profile, device: Device, precision: str = "fp32", *, direction: str = "all", full_names: bool = False
+    profile: Profile | Sequence[Profile],
+    device: Device,
+    precision: str = "fp32",
+    *,
+    direction: str = "all",
+    full_names: bool = False,
 ) -> KernelReport:
-    """Sum a profile's kernels and hold them against a device.
+    """Sum a profile's kernels, or those of several (the ranks of a job), and hold them against a device.
 
     Parameters
     ----------
-    profile : Profile
+    profile : Profile, or sequence of Profile
     device : Device
     precision : str
         Of the peak.
@@ -165,17 +185,23 @@ def report_kernels(
         If the device has no peak for the precision.
     """
     peak = device.find_peak(precision)
-    totals, busy_s = total_kernels(profile, direction)
+    profiles = [profile] if isinstance(profile, Profile) else list(profile)
+    totals, busy_s = _total(profiles, direction)
+    profile, formats = profiles[0], sorted({one.format for one in profiles})
     total_ns = totals.duration_ns if totals.has_durations else None
     rows = [
         _row(name, label, sums, metrics, total_ns, peak, device)
         for (name, label), (sums, metrics) in _grouped(totals, full_names).items()
     ]
     return KernelReport(
-        path=str(profile.path),
-        format=profile.format,
+        path=str(profile.path) if len(profiles) == 1 else f"{len(profiles)} profiles of {profile.path.parent}",
+        format=", ".join(formats),
         direction=direction,
-        configuration=profile.configuration,
+        configuration={
+            name: value
+            for name, value in profile.configuration.items()
+            if all(one.configuration.get(name) == value for one in profiles)
+        },
         device=device,
         peak=peak,
         kernels=_ranked(rows),
@@ -183,6 +209,20 @@ def report_kernels(
         busy_s=busy_s,
         notes=_notes(profile, direction, totals, rows, peak),
     )
+
+
+def _total(profiles: Sequence[Profile], direction: str) -> tuple[KernelTotals, dict[str, float] | None]:
+    """Sums over some profiles, and the busy seconds of each of their devices."""
+    whole, busy_s = KernelTotals(), {}
+    timed = True
+    for profile in profiles:
+        totals, seconds = total_kernels(profile, direction)
+        whole.merge(totals)
+        timed &= seconds is not None
+        for device, busy in (seconds or {}).items():
+            name = profile.path.name + (f", device {device}" if len(seconds or {}) > 1 else "")
+            busy_s[str(device) if len(profiles) == 1 else name] = busy
+    return whole, busy_s if timed else None
 
 
 _ON_TENSOR_CORES = np.array([float(name == "tensor_core_rows") for name in SUMS])
@@ -215,10 +255,11 @@ def _row(
     time_ns = of["duration_ns"]
     flops = of["flops"] if of["flops_rows"] else None
     rate = flops / time_ns * 1e9 if flops is not None and time_ns else None
+    counted = (of["both_flops"], of["both_bytes"], of["both_ns"] * 1e-9) if of["both_ns"] else (None, None, None)
     metrics = {metric: float(total / weight) for metric, (total, weight) in sorted(weighed.items())}
     occupancy = occupancy_of(metrics)
     bound, headroom = _roofline(of, peak.per_s, device.bandwidth_bytes_per_s)
-    if headroom is None and occupancy is not None:
+    if headroom is None and occupancy is not None and label not in NOT_PROFILED:
         headroom = max(0.0, 1 - occupancy)
     on_tensor_cores = True if of["tensor_core_rows"] else classify(name).tensor_core
     return KernelRow(
@@ -232,6 +273,9 @@ def _row(
         known_share=of["flops_ns"] / time_ns if time_ns else 0.0,
         flops_per_s=rate,
         flops_efficiency=None if rate is None else rate / peak.per_s,
+        counted_flops=counted[0],
+        counted_bytes=counted[1],
+        counted_s=counted[2],
         bound=bound,
         headroom=headroom,
         occupancy=occupancy,
@@ -252,15 +296,12 @@ def _roofline(of: dict[str, float], peak: float, bandwidth: float) -> tuple[str 
 
 def _ranked(rows: list[KernelRow]) -> list[KernelRow]:
     """Longest first, with their ranks."""
-
-    def gain(row: KernelRow) -> float:
-        return (row.time_s or 0.0) * (1.0 if row.headroom is None else row.headroom)
-
     if all(row.time_s is None for row in rows):
         return sorted(rows, key=lambda row: (-row.calls, row.name))
-    order = sorted(rows, key=lambda row: (-gain(row), row.name, row.label))
+    known = [row for row in rows if row.headroom is not None]
+    order = sorted(known, key=lambda row: (-row.gain_s, row.name, row.label))
     ranks = {(row.name, row.label): place for place, row in enumerate(order, 1)}
-    ranked = [msgspec.structs.replace(row, rank=ranks[row.name, row.label]) for row in rows]
+    ranked = [msgspec.structs.replace(row, rank=ranks.get((row.name, row.label))) for row in rows]
     return sorted(ranked, key=lambda row: (-(row.time_s or 0.0), row.name, row.label))
 
 

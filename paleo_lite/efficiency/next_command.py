@@ -13,28 +13,27 @@ from collections.abc import Sequence
 
 from ..errors import BadValue
 from . import TOOLS
-from .kernels import KernelRow
+from .kernels import NOT_PROFILED, KernelRow
 from .metrics import METRICS
 
 WANTED = ("achieved_occupancy", "ipc", "gld_efficiency", "gst_efficiency", "dram_utilization", "flop_sp_efficiency")
 """The counters that tell what bounds a kernel, by nvprof's names."""
 
-_NOT_PROFILED = ("memcpy", "memset", "communication")  # no counters for copies; collectives hang when replayed
 _MOST = 8
 _ENOUGH = 0.8  # of the time of all kernels
 
 
 def kernels_that_matter(rows: Sequence[KernelRow]) -> list[KernelRow]:
-    """The kernels that come first by rank: at most 8, and no more than make up 80 % of the time.
+    """The kernels with most to gain, where that is unknown all of their time: at most 8, at most 80 % of the time.
 
     Parameters
     ----------
     rows : sequence of KernelRow
     """
-    able = [row for row in rows if row.label not in _NOT_PROFILED]
+    able = [row for row in rows if row.label not in NOT_PROFILED]
     total = sum(row.time_s or 0.0 for row in able)
     chosen: list[KernelRow] = []
-    for row in sorted(able, key=lambda row: row.rank or 0):
+    for row in sorted(able, key=lambda row: -row.gain_s):
         if len(chosen) == _MOST or (total and sum(kernel.time_s or 0.0 for kernel in chosen) >= _ENOUGH * total):
             break
         chosen.append(row)

@@ -65,6 +65,20 @@ class KernelTotals:
         """Of all rows together."""
         return float(sum(values[SUMS.index("duration_ns")] for values in self.sums.values()))
 
+    def merge(self, other: KernelTotals) -> None:
+        """Add the sums of another profile."""
+        for label, values in other.sums.items():
+            self.sums[label] = self.sums.get(label, np.zeros(len(SUMS))) + values
+        for label, metrics in other.metrics.items():
+            mine = self.metrics.setdefault(label, {})
+            for name, pair in metrics.items():
+                mine[name] = mine.get(name, np.zeros(2)) + pair
+        self.has_durations |= other.has_durations
+        self.has_starts &= other.has_starts
+        self.rows += other.rows
+        self.untimed_rows += other.untimed_rows
+        self.no_op_ns += other.no_op_ns
+
     def add(self, batch: pa.RecordBatch, busy: BusyTime | None = None) -> None:
         """Add rows; intervals go to `busy`."""
         timed = self._timed(batch)

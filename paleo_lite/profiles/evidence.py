@@ -18,6 +18,8 @@ from .sqlite_file import MAGIC, opened, tables_of
 from .table import Profile
 
 _PROPERTIES = re.compile(rb'"deviceProperties"\s*:\s*\[(.*?)\]', re.DOTALL)
+_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{.{0,8000}?"rank"\s*:\s*(\d{1,9})\b', re.DOTALL)
+_NAMED_RANK = re.compile(r"(?<![a-z])(?:rank|worker)[-_]?(\d{1,9})")
 _NAMED = re.compile(rb'"name"\s*:\s*"([^"\\]{1,80})"')
 _IN_TABLE = re.compile(
     rb'(?<![\w.])((?:NVIDIA |AMD )?(?:Tesla|GeForce|Quadro|TITAN|NVIDIA|Instinct|Radeon) [A-Z0-9][\w\- ]{1,40}?)'
@@ -108,6 +110,15 @@ def named_gpus(profile: Profile) -> tuple[str, ...]:
     if properties := _PROPERTIES.search(head):
         return _once(name.decode(errors="replace") for name in _NAMED.findall(properties[1]))
     return _once(name.decode(errors="replace") for name in _IN_TABLE.findall(head))
+
+
+def rank_of(profile: Profile) -> int | None:
+    """Which rank of a job a profile is of, by what a trace says of it, or by its file's name; None where neither does.
+
+    ``rank-3.pt.trace.json``, ``worker3_step_12...``.
+    """
+    told = _RANK.search(read_head(profile.path)) or _NAMED_RANK.search(profile.path.name.lower())
+    return None if told is None else int(told[1])
 
 
 def precision_of(seconds: Mapping[str, float]) -> str | None:

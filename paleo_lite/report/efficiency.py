@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from ..efficiency import BY
 from ..efficiency.analysis import Efficiency
 from ..efficiency.critical_path import PARTS
 from ..efficiency.idle import CAUSES
+from ..efficiency.ranks import Ranks
 from ..units import format_si
 from .document import Column, Document, Table
 
@@ -18,7 +21,7 @@ _TITLES = {
 }  # fmt: skip
 _LISTS = ("missing", "notes", "idle_s", "gaps", "steps", "operators", "collectives", "launching", "critical_path")
 _COSTLIEST = 5
-_WIDE = 44  # characters of a module's path that are shown, from its end
+_WIDE = 34  # characters of a module's path that are shown, from its end
 _LISTED = 8  # operations without a count that are listed
 
 
@@ -28,6 +31,8 @@ def efficiency_page(result: Efficiency) -> Document:
     tables = []
     if len(result.rows) == 1 and result.method == "steady":
         tables += _one(result.rows[0], result.by)
+    if result.ranks is not None:
+        tables += _ranks(result.ranks)
     rows = _rows_table(result, varying)
     if result.rows:
         tables.append(rows)
@@ -75,6 +80,8 @@ def _facts(result: Efficiency, varying: Sequence[str]) -> list[tuple[str, str]]:
     bases = sorted({row["time_basis"] for row in result.rows if "time_basis" in row})
     if len(result.rows) == 1:
         facts += _idle_facts(result.rows[0])
+    if result.ranks is not None:
+        facts += _rank_facts(result.ranks)
     if bases:
         facts.append(("rates over", " or ".join(bases)))
     return facts
@@ -116,6 +123,42 @@ def _idle_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
         said = (f"{PARTS[part]} {_time(time_s)} ({_percent(time_s / path['time_s'])})" for part, time_s in parts)
         facts.append(("critical path", f"of {what}, {_time(path['time_s'])}: {', '.join(said)}"))
     return facts
+
+
+def _rank_facts(ranks: Ranks) -> list[tuple[str, str]]:
+    """How unevenly ranks compute, and which comes last."""
+    longest = max(ranks.rows, key=lambda row: row.computing_s)
+    facts = [("imbalance", f"rank {longest.rank} computes {_percent(ranks.imbalance)} longer than ranks do on average")]
+    if ranks.straggler is not None:
+        others = [row.waiting_s for row in ranks.rows if row.rank != ranks.straggler]
+        facts.append(
+            (
+                "straggler",
+                f"rank {ranks.straggler} comes last most: the others wait {_time(sum(others) / len(others))} each on "
+                f"average in {ranks.matched} collectives",
+            )
+        )
+    return facts
+
+
+def _ranks(ranks: Ranks) -> list[Table]:
+    columns = [
+        Column("rank", "rank"),
+        Column("window_s", "time", _time, spare=1),
+        Column("busy_share", "busy", _percent),
+        Column("computing_s", "computing", _time),
+        Column("communication_s", "commu-\nnication", _time),
+        Column("exposed_communication_s", "exposed", _time),
+        Column("waiting_s", "waiting for\nother ranks", _time),
+    ]
+    tables = [Table("By rank", columns, msgspec.to_builtins(ranks.rows))]
+    if any(row.bytes is not None for row in ranks.collectives):
+        shown = msgspec.to_builtins(ranks.collectives[:_LISTED])
+        more = f", {len(shown)} of {len(ranks.collectives)}" if len(shown) < len(ranks.collectives) else ""
+        title = f"Collectives without waiting{more}"
+        columns = [column for column in _COLLECTIVE if column.key != "exposed_s"]
+        tables.append(Table(title, columns, shown))
+    return tables
 
 
 def _rows_table(result: Efficiency, varying: Sequence[str]) -> Table:
@@ -220,17 +263,7 @@ def _one(row: dict[str, Any], by: str) -> list[Table]:
         title = "Collectives" + (
             f", {len(listed)} of {len(row['collectives'])}" if len(listed) < len(row["collectives"]) else ""
         )
-        columns = [
-            Column("collective", "collective", left=True),
-            Column("dtype", "type", left=True, spare=2),
-            Column("devices", "devices", spare=1),
-            Column("bytes", "message", lambda value: format_si(value, "B")),
-            Column("calls", "calls"),
-            Column("time_s", "time", _time),
-            Column("exposed_s", "exposed", _time),
-            Column("bus_bandwidth_bytes_per_s", "bus\nbandwidth", lambda value: format_si(value, "B/s")),
-        ]
-        tables.append(Table(title, columns, listed))
+        tables.append(Table(title, _COLLECTIVE, listed))
     if row["missing"]:
         listed = row["missing"][:_LISTED]
         title = "FLOPs that neither the profiler nor a rule counts"
@@ -313,3 +346,15 @@ def _ratio(value: float) -> str:
 
 def _time(value: float) -> str:
     return format_si(value, "s")
+
+
+_COLLECTIVE = [
+    Column("collective", "collective", left=True),
+    Column("dtype", "type", left=True, spare=2),
+    Column("devices", "devices", spare=1),
+    Column("bytes", "message", lambda value: format_si(value, "B")),
+    Column("calls", "calls"),
+    Column("time_s", "time", _time),
+    Column("exposed_s", "exposed", _time),
+    Column("bus_bandwidth_bytes_per_s", "bus\nbandwidth", lambda value: format_si(value, "B/s")),
+]

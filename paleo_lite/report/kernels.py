@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from ..efficiency.kernels import KernelReport, KernelRow
+from ..efficiency.kernels import NOT_PROFILED, KernelReport, KernelRow
 from ..efficiency.metrics import explain
 from ..efficiency.next_command import kernels_that_matter
 from ..efficiency.timeline import Timeline
@@ -12,6 +13,7 @@ from ..profiles.classes import CLASSES
 from ..units import format_si
 from .document import Column, Document, Table
 
+_MEASURED_NEXT = 5
 _EXPLAINED = 3  # kernels whose counters are explained
 
 
@@ -32,7 +34,14 @@ def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time"
     if report.time_s is not None:
         classes = [{**row, "meaning": CLASSES.get(row["class"])} for row in report.by_class()]
         tables.insert(0, Table("By class", _class_columns(), classes, sortable=True))
-    tables += _metric_tables(report)
+    if report.busy_s and not _one(report):
+        busy = [{"name": name, "busy_s": seconds} for name, seconds in report.busy_s.items()]
+        columns = [
+            Column("name", "profile", left=True),
+            Column("busy_s", "busy", lambda value: format_si(value, "s", 5)),
+        ]
+        tables.insert(0, Table("By profile", columns, busy))
+    tables += measure_next(report) + _metric_tables(report)
     return Document(
         title=_headline(report),
         facts=_facts(report),
@@ -40,6 +49,32 @@ def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time"
         notes=report.notes,
         data=Table("", [Column(key, key) for key in rows[0] if key != "metrics"], rows),
     )
+
+
+def measure_next(report: KernelReport) -> list[Table]:
+    """What takes long, and nobody knows what bounds it."""
+    unknown = [row for row in report.kernels if row.time_s and row.headroom is None and row.label not in NOT_PROFILED]
+    if not unknown:
+        return []
+    shown = unknown[:_MEASURED_NEXT]
+    tool = _profiler(report)
+    how = "" if tool is None else f": --next-command {tool} prints how"
+    more = f", the longest {len(shown)} of {len(unknown)}" if len(shown) < len(unknown) else ""
+    columns = [
+        Column("name", "kernel", left=True),
+        Column("class", "class", left=True, spare=1),
+        Column("time_s", "time", lambda value: format_si(value, "s")),
+        Column("share", "share", lambda value: f"{value:.1%}"),
+    ]
+    return [Table(f"Measure these next{how}{more}", columns, [row.to_dict() for row in shown])]
+
+
+def _profiler(report: KernelReport) -> str | None:
+    """NVIDIA's for the device: nvprof knows none after Volta, Nsight Compute none before."""
+    capability = report.device.capability
+    if not re.fullmatch(r"\d+\.\d+", capability):
+        return None
+    return "ncu" if float(capability) >= 7.0 else "nvprof"
 
 
 def command_lines(report: KernelReport, commands: list[str]) -> str:
@@ -59,7 +94,7 @@ def _printable(text: str) -> str:
 
 def _ordered(rows: list[KernelRow], order: str) -> list[KernelRow]:
     if order == "rank":
-        return sorted(rows, key=lambda row: row.rank or 0)
+        return sorted(rows, key=lambda row: (row.rank is None, row.rank or 0))
     if order == "share":
         return sorted(
             rows, key=lambda row: -1.0 if row.flops_efficiency is None else row.flops_efficiency, reverse=True
@@ -76,6 +111,11 @@ def _headline(report: KernelReport) -> str:
     return f"{answer}, {format_si(report.time_s, 's', 5)}"
 
 
+def _one(report: KernelReport) -> bool:
+    """Whether it is of one profile, whose devices are numbers."""
+    return all(name.lstrip("-").isdigit() for name in report.busy_s or {})
+
+
 def _many(count: int, what: str) -> str:
     return f"{count:,} {what}" + ("" if count == 1 else "s")
 
@@ -87,10 +127,11 @@ def _facts(report: KernelReport) -> list[tuple[str, str]]:
     facts.append(("peak", f"{report.peak.describe()}, {report.device.name}"))
     facts.append(("memory", f"{format_si(report.device.bandwidth_bytes_per_s, 'B/s')} peak bandwidth"))
     if report.union_s is not None and report.time_s:
-        busy = ", ".join(
-            f"{format_si(seconds, 's', 5)}" + (f" on device {device}" if device >= 0 else "")
-            for device, seconds in (report.busy_s or {}).items()
+        by_device = (
+            format_si(seconds, "s", 5) + ("" if name == "-1" else f" on device {name}")
+            for name, seconds in (report.busy_s or {}).items()
         )
+        busy = ", ".join(by_device) if _one(report) else f"{format_si(report.union_s, 's', 5)} in all"
         facts.append(
             ("busy", f"{busy}; overlapping kernels count once, {report.time_s / report.union_s:.3f}x in the sum")
         )
@@ -138,7 +179,7 @@ def _foot(report: KernelReport) -> list[dict[str, Any]]:
 def _metric_tables(report: KernelReport) -> list[Table]:
     """What the counters of the kernels that matter say, in words."""
     measured = [row for row in report.kernels if any(explain(name, 0.0) for name in row.metrics)]
-    chosen = sorted(measured, key=lambda row: row.rank or 0)[:_EXPLAINED]
+    chosen = sorted(measured, key=lambda row: -row.gain_s)[:_EXPLAINED]
     rows: dict[str, dict[str, Any]] = {}
     for place, row in enumerate(chosen, 1):
         for name, value in row.metrics.items():

@@ -109,8 +109,38 @@ def test_roofline_headroom_and_rank():
     assert norm.headroom == pytest.approx(0.5)
     assert unknown.headroom is None and unknown.flops is None
     assert gemm.calls == 2 and gemm.share == pytest.approx(2 / 3.5)
-    # 2 s x 0.9, 0.5 s in full, 1 s x 0.5: equal gains go by name
-    assert [row.name for row in sorted(result.kernels, key=lambda row: row.rank)] == ["sgemm_a", "bn_fw_b", "unknown_c"]
+    # 2 s x 0.9, 1 s x 0.5; what is unknown has no place among what is known
+    assert (gemm.rank, norm.rank, unknown.rank) == (1, 2, None)
+
+
+def test_what_was_counted_stands_by_itself():
+    (row,) = report(
+        {"kernel": ["k"] * 3, "duration_ns": [1e6, 2e6, 4e6], "flops": [5.0, 6.0, None], "bytes": [7.0, None, None]}
+    ).kernels
+    assert (row.counted_flops, row.counted_bytes, row.counted_s) == (5.0, 7.0, pytest.approx(1e-3))
+    assert row.flops == 11 and row.flops_per_s == pytest.approx(11 / 7e-3)
+
+
+def test_kernels_of_several_profiles_are_summed():
+    a = profile({"kernel": ["k", "l"], "start_ns": [0, 5], "duration_ns": [10.0, 10.0], "device": [0, 0]}, name="d/a")
+    b = profile({"kernel": ["k", "k"], "start_ns": [0, 90], "duration_ns": [30.0, 5.0], "device": [0, 1]}, name="d/b")
+    result = report_kernels([a, b], K40M)
+    assert result.path == "2 profiles of d" and result.format == "in-memory"
+    assert {row.name: (row.calls, row.time_s) for row in result.kernels} == {
+        "k": (3, pytest.approx(45e-9)), "l": (1, pytest.approx(10e-9))
+    }  # fmt: skip
+    assert result.busy_s == pytest.approx({"a": 15e-9, "b, device 0": 30e-9, "b, device 1": 5e-9})
+    tables = {table.title: table for table in result.document().tables}
+    assert [row["name"] for row in tables["By profile"].rows] == list(result.busy_s)
+
+
+def test_what_nobody_knows_is_to_be_measured_next():
+    rows = {"kernel": ["a", "b", "memcpy"], "category": ["kernel", "kernel", "memcpy"], "duration_ns": [3.0, 5.0, 9.0]}
+    known = {**rows, "flops": [1.0, None, None], "bytes": [1.0, None, None]}
+    (table,) = [t for t in report(known).document().tables if t.title.startswith("Measure these next")]
+    assert [row["name"] for row in table.rows] == ["b"] and "--next-command nvprof" in table.title
+    everything = {**rows, "flops": [1.0, 1.0, None], "bytes": [1.0, 1.0, None]}
+    assert not [t for t in report(everything).document().tables if t.title.startswith("Measure")]
 
 
 def test_counted_zero_is_not_absent():
@@ -162,7 +192,7 @@ def test_overlapping_kernels_count_once_in_the_union():
         {"kernel": ["a", "a"], "start_ns": [0, 140], "duration_ns": [100.0, 20.0], "device": [1, 0]},
     )
     assert result.time_s == pytest.approx(320e-9)
-    assert result.busy_s == pytest.approx({0: 160e-9, 1: 100e-9})
+    assert result.busy_s == pytest.approx({"0": 160e-9, "1": 100e-9})
     assert result.union_s == pytest.approx(260e-9)
 
 
@@ -199,7 +229,7 @@ def test_counters_without_durations():
         ([{"kernel": ["k"]}], {}, BadProfile, "duration"),
         ([{"kernel": ["k"], "duration_ns": [float("nan")]}], {}, BadProfile, "nan"),
         ([{"kernel": ["k"], "duration_ns": [-5.0]}], {}, BadProfile, "-5"),
-        ([{"kernel": ["x"], "category": ["cpu"], "duration_ns": [1.0]}], {}, BadProfile, "no kernels"),
+        ([{"kernel": ["x"], "category": ["cpu"], "duration_ns": [1.0]}], {}, BadProfile, "nothing in this"),
         ([{"kernel": ["k"], "duration_ns": [1.0]}], {"direction": "bprop"}, BadProfile, "bprop"),
         ([{"kernel": ["k"], "duration_ns": [1.0]}], {"direction": "sideways"}, BadValue, "sideways"),
         ([{"kernel": ["k"], "duration_ns": [1.0]}], {"precision": "fp16"}, UnknownPrecision, "fp16"),

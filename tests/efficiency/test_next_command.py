@@ -15,7 +15,9 @@ from paleo_lite.errors import BadValue
 
 
 def row(name, time_s, rank, label="gemm"):
-    return KernelRow(name, label, 1, time_s, None, None, None, 0.0, None, None, None, None, None, rank, None, {})
+    return KernelRow(
+        name, label, 1, time_s, None, None, None, 0.0, None, None, None, None, None, None, None, None, rank, None, {}
+    )
 
 
 def test_the_command_of_the_slides():

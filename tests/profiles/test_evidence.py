@@ -14,7 +14,8 @@ from paleo_lite.efficiency.contradictions import contradictions, question
 from paleo_lite.errors import BadProfile
 from paleo_lite.hardware import find_device
 from paleo_lite.profiles.detect import open_profile
-from paleo_lite.profiles.evidence import Evidence, evidence_of, precision_of
+from paleo_lite.profiles.evidence import Evidence, evidence_of, precision_of, rank_of
+from paleo_lite.profiles.table import Profile
 
 pytest.importorskip("pyarrow")
 
@@ -121,3 +122,20 @@ def test_a_kernel_of_a_later_generation_cannot_have_run() -> None:
     ]
     assert contradictions(volta, find_device("a100-sxm-80gb")) == []  # libraries still carry it
     assert contradictions(NOTHING, find_device("k80"), "vgg16", "fp64") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "rank"),
+    [
+        ("trace.json", '{"distributedInfo": {"backend": "nccl", "rank": 5, "world_size": 8}, "traceEvents": []}', 5),
+        ("trace.json", '{"distributedInfo": {"pg_config": [{"ranks": [1]}], "rank": 6}, "traceEvents": []}', 6),
+        ("worker3_step_12.169.pt.trace.json", '{"traceEvents": []}', 3),
+        ("rank-0.Apr_03.pt.trace.json", '{"traceEvents": []}', 0),
+        ("resnet_num_workers_4.json", '{"traceEvents": []}', None),
+        ("frank2.json", '{"traceEvents": []}', None),
+    ],
+)
+def test_ranks_by_the_trace_or_its_name(tmp_path, name, text, rank):
+    path = tmp_path / name
+    path.write_text(text)
+    assert rank_of(Profile(path, "chrome-trace", None)) == rank

@@ -53,9 +53,9 @@ def class_chart(report: KernelReport, title: str = "") -> Any:
 
 
 def kernel_roofline(report: KernelReport, title: str = "") -> Any:
-    """The kernels of a profile under the device's peaks: one dot for all calls of a name.
+    """The kernels of a profile under the device's peaks: one dot for the calls of a name that were counted.
 
-    Where the profiler counted a part of the calls, what is attained is a lower bound, and the dot of another shape.
+    Where those are a part of its calls, the dot has another shape.
 
     Raises
     ------
@@ -66,10 +66,10 @@ def kernel_roofline(report: KernelReport, title: str = "") -> Any:
         Dot(
             row.name,
             row.label,
-            row.flops or 0.0,
-            row.bytes or 0.0,
-            row.time_s or 0.0,
-            "all calls counted" if row.known_share >= _WHOLE else "counted in part: at least",
+            row.counted_flops or 0.0,
+            row.counted_bytes or 0.0,
+            row.counted_s or 0.0,
+            "all calls counted" if (row.counted_s or 0.0) >= _WHOLE * (row.time_s or 0.0) else "a part of the calls",
         )
         for row in report.kernels
     ]

@@ -13,7 +13,7 @@ from ...units import format_si
 from ..charts.profiles import class_chart, kernel_roofline, timeline_chart
 from ..document import Answer, Chart, Column, Document, Made, Table, drawn
 from ..efficiency import efficiency_page
-from ..kernels import kernels_page
+from ..kernels import kernels_page, measure_next
 from .sections import all_of, device_section, sources_section
 from .text import short
 
@@ -96,7 +96,11 @@ def _share_of(name: str, counted: str, share: float | None, covered: float, peak
 def _summary(kernels: KernelReport) -> str:
     first = _ranked(kernels)
     if not first:
-        return "The profile has no times, so it does not say what to make faster first."
+        return (
+            "The profile has no times, so it does not say what to make faster first."
+            if kernels.time_s is None
+            else "The profile does not say what bounds its kernels: measure those that take longest next."
+        )
     share = sum(row.share or 0.0 for row in first)
     told = f"{short(first[0].name)} comes first: {first[0].share or 0:.1%} of the time"
     if first[0].bound is not None and first[0].headroom is not None:
@@ -153,7 +157,9 @@ def _roofline(kernels: KernelReport) -> Document:
 
 
 def _ranked(kernels: KernelReport) -> list[KernelRow]:
-    return [] if kernels.time_s is None else kernels_that_matter(kernels.kernels)
+    """Those whose headroom is known, by what would be gained."""
+    known = [row for row in kernels.kernels if row.headroom is not None]
+    return [] if kernels.time_s is None else kernels_that_matter(known)
 
 
 def _first(kernels: KernelReport) -> Document:
@@ -161,11 +167,11 @@ def _first(kernels: KernelReport) -> Document:
     title = "What to make faster first"
     if not rows:
         unranked = "The profile has no times, so its kernels cannot be ranked."
-        return Document(title, content=[unranked], name="first")
+        return Document(title, content=measure_next(kernels) or [unranked], name="first")
     lead = [
         "By what could be gained: the time of a kernel times its headroom, the share of that time which it would not "
-        "need at the roofline; where FLOPs or bytes are unknown, 1 less its occupancy; where that is unknown, "
-        "too, all of it, so that measuring it comes first."
+        "need at the roofline; where FLOPs or bytes are unknown, 1 less its occupancy. Where that is unknown, too, "
+        "nobody knows what would be gained: those are listed apart, to be measured."
     ]
     columns = [
         Column("rank", "rank"),
@@ -178,7 +184,12 @@ def _first(kernels: KernelReport) -> Document:
         Column("bound", "nearest limit", left=True),
         Column("flops_efficiency", "of peak FLOP/s", lambda value: f"{value:.1%}"),
     ]
-    return Document(title, content=[Table("To look at first", _told(columns, rows), rows)], lead=lead, name="first")
+    return Document(
+        title,
+        content=[Table("To look at first", _told(columns, rows), rows), *measure_next(kernels)],
+        lead=lead,
+        name="first",
+    )
 
 
 def _told(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> list[Column]:
