@@ -20,15 +20,15 @@ import numpy as np
 
 from ..errors import BadValue
 from ..hardware import Device, Machine
-from ..measure.clock import Effort
 from ..networks import find_network
 from ..result import Result
 from ..timing.calibrated import sensitivities
 from ..timing.features import features_of, merge_alike
 from ..timing.fitted import CalibratedModel, own_variance, rates_of
-from ..timing.memory import largest_batch, usable_bytes
+from ..timing.prediction import Prediction
 from ..timing.terms import interval_of
 from ..timing.workload import Workload
+from ..units import element_bytes
 from .fit import SCATTER as FIT_SCATTER
 from .fit import stack
 from .pool import SCATTER
@@ -49,8 +49,8 @@ NETWORKS = (
 )  # fmt: skip
 """What may be suggested: of each family of shipped networks a small one, which `measure` can run."""
 
-SMALL = ("alexnet", "resnet18", "squeezenet1_1", "vgg11")
-"""Those of them that are counted within milliseconds: what a prediction that is unsure looks at."""
+SMALL = ("alexnet", "mnasnet1_0", "resnet18", "squeezenet1_1", "vgg11")
+"""Those of them that are counted within milliseconds."""
 
 BATCH_SIZES = (1, 16, 128)
 PHASES = ("inference", "training")
@@ -185,13 +185,13 @@ def suggest(
         low, high = interval_of(asked_s, deviation)
         return float(high / low), (float(low), float(high)) if is_single else None
 
-    # The pool's scatter is that of sources that nobody knows; what is measured by oneself scatters as a fit expects.
-    own = own_variance(model.scatter if model.moved is not None and model.moved.any() else FIT_SCATTER)
+    from ..measure.clock import Effort  # with what times, and only then
+
     measuring_s = np.array([Effort().takes_s(float(time_s)) for time_s in times])
     found = []
     for place, covariance in choose(model.covariance, slopes, targets, measuring_s, count):
         taken = float(times[place]), float(measuring_s[place])
-        found.append(Suggestion(*_key(candidates[place]), *taken, *narrowed(covariance, own)))
+        found.append(Suggestion(*_key(candidates[place]), *taken, *narrowed(covariance, _own_variance(model))))
     factor, interval = narrowed(model.covariance, model.own_variance)
     sizes = {step.batch_size for step in asked}
     return Suggestions(
@@ -236,18 +236,51 @@ def slopes_of(model: CalibratedModel, machine: Machine, workloads: Sequence[Work
     return times, gradient / times[:, None]
 
 
-def candidate_steps(
-    device: Device, precision: str, execution: str = "eager", names: Sequence[str] = NETWORKS
-) -> list[Workload]:
-    """Steps of networks that `measure` can run and that fit into a device's memory."""
-    found = []
-    for name in names:
-        one = Workload(find_network(name), precision, execution=execution)
-        for phase in PHASES if execution == "eager" else PHASES[:1]:
-            step = one.but(phase=phase)
-            most = largest_batch(step, memory_bytes=usable_bytes(device)) or 0
-            found += [step.but(batch_size=size) for size in BATCH_SIZES if size <= most]
-    return found
+def candidate_steps(device: Device, precision: str, execution: str = "eager") -> list[Workload]:
+    """Steps of `NETWORKS` that fit into a device's memory."""
+    ones = [Workload(find_network(name), precision, execution=execution) for name in NETWORKS]
+    phases = PHASES if execution == "eager" else PHASES[:1]
+    steps = [one.but(phase=phase, batch_size=size) for one in ones for phase in phases for size in BATCH_SIZES]
+    return [step for step in steps if surely_fits(step, device)]
+
+
+def narrowest(prediction: Prediction) -> tuple[Workload, tuple[float, float]] | None:
+    """The one measurement that would narrow a prediction most, and the interval then, if the time is as expected.
+
+    Of small networks, and of the network itself at another batch size, so that a prediction does not wait for it. None
+    where the model does not learn, or nothing fits.
+    """
+    asked, model, slopes = prediction.workload, prediction.model, prediction.terms.slopes
+    if not isinstance(model, CalibratedModel) or slopes is None:
+        return None
+    phase = PHASES[0] if asked.phase in ("inference", "forward") else PHASES[1]
+    names = dict.fromkeys((*SMALL, *(name for name in NETWORKS if name == asked.network.name)))
+    ones = [Workload(find_network(name), asked.precision, 1, phase, asked.execution) for name in names]
+    steps = [one.but(batch_size=size) for one in ones for size in BATCH_SIZES[:2]]
+    steps = [step for step in steps if surely_fits(step, prediction.device) and _key(step) != _key(asked)]
+    if not steps:
+        return None
+    _, candidates = slopes_of(model, prediction.machine, steps)
+    place, covariance = next(choose(model.covariance, candidates, slopes[None], np.zeros(len(steps)), 1))
+    deviation = float(np.sqrt(slopes @ covariance @ slopes + _own_variance(model)))
+    return steps[place], interval_of(prediction.time_s, deviation)
+
+
+def _own_variance(model: CalibratedModel) -> float:
+    """Variance of a prediction besides that of the parameters, once something was measured by oneself.
+
+    The pool's scatter is that of sources that nobody knows; one's own is what a fit expects.
+    """
+    return own_variance(model.scatter if model.moved is not None and model.moved.any() else FIT_SCATTER)
+
+
+def surely_fits(step: Workload, device: Device) -> bool:
+    """Whether half of a device's memory holds a step even if nothing is freed: activations, weights, gradients of both.
+
+    Coarser than `timing.memory`, and known at once.
+    """
+    numbers = 2 * int(step.work.activations_per_sample.sum()) * step.batch_size + 2 * int(step.work.parameters.sum())
+    return numbers * element_bytes(step.precision) <= device.memory_bytes / 2
 
 
 def typical_steps(precision: str, phase: str, batch_size: int | None = None) -> list[Workload]:

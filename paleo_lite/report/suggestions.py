@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ..calibration.suggest import NETWORKS as SUGGESTED
-from ..calibration.suggest import SMALL, Suggestions, candidate_steps, suggest
+from ..calibration.suggest import Suggestions, narrowest
 from ..timing import Prediction
-from ..timing.fitted import CalibratedModel
 from ..units import format_si, say_interval
 from .document import Column, Document, Table
 
@@ -58,13 +56,9 @@ def _seconds(value: float) -> str:
 
 def narrowing(prediction: Prediction) -> list[tuple[str, str]]:
     """Which one measurement would narrow a prediction, and to what, should it come true: a fact, or none."""
-    model, workload = prediction.model, prediction.workload
-    if not isinstance(model, CalibratedModel):
+    found = narrowest(prediction)
+    if found is None:
         return []
-    names = dict.fromkeys((*SMALL, *({prediction.network} & {*SUGGESTED})))
-    steps = candidate_steps(prediction.device, prediction.precision, workload.execution, tuple(names))
-    (best,) = suggest(model, prediction.machine, [workload], 1, steps).suggestions
-    if best.interval is None:
-        return []
-    step = f"{best.network}, {best.phase}, batch {best.batch_size}"
-    return [("narrower", f"{say_interval(best.interval)} once {step} is measured: paleo-lite calibrate --suggest 3")]
+    step, interval = found
+    said = f"{step.network.name}, {step.phase}, batch {step.batch_size}"
+    return [("narrower", f"{say_interval(interval)} once {said} is measured: paleo-lite calibrate --suggest 3")]

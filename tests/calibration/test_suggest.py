@@ -24,7 +24,9 @@ from paleo_lite.calibration.suggest import (
     TYPICAL,
     candidate_steps,
     choose,
+    narrowest,
     slopes_of,
+    suggest,
     typical_steps,
 )  # fmt: skip
 from paleo_lite.cli import main
@@ -106,7 +108,7 @@ def test_steps_fit_and_can_be_run() -> None:
     steps = candidate_steps(small.device, "fp64")
     assert all(memory_of(step).total_bytes <= usable_bytes(small.device) for step in steps)
     assert len(steps) < len(candidate_steps(find_device("h100-sxm"), "fp64"))
-    assert {step.phase for step in candidate_steps(K80.device, "fp32", "compiled", SMALL)} == {"inference"}
+    assert {step.phase for step in candidate_steps(K80.device, "fp32", "compiled")} == {"inference"}
     assert {step.batch_size for step in typical_steps("fp32", "training", 64)} == {64}
 
 
@@ -120,9 +122,9 @@ def test_slopes_are_those_of_a_prediction() -> None:
 
 
 def test_the_step_asked_about_is_not_suggested() -> None:
-    found = pl.calibrate(suggest=100, gpu="h100-sxm", network="vgg16", batch_size=16)
+    found = pl.calibrate(suggest=90, gpu="h100-sxm", network="vgg16", batch_size=16)
     steps = [each.step for each in found.suggestions]
-    assert "vgg16:16:inference" not in steps and "vgg16:1:inference" in steps and len(set(steps)) == 100
+    assert "vgg16:16:inference" not in steps and "vgg16:1:inference" in steps and len(set(steps)) == 90
 
 
 @pytest.mark.parametrize(
@@ -153,6 +155,19 @@ def test_the_page_says_what_to_run() -> None:
     assert found.command in said and f"{found.suggestions[1].factor:.2f}" in said
     typical = run("calibrate", "--suggest", "1", "--gpu", "k80", "--precision", "fp64", columns=120)
     assert "would narrow typical networks on k80-die, fp64 inference" in typical and "then at 90 %" not in typical
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_the_one_measurement_does_what_it_promises(phase: str) -> None:
+    """As the search over all steps says of it, where that is asked about it alone."""
+    prediction = pl.predict("mobilenet_v2", gpu="k40m", phase=phase, batch_size=4)
+    found = narrowest(prediction)
+    assert found is not None
+    step, (low, high) = found
+    assert isinstance(prediction.model, CalibratedModel) and step.phase == phase
+    alone = suggest(prediction.model, prediction.machine, [prediction.workload], 1, [step])
+    assert alone.suggestions[0].interval == pytest.approx((low, high))
+    assert narrowest(pl.predict("mobilenet_v2", gpu="k40m", time_model="roofline")) is None
 
 
 NO_HEAVY = """
