@@ -89,6 +89,35 @@ def _own(asked: Asked) -> Truth:
     return rows, lambda: own_page(rows), list
 
 
+def _order(asked: Asked) -> Truth:
+    """The order of two devices that one source measured on the same step."""
+    from .ship import operations_of
+    from .steps.order import order_page, order_truth
+    from .steps.published import published_steps
+
+    measurements = published_steps(asked.measured).measurements
+    rows = order_truth(measurements, operations_of(asked.measured), asked.wants)
+    if not rows:
+        raise asked.nothing()
+    return rows, lambda: order_page(rows), list
+
+
+def _transformers(asked: Asked) -> Truth:
+    """Transformers on a device held out."""
+    from paleo_lite.report.calibrations import validation_page
+    from paleo_lite.report.charts.pairs import network_pairs
+
+    from .ship import operations_of
+    from .steps.published import published_steps
+    from .steps.transformers import transformer_truth
+
+    measurements, operations = published_steps(asked.measured).measurements, operations_of(asked.measured)
+    rows, points = transformer_truth(measurements, asked.gpus, asked.precisions, operations)
+    if not rows:
+        raise asked.nothing()
+    return rows, lambda: validation_page(rows, points), lambda: network_pairs(points)
+
+
 def _layers(asked: Asked) -> Truth:
     """Single layers: a fifth of their shapes."""
     from .layers.hold_out import validate_layers
@@ -185,6 +214,8 @@ SPLITS: dict[str, Callable[[Asked], Truth]] = {
     "ppp": _ppp,
     "ratios": _ratios,
     "own": _own,
+    "order": _order,
+    "transformers": _transformers,
     "collectives": _collectives,
     "scaling": _scaling,
     "clusters": _clusters,

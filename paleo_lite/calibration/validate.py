@@ -168,7 +168,7 @@ def _by_expectation(split: str, devices: MeasuredDevices, key: Key) -> Found | N
     runs = runs_of(devices.groups[key], find_device(key.gpu), key.precision)
     prior = devices.prior(key, ignore=lambda other: ignored(own, other), known=False)
     predicted, deviation = expected_from(prior).predict(runs)
-    return runs, predicted, deviation, {"roofline": _simple_terms(runs)[1]}
+    return runs, predicted, deviation, {"roofline": simple_terms(runs)[1]}
 
 
 def expected_from(prior: Prior) -> Fit:
@@ -305,7 +305,7 @@ def _rank_correlation(one: Floats, other: Floats) -> float | None:
 
 def simple_times(runs: Runs, folds: Sequence[NDArray[np.int64]]) -> dict[str, Floats]:
     """Seconds by simpler models on the same folds: one PPP, roofline, one PPP per class."""
-    compute, bound, by_class = _simple_terms(runs)
+    compute, bound, by_class = simple_terms(runs)
     one_ppp, per_class = np.zeros(len(runs)), np.zeros(len(runs))
     for fold in folds:
         rest = np.setdiff1d(np.arange(len(runs)), fold)
@@ -314,7 +314,7 @@ def simple_times(runs: Runs, folds: Sequence[NDArray[np.int64]]) -> dict[str, Fl
     return {"one_ppp": one_ppp, "roofline": bound, "per_class_ppp": per_class}
 
 
-def _simple_terms(runs: Runs) -> tuple[Floats, Floats, Floats]:
+def simple_terms(runs: Runs) -> tuple[Floats, Floats, Floats]:
     """Per step: seconds of all FLOPs at peak, of the roofline, and of the roofline by class of work."""
     features, rates = runs.features, runs.rates
     compute = features.flops / np.where(features.matrix, rates.matrix_per_s, rates.vector_per_s)

@@ -24,9 +24,11 @@ from paleo_lite.timing.terms import QUANTILES
 from validation.steps.dataset import Dataset
 from validation.steps.modern import modern_networks, published_engines
 from validation.steps.networks import published_networks
+from validation.steps.order import order_truth
 from validation.steps.own import own_truth
 from validation.steps.published import SOURCES, published_steps
 from validation.steps.timm import SAME, published_timm
+from validation.steps.transformers import transformer_truth
 
 pytestmark = pytest.mark.slow
 
@@ -154,6 +156,28 @@ def test_suggested_measurements_are_worth_more_than_random_ones() -> None:
         row = rows["suggested", count]
         assert row.promised_90 == pytest.approx(row.width_90, rel=0.2) and row.groups == 4
     assert rows["suggested", 2].points == rows["none", 0].points - 2 * 2
+
+
+@pytest.mark.needs_data
+def test_the_faster_of_two_devices_is_predicted_to_be_the_faster() -> None:
+    """Two TITANs held out together: a source's own times say which is the faster, where they are far enough apart."""
+    gpus = {"titan-rtx", "titan-xp", "rtx2080ti", "gtx1080ti"}
+    steps = [m for m in published_steps(MEASURED).measurements if m.gpu in gpus and m.precision == "fp16"]
+    (row,) = order_truth(steps, (), lambda gpu, _: gpu.startswith("titan"))
+    times = {(m.gpu, m.network, m.phase, m.batch_size): m.time_s for m in steps if m.source == row.source}
+    ratios = [time / times[("titan-xp", *step)] for (gpu, *step), time in times.items() if gpu == "titan-rtx"]
+    assert row.pairs == sum(max(ratio, 1 / ratio) > 1.15 for ratio in ratios) > 50
+    assert row.held_out > 0.9 and row.shipped > 0.9 and row.devices == ["titan-rtx", "titan-xp"]
+    assert order_truth(steps, (), lambda gpu, _: gpu == "titan-xp") == []
+
+
+@pytest.mark.needs_data
+def test_transformers_are_scored_alone() -> None:
+    steps = [m for m in published_steps(MEASURED).measurements if m.source == "pytorch-image-models 2.4.0"]
+    rows, points = transformer_truth(steps, ("rtx4090",), (), ())
+    assert {point.measurement.network[:3] for point in points} == {"vit", "swi"}
+    (row,) = rows
+    assert row.points == len(points) and row.mape == pytest.approx(np.mean([abs(point.error) for point in points]))
 
 
 def test_a_folder_without_the_files_is_named(tmp_path: Path) -> None:
