@@ -11,7 +11,7 @@ from .clusters import Cluster
 from .collectives import COLLECTIVES
 from .cost import Budget
 from .job import Job, Settings
-from .scale import scale
+from .scale import NO_WORKER, over_what_runs, scale
 from .step import ScaleRow
 from .strategies import STRATEGIES
 from .topology import Topology
@@ -105,6 +105,8 @@ def advise(
             fastest.append(min(rows, key=lambda row: row.time_s))
     if not fastest:
         raise BadValue("no strategy is possible: " + "; ".join(dict.fromkeys(refused.values())))
+    if all(any(note.startswith(NO_WORKER) for note in row.notes) for row in fastest if row.fits):
+        fastest = over_what_runs(fastest)  # all over the simplest
     fastest = _ranked(fastest)
     return Advice(fastest, _why(fastest, job), refused)
 
@@ -136,9 +138,11 @@ def _why(rows: list[ScaleRow], job: Job) -> str:
     second = rows[1]
     gap = second.time_s / best.time_s - 1
     if gap <= 0:
-        return f"{named}: {because}; {second.strategy} is at most {-gap:.1%} faster, and less simple"
+        return f"{named}: {because}; {second.strategy} cannot be told apart from it, {-gap:.1%} faster and less simple"
     said = f"{named}: {because}; {second.strategy} takes {gap:.1%} longer, limited by {second.limited_by}"
-    return said + "".join(f"; on {which} cluster {second.strategy} is faster" for which in _reversed(best, second))
+    turned = _reversed(best, second)
+    apart = f": {best.strategy} and {second.strategy} cannot be told apart" if turned else ""
+    return said + "".join(f"; on {which} cluster {second.strategy} is faster" for which in turned) + apart
 
 
 def _reversed(best: ScaleRow, second: ScaleRow) -> list[str]:

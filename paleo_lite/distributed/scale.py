@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadValue
-from ..timing.memory import usable_bytes
+from ..timing.memory import largest_batch, usable_bytes
 from .clusters import Cluster, best_case
 from .cost import Budget, priced
 from .inputs import fed
@@ -23,6 +23,7 @@ SCALINGS = {
     "weak": "the batch per worker stays",
     "strong": "the batch of all workers together stays",
 }
+NO_WORKER = "no one worker holds the network: speed-up is over a worker's share of"
 NEARLY = 0.02
 """Losses below this share of a step are not worth a name."""
 
@@ -79,6 +80,7 @@ def scale(
         if number < 1:
             raise BadValue(f"workers must be whole numbers of 1 or more, not {number}")
     alone = step_of(job, topology.with_workers(1), settings, batch_size, strategy)
+    alone_per_s, note = _one_worker(job, alone, batch_size, settings)
     rows = []
     for number in workers:
         machine = topology.with_workers(number)
@@ -86,8 +88,38 @@ def scale(
         known = number > 1 or isinstance(cluster, Conditioned)
         step = step_of(job, machine, settings, total, strategy, cluster) if known else alone
         bound = step_of(job.bound, *best_case(machine, settings), total, strategy)
-        rows.append(_row(job, machine, total, step, batch_size / alone.time_s, strategy, float(bound.time_s)))
-    return priced(rows, budget)
+        row = _row(job, machine, total, step, alone_per_s or batch_size / alone.time_s, strategy, float(bound.time_s))
+        rows.append(msgspec.structs.replace(row, notes=(*row.notes, *note)))
+    return priced(rows if alone_per_s else over_what_runs(rows), budget)
+
+
+def _one_worker(job: Job, alone: Step, batch_size: int, settings: Settings) -> tuple[float | None, tuple[str, ...]]:
+    """Samples per second of one worker that can run: with as large a batch as it holds; None where it holds none."""
+    room = usable_bytes(job.machine.device)
+    if alone.memory_bytes is None or alone.memory_bytes <= room:
+        return batch_size / alone.time_s, ()
+    held = largest_batch(job.workload, memory_bytes=room)
+    if held is None:
+        return None, ()
+    samples = min(held, batch_size)
+    paced = step_of(job, Topology(None, 1, None, 1, None), settings, samples, "data")
+    says = f"one worker, which the speed-up is over, has a batch of {samples}: it does not hold {batch_size}"
+    return samples / float(paced.time_s), (says,)
+
+
+def over_what_runs(rows: list[ScaleRow]) -> list[ScaleRow]:
+    """Speed-ups over the first row that fits, where no one worker can run."""
+    first = next((row for row in rows if row.fits), None)
+    if first is None:
+        return rows
+    share = first.throughput_per_s / first.workers
+    says = f"{NO_WORKER} {first.workers} with {first.strategy}"
+    return [
+        msgspec.structs.replace(
+            row, alone_per_s=share, notes=(*(note for note in row.notes if not note.startswith(NO_WORKER)), says)
+        )
+        for row in rows
+    ]
 
 
 def step_of(

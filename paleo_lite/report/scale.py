@@ -35,7 +35,8 @@ def _headline(table: ScaleTable) -> str:
     head = f"{table.network} on {table.gpu_name}, {table.precision} training, {table.scaling} scaling"
     batch = f"batch {table.batch_size}" + (" per worker" if table.scaling == "weak" else "")
     if table.why:
-        return f"{head}, {batch}, {table.rows[0].workers} workers: {table.why}"
+        best = "" if table.is_forecast else " by the best case of the data sheets"
+        return f"{head}, {batch}, {table.rows[0].workers} workers{best}: {table.why}"
     last = table.rows[-1]
     time = format_si(last.time_s, "s")
     if not table.is_forecast:
@@ -84,12 +85,19 @@ def _bounded(table: ScaleTable) -> bool:
     return any(row.bound_s is not None for row in table.rows)
 
 
+def _fitting(table: ScaleTable) -> list[Column]:
+    """Whether a strategy fits, where one does not."""
+    if all(row.fits is not False for row in table.rows):
+        return []
+    return [Column("fits", "fits", lambda fits: "yes" if fits else "no", left=True)]
+
+
 def _columns(table: ScaleTable) -> list[Column]:
     def seconds(value: float) -> str:
         return format_si(value, "s", 3)
 
     first = (
-        [Column("strategy", "strategy", left=True)]
+        [Column("strategy", "strategy", left=True), *_fitting(table)]
         if table.why
         else [Column("workers", "workers"), Column("batch_size", "batch", spare=2)]
     )

@@ -123,7 +123,9 @@ def test_advice_says_when_it_depends_on_the_cluster() -> None:
         compute_s=11.0, workers=8, batch_size=8, alone_per_s=1.0, cluster_interval=(10.5, 12.0), fits=True,
         strategy="hybrid",
     )  # fmt: skip
-    assert _why([first, second], None).endswith("; on a worse cluster hybrid is faster")
+    assert _why([first, second], None).endswith(
+        "; on a worse cluster hybrid is faster: data and hybrid cannot be told apart"
+    )
     steady = msgspec.structs.replace(second, cluster_interval=(9.5, 21.0))
     assert "cluster" not in _why([first, steady], None)
 

@@ -6,6 +6,7 @@ distributed/model_parallel.py, distributed/split.py, distributed/step.py, distri
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from math import prod
 
@@ -335,3 +336,30 @@ def test_documented_columns():
 def test_gradients_of_every_layer_are_counted_once():
     network = find_network("resnet50")
     assert gradient_bytes(job("resnet50").workload).sum() == 4 * count(network.layers, "fp32").parameters.sum()
+
+
+def test_speed_up_is_over_a_worker_that_can_run() -> None:
+    """One K80 die (12 GB) holds VGG16's training with less than 512 images, and the rate of those is compared with."""
+    table = paleo_lite.scale("vgg16", gpu="k80-die", link="ethernet10", workers=[2], batch_size=512)
+    (note,) = [note for note in table[0].notes if "the speed-up is over" in note]
+    held = int(re.search(r"a batch of (\d+): it does not hold 512", note)[1])
+    assert paleo_lite.scale("vgg16", gpu="k80-die", workers=[1], batch_size=held)[0].fits
+    assert not paleo_lite.scale("vgg16", gpu="k80-die", workers=[1], batch_size=held + 1)[0].fits
+    alone = paleo_lite.scale("vgg16", gpu="k80-die", workers=[1], batch_size=held)[0]
+    assert table[0].alone_per_s == pytest.approx(alone.throughput_per_s)
+
+
+def test_where_no_worker_can_run_the_first_plan_that_fits_is_compared_with() -> None:
+    """A device of 1.5 GB: VGG16's parameters and gradients alone are 1.1 GB, and 1 GB is left free."""
+    small = job("vgg16")
+    device = small.machine.device
+    capacity = msgspec.structs.replace(device.memory.capacity, value="1.5 GB")
+    memory = msgspec.structs.replace(device.memory, capacity=capacity)
+    machine = msgspec.structs.replace(small.machine, device=msgspec.structs.replace(device, memory=memory))
+    small = Job(small.workload, machine, small.model)
+    rows = scale(small, flat(ETHERNET20, 16), [8, 16], 1, strategy="zero-3")
+    first = next(row for row in rows if row.fits)
+    assert first.efficiency == pytest.approx(1)
+    assert all(any("no one worker holds the network" in note for note in row.notes) for row in rows)
+    advice = advise(small, flat(ETHERNET20, 16), 16, 16, scaling="strong")
+    assert sum(row.efficiency == pytest.approx(1) for row in advice.rows) == 1
