@@ -100,19 +100,19 @@ RUN := $(DATA)/surfboard/pyprof_kernels
 TRACE := $(DATA)/profiles/torch_chrome_trace_resnet50/resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz
 images: data $(STAMPS)/test
 	mkdir -p docs/images build
-	$(PLOT) roofline resnet50 --gpu titan-rtx --precision fp16 --batch-size 32 -o docs/images/roofline.png
-	$(PLOT) kinds resnet50 --gpu titan-rtx --precision fp16 --batch-size 32 -o docs/images/kinds.png
-	$(PLOT) batch resnet50 --gpu titan-rtx --gpu v100-sxm2 --precision fp16 -o docs/images/batch.png
+	$(PLOT) roofline resnet50 --gpu titan-rtx --precision fp16 --batch-size 32 -o docs/images/roofline.png --force
+	$(PLOT) kinds resnet50 --gpu titan-rtx --precision fp16 --batch-size 32 -o docs/images/kinds.png --force
+	$(PLOT) batch resnet50 --gpu titan-rtx --gpu v100-sxm2 --precision fp16 -o docs/images/batch.png --force
 	$(PLOT) scaling resnet50 --gpu k80-die --link ethernet20 --workers 1,2,4,...,128 --scaling strong \
-		--batch-size 1024 --images 1.28M --epochs 90 --price 0.90 -o docs/images/scaling.png
+		--batch-size 1024 --images 1.28M --epochs 90 --price 0.90 -o docs/images/scaling.png --force
 	$(BIN)/paleo-lite sweep --networks resnet50 --gpus all --precisions fp16,fp32 --batch-sizes 1:256:x2 \
 		-o build/sweep.parquet --force
-	$(PLOT) pareto build/sweep.parquet --pareto time,throughput --where "time_model == calibrated" -o docs/images/pareto.png
-	$(BIN)/python -m validation accuracy --data $(DATA) --split network --plot docs/images/accuracy.png > build/accuracy.txt
-	$(PLOT) timeline $(TRACE) -o docs/images/timeline.png
-	$(PLOT) compare --predict resnet50 --gpu k40m -o docs/images/compare.png \
+	$(PLOT) pareto build/sweep.parquet --pareto time,throughput --where "time_model == calibrated" -o docs/images/pareto.png --force
+	$(BIN)/python -m validation accuracy --data $(DATA) --split network --plot docs/images/accuracy.png --force > build/accuracy.txt
+	$(PLOT) timeline $(TRACE) -o docs/images/timeline.png --force
+	$(PLOT) compare --predict resnet50 --gpu k40m -o docs/images/compare.png --force \
 		$(RUN)/run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip
-	$(PLOT) efficiency $(RUN) --gpu k40m -o docs/images/efficiency.png
+	$(PLOT) efficiency $(RUN) --gpu k40m -o docs/images/efficiency.png --force
 	$(BIN)/python docs/screenshot.py docs/images/ui.png
 
 clean:

@@ -45,12 +45,15 @@ class UnknownName(UsageProblem):
         self.what, self.name = what, name
         lowered = {candidate.lower(): candidate for candidate in known}
         self.near = [lowered[match] for match in get_close_matches(name.lower(), lowered, n=4, cutoff=0.5)]
-        if self.near:
+        several = name.split(",")
+        if len(several) > 1 and lowered.keys() >= {part.strip().lower() for part in several}:
+            rest, hint = f"this takes one {what}: say {_either([part.strip() for part in several])}.", ""
+        elif self.near:
             rest = f"did you mean {_either(self.near)}?"
         elif len(known) <= 12:
             rest = f"known: {', '.join(known)}."
         else:
-            rest = f"none of the {len(known)} known ones is similar."
+            rest = f"none of the {len(known)} that are known is similar."
         super().__init__(f"no {what} is called {name!r}: {rest}" + (f" {hint}" if hint else ""))
 
 

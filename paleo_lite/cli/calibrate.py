@@ -20,7 +20,12 @@ from .options import Printing
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @options.gpu(required=False, help="Device that was measured.")
 @options.precision()
-@click.option("--network", metavar="NETWORK", help="What was profiled, needed for profiles; or what is asked about.")
+@click.option(
+    "--network",
+    metavar="NETWORK",
+    shell_complete=options.complete_networks,
+    help="What was profiled, needed for profiles; or what is asked about.",
+)
 @click.option(
     "--time-model", type=options.MODELS, default=LEARNT, show_default=True,
     help="What to learn: calibrated, all parameters; ppp, PALEO's one, the platform percent of peak.",

@@ -6,6 +6,7 @@ import click
 
 from ..api.calibrations import calibrations as find_calibrations
 from .command import Answer, AnswerCommand
+from .options import complete_calibrations
 
 
 @click.group()
@@ -21,7 +22,7 @@ def list_calibrations() -> Answer:
 
 
 @calibrations.command("show", cls=AnswerCommand)
-@click.argument("calibration")
+@click.argument("calibration", shell_complete=complete_calibrations)
 def show_calibration(calibration: str) -> Answer:
     """Show every parameter of CALIBRATION (a name or a file), its interval and what would narrow it."""
     found = find_calibrations(calibration)

@@ -26,7 +26,13 @@ from .options import WHOLE, Names
     "--by", type=Names("grouping", ".efficiency:BY"), default="op", show_default=True,
     help="Sum the time of an iteration by operation, with its shapes, by module (and marked range), or by kernel.",
 )  # fmt: skip
-@click.option("--group-by", metavar="COLUMNS", default="", help="Print means too, such as by batch_size,nodes.")
+@click.option(
+    "--group-by",
+    metavar="COLUMNS",
+    default="",
+    shell_complete=options.completing(".cli.options:configuration_names"),
+    help="Print means too, such as by batch_size,nodes.",
+)
 @options.name_pattern()
 @click.option(
     "--durations", multiple=True, metavar="FILE", type=click.Path(path_type=Path, exists=True),

@@ -14,7 +14,8 @@ from .options import WHOLE, Number, Quantity
 @command()
 @options.network()
 @options.gpu()
-@click.option("--storage", default="nvme", show_default=True, metavar="LINK|RATE",
+@click.option("--storage", default="nvme", shell_complete=options.complete_links, show_default=True,
+              metavar="LINK|RATE",
               help="hdd, ssd, nvme, any other link, a rate such as '500 MB/s', or memory.")  # fmt: skip
 @click.option(
     "--random-reads",
@@ -46,7 +47,12 @@ from .options import WHOLE, Number, Quantity
     metavar="SIZE",
     help="Size of one sample as copied. [default: its numbers in the precision]",
 )
-@click.option("--host-link", metavar="LINK|RATE", help="Link that copies go over. [default: the device's own]")
+@click.option(
+    "--host-link",
+    metavar="LINK|RATE",
+    shell_complete=options.complete_links,
+    help="Link that copies go over. [default: the device's own]",
+)
 @click.option("--no-pinned", is_flag=True, help="Copies from pageable memory.")
 @click.option("--no-prefetch", is_flag=True, help="Load, copy and compute one after the other, nothing ahead.")
 @options.precision()

@@ -20,7 +20,13 @@ from .options import WHOLE, Printing
 @options.phase(help="What to count; backward is the data and the weight gradient.", type=options.PHASES_AND_PASSES)
 @options.execution(default="eager", help="What is fused at inference: as of `predict`.")
 @options.batch_size()
-@click.option("--ignore", multiple=True, metavar="LAYER|GLOB", help="Leave layers out; may be given several times.")
+@click.option(
+    "--ignore",
+    multiple=True,
+    metavar="LAYER|GLOB",
+    shell_complete=options.complete_layers,
+    help="Leave layers out; may be given several times.",
+)
 @options.image_size()
 @options.sequence_length()
 @options.inputs()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import re
 from collections.abc import Callable
 from functools import partial
@@ -211,13 +212,6 @@ FORCE: dict[str, Any] = {
 """Known when the files are."""
 
 
-def complete_networks(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of shipped networks."""
-    from ..networks import network_names
-
-    return [CompletionItem(name) for name in network_names() if name.startswith(incomplete)]
-
-
 def device_ids() -> list[str]:
     """Ids of the shipped devices, without reading their files."""
     from ..files import shipped
@@ -225,9 +219,98 @@ def device_ids() -> list[str]:
     return sorted(path.stem for path in shipped("hardware").glob("*.toml") if path.stem != "links")
 
 
-def complete_devices(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Ids of shipped devices."""
-    return [CompletionItem(name) for name in device_ids() if name.startswith(incomplete)]
+def link_names() -> list[str]:
+    """Links by name."""
+    from ..hardware import read_links
+
+    return list(read_links().link)
+
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def completing(*places: str, files: bool = False) -> Complete:
+    """What completes an option from lists of the package, as `Names` finds them; of several after the last comma.
+
+    Parameters
+    ----------
+    *places : str
+        ``"module:LIST"``; or a function of the list, which may take what was typed before.
+    files : bool
+        Whether a file will do, too.
+    """
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        before, comma, last = incomplete.rpartition(",")
+        found: dict[str, None] = {}
+        for place in places:
+            module, _, name = place.partition(":")
+            names = getattr(importlib.import_module(module, "paleo_lite"), name)
+            if callable(names):
+                names = names(_typed(ctx)) if inspect.signature(names).parameters else names()
+            found |= {known: None for known in names if known.startswith(last)}
+        items = [CompletionItem(before + comma + name) for name in found]
+        return [*items, CompletionItem(incomplete, type="file")] if files else items
+
+    return complete
+
+
+def _typed(ctx: click.Context) -> dict[str, Any]:
+    """What was typed before: click leaves arguments aside where the last option waits for its value."""
+    typed, words = dict(ctx.params), list(ctx.args)
+    for param in ctx.command.params:
+        if isinstance(param, click.Argument) and param.name and not typed.get(param.name) and words:
+            typed[param.name] = tuple(words) if param.nargs == -1 else words.pop(0)
+    return typed
+
+
+def layer_names(typed: dict[str, Any]) -> list[str]:
+    """Layers of the networks that were typed before."""
+    from ..errors import PaleoError
+    from ..networks import find_network
+
+    networks = typed.get("networks") or [typed.get("network")]
+    try:
+        return [
+            layer.name for network in networks if isinstance(network, str) for layer in find_network(network).layers
+        ]
+    except PaleoError:  # not typed to the end, or wrong: there is nothing to offer yet
+        return []
+
+
+def column_names(typed: dict[str, Any]) -> list[str]:
+    """Columns of the sweep's file that was typed before."""
+    from ..errors import PaleoError
+    from ..sweeps.best import columns_of
+
+    try:
+        return list(columns_of(Path(typed["file"]))) if typed.get("file") else []
+    except PaleoError:
+        return []
+
+
+def configuration_names(typed: dict[str, Any]) -> list[str]:
+    """Columns that the names of the profiles tell which were typed before."""
+    from ..errors import PaleoError
+    from ..profiles.configuration import parse_name
+
+    try:
+        paths = [Path(path) for path in typed.get("paths") or ()]
+        inside = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+        return list(parse_name(inside[0].name, typed.get("name_pattern"))) if inside else []
+    except (PaleoError, OSError):
+        return []
+
+
+complete_networks = completing(".networks:network_names", files=True)
+complete_devices = completing(".cli.options:device_ids")
+complete_links = completing(".cli.options:link_names")
+complete_platforms = completing(
+    ".distributed.platforms:platform_names", ".distributed.computers:computer_names", files=True
+)
+complete_calibrations = completing(".calibration.store:shipped_calibrations", files=True)
+complete_layers = completing(".cli.options:layer_names")
+complete_columns = completing(".cli.options:column_names")
 
 
 def together(*options: Decorator) -> Decorator:
@@ -352,7 +435,10 @@ time_model = _option(
 )  # fmt: skip
 ppp = _option("--ppp", type=SHARE, help="Share of peak that the platform reaches, for the model ppp; may exceed 1.")
 calibration = _option(
-    "--calibration", metavar="FILE|NAME", help="A calibration. [default: the shipped one of device and precision]"
+    "--calibration",
+    metavar="FILE|NAME",
+    shell_complete=complete_calibrations,
+    help="A calibration. [default: the shipped one of device and precision]",
 )
 
 # Many devices.
@@ -366,13 +452,16 @@ price = _option(
     help="Price of an hour of one device. [default: what the registry has]",
 )  # fmt: skip
 cluster = together(
-    click.option("--link", metavar="LINK", help="Between all workers: ethernet20, infiniband-fdr, '25 GB/s'."),
+    click.option(
+        "--link", metavar="LINK", shell_complete=complete_links,
+        help="Between all workers: ethernet20, infiniband-fdr, '25 GB/s'.",
+    ),
     click.option(
         "--topology", metavar="TEXT|FILE",
         help="'2x k40m @ pcie3, 16 nodes @ infiniband', or a TOML, in place of --link.",
     ),
     click.option(
-        "--platform", metavar="NAME|FILE",
+        "--platform", metavar="NAME|FILE", shell_complete=complete_platforms,
         help="A computer by name: p4d.24xlarge, dgx-h100; or one whose scaling was measured: ec2-p2-k80, dgx1-p100.",
     ),
     click.option(

@@ -43,7 +43,13 @@ from .options import Printing, Several
 @options.context()
 @options.inputs()
 @options.hardware_files()
-@click.option("--explain", metavar="LAYER", cls=Printing, help="Show the arithmetic of one layer.")
+@click.option(
+    "--explain",
+    metavar="LAYER",
+    cls=Printing,
+    shell_complete=options.complete_layers,
+    help="Show the arithmetic of one layer.",
+)
 @options.top(default="10", help="How many of the slowest layers to list.")
 @click.pass_context
 def predict(

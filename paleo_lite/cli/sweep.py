@@ -12,22 +12,47 @@ from ..sweeps.space import AUTOMATIC, ROWS_UNASKED
 from ..timing import TIME_MODELS
 from . import options
 from .command import Answer, command, progress
-from .options import Quantity
+from .options import Quantity, completing
 
 
 @command()
-@click.option("--networks", required=True, metavar="NAMES", help="Networks, with commas, or all.")
-@click.option("--gpus", required=True, metavar="DEVICES", help="Devices, with commas, or all.")
 @click.option(
-    "--precisions", default="fp32", show_default=True, metavar="NAMES", help="Precisions, with commas, or all."
+    "--networks",
+    required=True,
+    shell_complete=options.complete_networks,
+    metavar="NAMES",
+    help="Networks, with commas, or all.",
 )
-@click.option("--phases", default="inference", show_default=True, metavar="NAMES", help="Phases, with commas, or all.")
+@click.option(
+    "--gpus",
+    required=True,
+    shell_complete=options.complete_devices,
+    metavar="DEVICES",
+    help="Devices, with commas, or all.",
+)
+@click.option(
+    "--precisions",
+    shell_complete=completing(".units:PRECISION_BYTES"),
+    default="fp32",
+    show_default=True,
+    metavar="NAMES",
+    help="Precisions, with commas, or all.",
+)
+@click.option(
+    "--phases",
+    shell_complete=completing(".counting:PHASES"),
+    default="inference",
+    show_default=True,
+    metavar="NAMES",
+    help="Phases, with commas, or all.",
+)
 @click.option(
     "--batch-sizes", default="1", show_default=True, metavar="RANGE",
     help="1,2,4 or 1:1024:x2 (doubling) or 8:64:+8; of all workers together, or per worker for weak scaling.",
 )  # fmt: skip
 @click.option(
-    "--time-models", default=AUTOMATIC, show_default=True, metavar="NAMES",
+    "--time-models", shell_complete=completing(".timing:TIME_MODELS"), default=AUTOMATIC, show_default=True,
+    metavar="NAMES",
     help=f"{AUTOMATIC} (what predict takes), {', '.join(TIME_MODELS)}.",
 )  # fmt: skip
 @options.ppp()
@@ -36,17 +61,30 @@ from .options import Quantity
 )
 @click.option(
     "--strategies",
+    shell_complete=completing(".distributed.strategies:STRATEGIES"),
     default="data",
     show_default=True,
     metavar="NAMES",
     help="How work is divided, as for `paleo-lite scale`.",
 )
 @click.option(
-    "--scalings", default="strong", show_default=True, metavar="NAMES", help="strong, weak, or strong,weak for both."
+    "--scalings",
+    shell_complete=completing(".distributed.scale:SCALINGS"),
+    default="strong",
+    show_default=True,
+    metavar="NAMES",
+    help="strong, weak, or strong,weak for both.",
 )
-@click.option("--links", default="", metavar="NAMES", help="Between workers: names of links, or rates: '25 GB/s'.")
+@click.option(
+    "--links",
+    shell_complete=options.complete_links,
+    default="",
+    metavar="NAMES",
+    help="Between workers: names of links, or rates: '25 GB/s'.",
+)
 @click.option(
     "--collectives",
+    shell_complete=completing(".distributed.collectives:COLLECTIVES"),
     default="",
     metavar="NAMES",
     help=f"How gradients are summed: {', '.join(COLLECTIVES)}. [default: the fastest]",

@@ -8,7 +8,7 @@ import click
 
 from ..api.calibrations import validate as hold_out
 from .command import Answer, command
-from .options import Names
+from .options import Names, complete_devices
 
 
 @command()
@@ -17,7 +17,7 @@ from .options import Names
     "--split", type=Names("split", ".calibration.validate:SPLITS"), default="network", show_default=True,
     help="What is held out at a time.",
 )  # fmt: skip
-@click.option("--gpu", "gpus", multiple=True, help="Only this device.")
+@click.option("--gpu", "gpus", multiple=True, shell_complete=complete_devices, help="Only this device.")
 @click.option("--precision", "precisions", multiple=True, help="Only this precision.")
 def validate(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[str, ...]) -> Answer:
     """Hold measurements out, predict them from the rest, and say how far off that is.

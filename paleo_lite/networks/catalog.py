@@ -133,7 +133,7 @@ def _path_of(name: str) -> Path:
         return direct
     by_name = {normalise(known): known for known in network_names()}
     if normalise(name) not in by_name:
-        raise UnknownName("network", name, by_name.values(), "'paleo-lite networks list' shows all.")
+        raise UnknownName("network", name, network_names(), "'paleo-lite networks list' shows all.")
     return folder / f"{by_name[normalise(name)]}.json"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..calibration.beside import MEASURED_PASSES, PredictedBeside
-from ..timing import Prediction
+from ..timing import Prediction, describe
 from ..units import format_si
 from .document import Column, Document, Table
 
@@ -38,7 +38,7 @@ def predicted_page(beside: PredictedBeside, top: int | None = 10) -> Document:
         headline,
         [
             ("profile", beside.path),
-            ("time model", f"{prediction.model.label or prediction.model.name}: {prediction.model.formula()}"),
+            ("time model", describe(prediction.model)),
             ("PPP", f"{beside.ppp:.3g}: (FLOPs / peak + bytes / bandwidth) / measured time"),
             ("peak", prediction.peak.describe()),
         ],

@@ -149,7 +149,7 @@ def _facts(prediction: Prediction) -> list[tuple[str, str]]:
         *_generated(prediction),
         *_bounds(prediction),
         *_spent(prediction),
-        ("time model", f"{describe(model)}: each layer takes {model.formula()}"),
+        ("time model", describe(model)),
         ("peak", prediction.peak.describe()),
         (
             "memory",

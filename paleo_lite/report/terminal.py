@@ -41,13 +41,21 @@ def _text(document: Document, out: IO[str]) -> str:
     def styled(text: str, style: str) -> str:
         return f"{_STYLES[style]}{text}{_END}" if coloured and text else text
 
-    blocks = _blocks(document, shutil.get_terminal_size().columns, styled)
+    width = shutil.get_terminal_size().columns
+    blocks = _blocks(document, width, styled, width if out.isatty() else None)
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def _blocks(document: Document, width: int, styled: Callable[[str, str], str]) -> list[list[str]]:
-    """Title and facts, content, notes, sections: lines that stand together."""
-    head = [styled(_clean(document.title), "bold")] if document.title else []
+def _blocks(document: Document, width: int, styled: Callable[[str, str], str], line: int | None) -> list[list[str]]:
+    """Title and facts, content, notes, sections: lines that stand together.
+
+    Title and notes are one line each, for whoever searches them, but where a terminal would break it: at `line`.
+    """
+
+    def whole(text: str, style: str) -> list[str]:
+        return [styled(part, style) for part in (fold(text, line) if line else [text])]
+
+    head = whole(_clean(document.title), "bold") if document.title else []
     head += [line for text in (document.question, *document.lead) if text for line in fold(_clean(text), width)]
     facts = [*((answer.name, answer.text) for answer in document.answers), *document.facts]
     label = max((len(name) for name, _ in facts), default=0)
@@ -63,8 +71,8 @@ def _blocks(document: Document, width: int, styled: Callable[[str, str], str]) -
         elif not isinstance(part, Chart):
             blocks.append(fold(_clean(part), width))
     blocks += [[f"{purpose}:", f"  {command}"] for purpose, command in document.commands]
-    blocks.append([styled(f"note: {_clean(note)}", "note") for note in document.notes])
-    return blocks + [block for section in document.sections for block in _blocks(section, width, styled)]
+    blocks.append([part for note in document.notes for part in whole(f"note: {_clean(note)}", "note")])
+    return blocks + [block for section in document.sections for block in _blocks(section, width, styled, line)]
 
 
 def write_text(text: str, out: IO[str]) -> None:
@@ -88,7 +96,8 @@ def fitting(table: Table, width: int) -> list[Column]:
     needed = {}
     for place, column in enumerate(columns):
         natural = max(map(len, _cells(table, column)))
-        most = FOLDED if column.fold else max(width * 2 // 5, FOLDED) if place == 0 else natural
+        least = max(FOLDED, _least(table, column))
+        most = least if column.fold else max(width * 2 // 5, least) if place == 0 else natural
         needed[column.key] = min(natural, most)
     while sum(needed[column.key] + GAP for column in columns) - GAP > width:
         spare = max(columns, key=lambda column: column.spare)
@@ -146,12 +155,14 @@ def _widths(table: Table, columns: list[Column], width: int) -> list[int]:
         foot = [_clean(column.text(row)) for row in table.foot if column.key in row]
         wanted.append(max(map(len, [*_cells(table, column), *foot])))
     excess = sum(wanted) + GAP * (len(wanted) - 1) - width
-    folding = [place for place, column in enumerate(columns) if column.fold or place == 0]
+    folding = {
+        place: max(FOLDED, _least(table, column)) for place, column in enumerate(columns) if column.fold or place == 0
+    }
     while excess > 0:
-        widest = max(folding, key=lambda place: wanted[place])
-        if wanted[widest] <= FOLDED:
+        wider = [place for place, least in folding.items() if wanted[place] > least]
+        if not wider:
             break
-        wanted[widest] -= 1
+        wanted[max(wider, key=lambda place: wanted[place])] -= 1
         excess -= 1
     return wanted
 
@@ -167,12 +178,33 @@ def _block(cells: list[list[str]], columns: list[Column], widths: list[int]) -> 
 
 
 def fold(text: str, width: int) -> list[str]:
-    """Text in lines of at most that width."""
+    """Text in lines of that width. A word that is longer goes on after a ``_``, ``/``, ``.``, ``,``, ``:`` or ``-`` of
+    it; one without any stays whole, and its line is longer."""
     if len(text) <= width:
         return [text]
-    import textwrap
+    lines = [text[: len(text) - len(text.lstrip())]]
+    for word in text.split():
+        indent = "" if lines[-1].strip() else lines[-1]
+        for number, piece in enumerate(_pieces(word) if len(indent + word) > width else [word]):
+            gap = " " * (number == 0 and bool(lines[-1].strip()))
+            if lines[-1].strip() and len(lines[-1]) + len(gap) + len(piece) > width:
+                lines.append(piece)
+            else:
+                lines[-1] += gap + piece
+    return lines
 
-    return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+
+def _pieces(word: str) -> list[str]:
+    """The parts that a word may be broken into."""
+    import re
+
+    return re.findall(r"[^_/.,:-]*[_/.,:-]+|[^_/.,:-]+", word)
+
+
+def _least(table: Table, column: Column) -> int:
+    """The narrowest that a column can be without breaking a word of it."""
+    words = [word for cell in _cells(table, column) for word in cell.split()]
+    return max((len(piece) for word in words for piece in (_pieces(word) if len(word) > FOLDED else [word])), default=0)
 
 
 def _clean(text: str) -> str:

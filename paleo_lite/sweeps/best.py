@@ -108,7 +108,7 @@ def find_best(
     need("pyarrow", "reading a sweep", "profiles")
     if sum(map(bool, (minimise, maximise, pareto))) != 1:
         raise BadValue("the best by what? Give one of --minimise, --maximise and --pareto, such as --minimise cost")
-    columns = _columns(path)
+    columns = columns_of(path)
     wanted = [column_of(name, list(columns)) for name in (pareto or [minimise or maximise or ""])]
     for name in wanted:
         if not columns[name]:
@@ -267,7 +267,7 @@ def pareto_front(values: Floats) -> NDArray[np.int64]:
     return np.array(kept, dtype=np.int64)
 
 
-def _columns(path: Path) -> dict[str, bool]:
+def columns_of(path: Path) -> dict[str, bool]:
     """The columns of a sweep's file, and whether each holds numbers."""
     import pyarrow as pa
 

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -245,13 +246,14 @@ def test_a_prediction_imports_no_heavy_library() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is Linux's")
-def test_an_output_that_cannot_be_written_is_one_sentence() -> None:
-    with Path("/dev/full").open("w") as full:
-        words = [sys.executable, "-m", "paleo_lite", "layers", "alexnet"]
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 1 and done.stderr == (
-        "paleo-lite: the output cannot be written (No space left on device)\n"
-    )
+@pytest.mark.parametrize("words", ["layers alexnet", "layers alexnet --format json", "--help", "--version"])
+@pytest.mark.parametrize(
+    ("where", "why"), [("> /dev/full", "No space left on device"), (">&-", "it is closed")], ids=["full", "closed"]
+)
+def test_an_output_that_cannot_be_written_is_one_sentence(words: str, where: str, why: str) -> None:
+    line = f"{shlex.quote(sys.executable)} -m paleo_lite {words} {where}"
+    done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, f"paleo-lite: the output cannot be written ({why})\n")
 
 
 def test_an_interrupt_is_said_and_has_the_exit_code_of_a_shell(monkeypatch) -> None:

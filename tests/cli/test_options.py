@@ -7,6 +7,7 @@ import sys
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 
 from paleo_lite.cli import main
 from paleo_lite.cli.options import SHARE, WHOLE, Names, Number, Several, Whole
@@ -108,3 +109,53 @@ def test_help_and_a_prediction_read_no_list_they_do_not_need():
     words = ["predict", "alexnet", "--gpu", "k80", "--time-model", "roofline"]
     done = subprocess.run([sys.executable, "-c", code.format(words=words)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def completed(words, incomplete):
+    """What a shell is offered."""
+    found = ShellComplete(main, {}, "paleo-lite", "_PALEO_LITE_COMPLETE").get_completions(words.split(), incomplete)
+    return [item.value for item in found if item.type == "plain"]
+
+
+@pytest.mark.parametrize(
+    ("words", "incomplete", "offered"),
+    [
+        ("predict", "vgg1", {"vgg11", "vgg16", "vgg19"}),
+        ("predict vgg16 --gpu", "k40", {"k40c", "k40m"}),
+        ("predict vgg16 --gpu", "k80,k40", {"k80,k40c", "k80,k40m"}),
+        ("predict vgg16 --gpu k40m --explain", "classifier.", {"classifier.0", "classifier.6"}),
+        ("layers vgg16 --ignore", "classifier.", {"classifier.0", "classifier.6"}),
+        ("scale vgg16 --gpu k80 --link", "nvlink2", {"nvlink2", "nvlink2-x6"}),
+        ("scale vgg16 --gpu k80 --platform", "dgx1-p", {"dgx1-p100"}),
+        ("predict vgg16 --gpu k40m --calibration", "k40", {"k40m-fp32"}),
+        ("calibrations show", "k40", {"k40m-fp32"}),
+        ("compare a.parquet --predict", "alex", {"alexnet"}),
+        ("sweep --networks", "alexnet,vgg1", {"alexnet,vgg16"}),
+        ("sweep --gpus", "k80-die,k40", {"k80-die,k40m"}),
+        ("sweep --links", "nvlink2-", {"nvlink2-x6"}),
+        ("feeding alexnet --gpu k80 --storage", "nv", {"nvme"}),
+        ("validate --gpu", "k40", {"k40m"}),
+    ],
+)
+def test_a_shell_is_offered_what_can_be_typed(words, incomplete, offered):
+    found = completed(words, incomplete)
+    assert offered <= set(found) and all(name.startswith(incomplete) for name in found)
+
+
+def test_columns_are_offered_of_the_file_that_was_typed(tmp_path):
+    pytest.importorskip("pyarrow")
+    import paleo_lite as pl
+
+    pl.sweep("alexnet", "k80-die", tmp_path / "sweep.csv", jobs=1)
+    offered = completed(f"best {tmp_path}/sweep.csv --minimise", "time_")
+    assert set(offered) == {"time_model", "time_s"}
+    assert "time_s,network" in completed(f"best {tmp_path}/sweep.csv --pareto", "time_s,net")
+    assert completed(f"best {tmp_path}/none.csv --minimise", "") == []
+    run = tmp_path / "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"
+    run.touch()
+    assert {"nodes", "network"} <= set(completed(f"efficiency {run} --gpu k40m --group-by", "n"))
+
+
+def test_files_are_offered_where_a_file_will_do():
+    found = ShellComplete(main, {}, "paleo-lite", "_X").get_completions(["predict", "vgg16", "--calibration"], "mine.t")
+    assert [(item.value, item.type) for item in found] == [("mine.t", "file")]

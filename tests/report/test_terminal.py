@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 import paleo_lite as pl
 from paleo_lite.report.document import Column, Table
 from paleo_lite.report.predictions import prediction_page
-from paleo_lite.report.terminal import BAR, bar_of, show_document, table_lines
+from paleo_lite.report.terminal import BAR, bar_of, fold, show_document, table_lines
 
 SHARES = Table(
     "",
@@ -71,3 +72,39 @@ def test_every_encoding_can_be_written(monkeypatch, encoding, style):
         assert "?" not in text and ("#" in text or style == "markdown")
         assert ("µs" in text) == ("µs" in reference.getvalue() and encoding != "ascii")
         assert len(text.splitlines()) == len(reference.getvalue().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "lines"),
+    [
+        ("adaptive_avg_pool", 16, ["adaptive_avg_", "pool"]),
+        ("  pytorch-gpu-benchmark of 2021", 22, ["  pytorch-gpu-", "benchmark of 2021"]),
+        ("unbreakable words stay", 8, ["unbreakable", "words", "stay"]),
+        ("a.b/c", 80, ["a.b/c"]),
+    ],
+)
+def test_words_are_broken_at_their_joints_only(text, width, lines):
+    assert fold(text, width) == lines
+
+
+class Screen(io.StringIO):
+    """An output that says it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
+def test_no_word_is_broken_at_any_width(width, monkeypatch):
+    """Nor title and notes, which a terminal would break in the middle of a word."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    page = prediction_page(pl.predict("alexnet", gpu="k80", precision="fp64"), 10, False)
+    screen = Screen()
+    show_document(page, "table", screen)
+    shown = screen.getvalue()
+    pieces = {piece for line in shown.splitlines() for piece in re.split(r"[\s_/.,:-]+", line)}
+    words = re.split(r"[\s_/.,:-]+", " ".join([page.title, *page.notes, *(row["kind"] for row in page.tables[0].rows)]))
+    assert set(words) <= pieces
+    title, notes = shown.partition("\n  ")[0].splitlines(), shown.partition("\nnote: ")[2].splitlines()
+    assert max(map(len, [*title, *notes])) <= width
