@@ -8,6 +8,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ..calibration.calibrate import calibrate, held_out_error
 from ..calibration.fit import Prior
 from ..calibration.measurements import Measurement, write_csv
@@ -20,8 +22,17 @@ from ..extras import need
 from ..files import check_new, write_aside
 from ..hardware import Device, Machine, find_device
 from ..hardware.registry import read_device
-from ..measure.clock import QUICK, ROUNDS, Effort, Timing, best_of
-from ..measure.machine import bandwidth_bytes_per_s, describe, hardware, identity, launch_s, other_work, peak_per_s
+from ..measure.clock import QUICK, RISE_S, ROUNDS, Effort, Timing, best_of
+from ..measure.machine import (
+    bandwidth_bytes_per_s,
+    describe,
+    hardware,
+    held_back,
+    identity,
+    launch_s,
+    other_work,
+    peak_per_s,
+)
 from ..measure.probes import Probed, probes, run_probes
 from ..measure.setup import Setup, set_up
 from ..measure.steps import STEPS, OutOfMemory, time_step
@@ -121,6 +132,8 @@ def measure(
         need(module, "fitting what was measured", "calibrate")
     known = None if gpu is None else find_device(gpu, paths_of(hardware_files))
     effort, busy = QUICK if quick else Effort(), other_work()
+    if device == "cuda":
+        effort = msgspec.structs.replace(effort, warm_up_s=RISE_S)
     if busy:
         say(f"although {busy}")
     with set_up(device, precision, threads, channels_last, compiled) as setup:
@@ -136,6 +149,7 @@ def measure(
             {} if chosen
             else _grid(HELD_OUT_QUICK if quick else HELD_OUT, [batches[0], 2 * batches[0], batches[1]], wanted),
         )  # fmt: skip
+        busy = "; ".join(text for text in (busy, held_back(setup)) if text)
     if not fitted or not (unseen or chosen):
         raise CalibrationFailed("the networks to measure do not fit into this device's memory: nothing to fit")
     prior = None if is_derived else _pooled(machine, precision, compiled)

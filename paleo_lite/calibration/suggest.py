@@ -185,9 +185,10 @@ def suggest(
         low, high = interval_of(asked_s, deviation)
         return float(high / low), (float(low), float(high)) if is_single else None
 
-    from ..measure.clock import Effort  # with what times, and only then
+    from ..measure.clock import RISE_S, Effort  # with what times, and only then
 
-    measuring_s = np.array([Effort().takes_s(float(time_s)) for time_s in times])
+    effort = Effort(warm_up_s=RISE_S)
+    measuring_s = np.array([effort.takes_s(float(time_s)) for time_s in times])
     found = []
     for place, covariance in choose(model.covariance, slopes, targets, measuring_s, count):
         taken = float(times[place]), float(measuring_s[place])
@@ -275,11 +276,17 @@ def _own_variance(model: CalibratedModel) -> float:
 
 
 def surely_fits(step: Workload, device: Device) -> bool:
-    """Whether half of a device's memory holds a step even if nothing is freed: activations, weights, gradients of both.
+    """Whether half of a device's memory holds a step: coarser than `timing.memory`, and known at once.
 
-    Coarser than `timing.memory`, and known at once.
+    At inference the weights and four of the largest activations; in training all activations, weights, and gradients
+    of both.
     """
-    numbers = 2 * int(step.work.activations_per_sample.sum()) * step.batch_size + 2 * int(step.work.parameters.sum())
+    work = step.work
+    weights, activations = int(work.parameters.sum()), work.activations_per_sample
+    if step.phase == "inference":
+        numbers = weights + 4 * int(activations.max(initial=0)) * step.batch_size
+    else:
+        numbers = 2 * weights + 2 * int(activations.sum()) * step.batch_size
     return numbers * element_bytes(step.precision) <= device.memory_bytes / 2
 
 

@@ -73,6 +73,8 @@ class Effort(msgspec.Struct, frozen=True):
         Calls are repeated until a sample takes this long, so that the clock's own steps do not show.
     limit_s : float
         Time after which the median of at least three samples stands as it is.
+    warm_up_s : float
+        Warmed up for so long at least: see `RISE_S`.
     """
 
     tolerance: float = 0.01
@@ -80,13 +82,17 @@ class Effort(msgspec.Struct, frozen=True):
     samples_at_most: int = 60
     sample_s: float = 0.01
     limit_s: float = 1.5
+    warm_up_s: float = 0.0
 
     def takes_s(self, call_s: float) -> float:
         """Seconds that timing a steady call takes, warmed up, all rounds together."""
         sample_s = max(call_s, self.sample_s)
         samples = min(self.samples_at_least, max(_SAMPLES_AT_LEAST, math.ceil((self.limit_s - call_s) / sample_s)))
-        return ROUNDS * (2 * call_s + samples * sample_s)
+        return ROUNDS * (max(2 * call_s, self.warm_up_s) + samples * sample_s)
 
+
+RISE_S = 0.2
+"""What a GPU that idled, as while a network is built, is given to raise its clocks before each timing."""
 
 QUICK = Effort(tolerance=0.03, samples_at_least=5, samples_at_most=20, sample_s=0.005, limit_s=0.4)
 _WARM_UP_AT_MOST = 10
@@ -166,6 +172,10 @@ def _warm_up(run: Run, clock: Clock, effort: Effort) -> tuple[float, float]:
         if abs(now - before) <= 0.1 * before or spent >= effort.limit_s / 4:
             break
         before = now
+    if spent < effort.warm_up_s:
+        calls = min(math.ceil((effort.warm_up_s - spent) / now), _CALLS_AT_MOST) if now > 0 else _CALLS_AT_MOST
+        spent += (seconds := clock.seconds(run, calls))
+        now = seconds / calls
     return now, spent
 
 

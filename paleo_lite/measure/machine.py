@@ -139,6 +139,48 @@ def _clock_from_driver() -> float:
         ) from None
 
 
+HELD_BACK = {
+    0x4: "its power limit", 0x8: "a slowdown of the hardware", 0x20: "its temperature", 0x40: "its temperature",
+    0x80: "the power supply's brake",
+}  # fmt: skip
+"""Why clocks are held back, by bit (NVIDIA, NVML API reference, nvmlClocksEventReasons)."""
+
+SLOWER = 0.97
+"""Share of the highest clock below which a GPU is said to run more slowly."""
+
+
+def held_back(setup: Setup) -> str:
+    """What to say of a GPU whose clocks are held back under load; empty where they are not, or nothing tells.
+
+    Asked of the driver's own command while products that were queued before keep the device busy.
+    """
+    if setup.device != "cuda":
+        return ""
+    fields = "clocks.sm,clocks.max.sm,clocks_throttle_reasons.active"
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "--id=0"]
+    numbers = setup.images(4096, 4096)
+    once_s = setup.clock.seconds(lambda: numbers @ numbers, 3) / 3
+    for _ in range(min(max(int(BUSY_S / once_s), 1), 10_000)):
+        numbers @ numbers  # queued, not waited for
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        now, most, reasons = (part.strip() for part in answer.split(","))
+        share, bits = float(now) / float(most), int(reasons, 16)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return ""  # not NVIDIA's, or a driver that does not say
+    finally:
+        setup.torch.cuda.synchronize()
+    if share >= SLOWER:
+        return ""
+    why = sorted({text for bit, text in HELD_BACK.items() if bits & bit})
+    told = f", held back by {' and '.join(why)}" if why else ""
+    return f"under load the GPU ran at {now} of {most} MHz{told}: times are those of that clock"
+
+
+BUSY_S = 1.0
+"""How long the device is kept busy meanwhile: longer than the command takes."""
+
+
 def identity(machine: Machine, threads: int | None = None) -> str:
     """A device id made from a machine's name: ``measured-amd-epyc-2-threads``."""
     name = re.sub(r"[^a-z0-9]+", "-", machine.name.lower()).strip("-") or "machine"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 
 from paleo_lite.measure.clock import ROUNDS, Effort, EventClock, HostClock, Run, Timing, best_of, time_call
@@ -29,6 +30,18 @@ EFFORT = Effort(tolerance=0.01, samples_at_least=5, samples_at_most=20, sample_s
 
 def nothing() -> None:
     pass
+
+
+@pytest.mark.parametrize("call_s", [1e-3, 0.05, 0.7])
+def test_a_gpu_is_given_time_to_raise_its_clocks(call_s: float) -> None:
+    """So long at least are calls made that no sample holds; the number of calls follows the last of them."""
+    clock = ScriptedClock([call_s])
+    timing = time_call(nothing, clock, msgspec.structs.replace(EFFORT, warm_up_s=0.2))
+    warm_up = clock.asked[: -timing.samples]
+    assert warm_up[:2] == [1, 1] and sum(warm_up) * call_s >= 0.2 and len(warm_up) <= 3
+    assert timing.median_s == pytest.approx(call_s) and timing.calls == max(1, round(0.01 / call_s))
+    slow = ScriptedClock([4e-3, 4e-3, 1e-3])  # twice at a low clock, then at the one that it keeps
+    assert time_call(nothing, slow, msgspec.structs.replace(EFFORT, warm_up_s=0.2)).calls == 10
 
 
 @pytest.mark.parametrize("call_s", [2e-4, 0.005, 0.03, 0.4, 3.0])

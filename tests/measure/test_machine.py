@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from paleo_lite.measure.machine import (
     bandwidth_bytes_per_s,
     describe,
     hardware,
+    held_back,
     identity,
     launch_s,
     other_work,
@@ -27,6 +29,55 @@ from paleo_lite.measure.probes import Probe, Probed, convolution, elementwise, g
 from paleo_lite.measure.setup import Setup, set_up
 
 tomli_w = pytest.importorskip("tomli_w")
+
+
+class Numbers:
+    """A tensor that is multiplied by nobody, and a diary."""
+
+    def __init__(self, diary: list[str]) -> None:
+        self.diary = diary
+
+    def to(self, dtype: object) -> Numbers:
+        return self
+
+    def __matmul__(self, other: Numbers) -> Numbers:
+        self.diary.append("product")
+        return self
+
+
+class EveryTenMs:
+    def seconds(self, run: Callable[[], object], calls: int) -> float:
+        return 0.01 * calls
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ("1980, 1980, 0x0000000000000000\n", ""),
+        ("1400, 1980, 0x0000000000000004\n", "ran at 1400 of 1980 MHz, held back by its power limit: times"),
+        ("1200, 1980, 0x0000000000000060\n", "of 1980 MHz, held back by its temperature: times"),
+        ("1200, 1980, 0x0000000000000000\n", "ran at 1200 of 1980 MHz: times"),
+        ("[N/A], 1980, [N/A]\n", ""),
+        (None, ""),
+    ],
+)
+def test_clocks_are_asked_for_while_the_gpu_is_busy(monkeypatch, answer: str | None, told: str) -> None:
+    """In the form in which nvidia-smi prints them; the products are queued before it is asked, and waited for after."""
+    diary: list[str] = []
+
+    def run(command: list[str], **_: object) -> SimpleNamespace:
+        diary.append(command[0])
+        if answer is None:
+            raise FileNotFoundError(command[0])
+        return SimpleNamespace(stdout=answer)
+
+    monkeypatch.setattr(module.subprocess, "run", run)
+    cuda = SimpleNamespace(synchronize=lambda: diary.append("synchronize"))
+    torch = SimpleNamespace(rand=lambda *shape, device: Numbers(diary), cuda=cuda, float32=None)
+    said = held_back(Setup(torch, "cuda", "fp32", 1, False, False, EveryTenMs()))
+    assert (told in said) if told else said == ""
+    assert diary == ["product"] * 100 + ["nvidia-smi", "synchronize"]
+    assert held_back(Setup(torch, "cpu", "fp32", 1, False, False, HostClock())) == ""
 
 
 def took(probe: Probe, seconds: float) -> Probed:
