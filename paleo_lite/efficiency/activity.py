@@ -48,7 +48,7 @@ API, OPERATION, MARK = range(3)
 _KINDS = {"api": API, "cpu": OPERATION, "marker": MARK}
 
 
-class Timeline(NamedTuple):
+class Recorded(NamedTuple):
     """Events on devices and calls on the host, in nanoseconds.
 
     Attributes
@@ -103,7 +103,7 @@ class Activity:
         if "category" in batch.schema.names:
             self._add_host(batch)
 
-    def timeline(self, steps: list[str] | None = None) -> Timeline | None:
+    def recorded(self, steps: list[str] | None = None) -> Recorded | None:
         """What ran; None where the profile has no start times, or nothing ran.
 
         Parameters
@@ -119,7 +119,7 @@ class Activity:
         calls = np.concatenate(self._host) if self._host else np.empty(0, CALL)
         calls = calls[np.argsort(calls["start"], kind="stable")]
         return (
-            Timeline(events, calls, list(self._names), list(self._steps), list(self._messages)) if len(events) else None
+            Recorded(events, calls, list(self._names), list(self._steps), list(self._messages)) if len(events) else None
         )
 
     def _of_device(self, rows: pa.RecordBatch) -> NDArray[Any]:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from ..profiles.names import classify
-from .activity import COMMUNICATION, COMPUTE, Timeline
+from .activity import COMMUNICATION, COMPUTE, Recorded
 from .overlap import merge
 
 if TYPE_CHECKING:
@@ -106,12 +106,12 @@ class Collective(msgspec.Struct, frozen=True):
     bus_bandwidth_bytes_per_s: float | None
 
 
-def list_collectives(timeline: Timeline) -> list[Collective]:
+def list_collectives(recorded: Recorded) -> list[Collective]:
     """The collectives of a profile by message, longest first."""
-    events = timeline.events[timeline.events["lane"] == COMMUNICATION]
-    exposed = _exposed_ns(timeline.events, events)
+    events = recorded.events[recorded.events["lane"] == COMMUNICATION]
+    exposed = _exposed_ns(recorded.events, events)
     groups: dict[Message, list[int]] = {}
-    for place, message in enumerate(messages_of(timeline, events)):
+    for place, message in enumerate(messages_of(recorded, events)):
         groups.setdefault(message, []).append(place)
     found = []
     for message, places in groups.items():
@@ -131,12 +131,12 @@ def list_collectives(timeline: Timeline) -> list[Collective]:
     return sorted(found, key=lambda row: (-row.time_s, row.collective, row.bytes or 0))
 
 
-def list_exchanges(timeline: Timeline) -> dict[Message, list[float]]:
+def list_exchanges(recorded: Recorded) -> dict[Message, list[float]]:
     """Seconds of each collective, by message in the order of time: what ranks of a job have in common."""
-    events = timeline.events[timeline.events["lane"] == COMMUNICATION]
+    events = recorded.events[recorded.events["lane"] == COMMUNICATION]
     events = events[np.argsort(events["start"], kind="stable")]
     times: dict[Message, list[float]] = {}
-    for message, time_ns in zip(messages_of(timeline, events), (events["end"] - events["start"]).tolist()):
+    for message, time_ns in zip(messages_of(recorded, events), (events["end"] - events["start"]).tolist()):
         times.setdefault(message, []).append(time_ns * 1e-9)
     return times
 
@@ -147,15 +147,15 @@ def bus_bandwidth(message: Message, calls: int, time_s: float) -> float | None:
     return calls * moved * factor / time_s if time_s and moved is not None and factor is not None else None
 
 
-def messages_of(timeline: Timeline, events: NDArray[Any]) -> list[Message]:
+def messages_of(recorded: Recorded, events: NDArray[Any]) -> list[Message]:
     """What each of some collectives carried."""
-    told = [_read(text) for text in timeline.messages]
+    told = [_read(text) for text in recorded.messages]
     by_name: dict[int, Message] = {}
     found = []
     for message, name in zip(events["message"].tolist(), events["name"].tolist()):
         known = told[message] if message >= 0 else None
         if known is None:
-            known = by_name.setdefault(name, Message(_kernel(timeline.names[name] if name >= 0 else "")))
+            known = by_name.setdefault(name, Message(_kernel(recorded.names[name] if name >= 0 else "")))
         found.append(known)
     return found
 

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from ..profiles.names import classify
-from .activity import API, COMMUNICATION, COMPUTE, COPY, MARK, Timeline
+from .activity import API, COMMUNICATION, COMPUTE, COPY, MARK, Recorded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,21 +58,21 @@ class CriticalPath(msgspec.Struct, frozen=True):
     longest: list[tuple[str, float]]
 
 
-def find_path(timeline: Timeline, step: str | None = None) -> CriticalPath:
+def find_path(recorded: Recorded, step: str | None = None) -> CriticalPath:
     """The critical path of a step.
 
     Parameters
     ----------
-    timeline : Timeline
+    recorded : Recorded
     step : str, optional
         As the program marked it: the path begins where its mark does, or as the device ends the step before. Without,
         with the first launch of the profile.
     """
-    events = timeline.events
-    mine = np.ones(len(events), bool) if step is None else events["step"] == timeline.steps.index(step)
-    path = _Walk(_begin(timeline, mine, step))
+    events = recorded.events
+    mine = np.ones(len(events), bool) if step is None else events["step"] == recorded.steps.index(step)
+    path = _Walk(_begin(recorded, mine, step))
     before, follows = _predecessors(events)
-    ends, ended = _waits(timeline)
+    ends, ended = _waits(recorded)
     at = int(np.flatnonzero(mine)[np.argmax(events["end"][mine])])
     end = path.time = int(events["end"][at])
     while at >= 0 and mine[at] and path.time > path.begin:
@@ -90,7 +90,7 @@ def find_path(timeline: Timeline, step: str | None = None) -> CriticalPath:
         step,
         (end - path.time) * 1e-9,
         {part: spent * 1e-9 for part, spent in path.parts.items()},
-        [(classify(timeline.names[name]).name, spent * 1e-9) for name, spent in path.longest()],
+        [(classify(recorded.names[name]).name, spent * 1e-9) for name, spent in path.longest()],
     )
 
 
@@ -115,14 +115,14 @@ class _Walk:
         return sorted(self._by_name.items(), key=lambda item: -item[1])[:3]
 
 
-def _begin(timeline: Timeline, mine: NDArray[np.bool_], step: str | None) -> int:
+def _begin(recorded: Recorded, mine: NDArray[np.bool_], step: str | None) -> int:
     """When the step's mark does, else with the first launch."""
-    marks = timeline.calls[timeline.calls["kind"] == MARK]
-    if step in timeline.names:
-        starts = marks["start"][marks["name"] == timeline.names.index(step)]
+    marks = recorded.calls[recorded.calls["kind"] == MARK]
+    if step in recorded.names:
+        starts = marks["start"][marks["name"] == recorded.names.index(step)]
         if len(starts):
             return int(starts.min())
-    events = timeline.events[mine]
+    events = recorded.events[mine]
     launches = events["launch"][events["launch"] >= 0]
     return int(np.concatenate([events["start"], launches]).min())
 
@@ -153,19 +153,19 @@ def _predecessors(events: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.b
     return before, follows
 
 
-def _waits(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _waits(recorded: Recorded) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """When calls that waited for the device ended, in order, and the event that each waited for.
 
     It waited for what ended last before it did, if that was while it waited.
     """
     waiting = [
         name.removeprefix("cuda").removeprefix("hip") in _WAITS if name.startswith(("cuda", "hip")) else False
-        for name in timeline.names
+        for name in recorded.names
     ]
-    calls = timeline.calls
+    calls = recorded.calls
     calls = calls[(calls["kind"] == API) & np.array([*waiting, False])[calls["name"]]]
     calls = calls[np.argsort(calls["end"], kind="stable")]
-    events = timeline.events
+    events = recorded.events
     by_end = np.argsort(events["end"], kind="stable")
     place = np.searchsorted(events["end"][by_end], calls["end"], side="right") - 1
     last = by_end[np.maximum(place, 0)]

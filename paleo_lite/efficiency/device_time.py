@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from .activity import MARK, Activity, Timeline
+from .activity import MARK, Activity, Recorded
 from .collectives import Collective, Message, list_collectives, list_exchanges
 from .critical_path import CriticalPath, find_path
 from .idle import Idle, describe_idle
@@ -59,24 +59,24 @@ def describe_time(activity: Activity, steady: Steady, chosen: bool) -> DeviceTim
         Whether only those that count were asked for.
     """
     counting = [step.name for step in steady.steps if step.counts]
-    timeline, whole = activity.timeline(counting if chosen else None), activity.timeline()
-    if timeline is None or whole is None:
+    recorded, whole = activity.recorded(counting if chosen else None), activity.recorded()
+    if recorded is None or whole is None:
         return None
     step = next((name for name in counting if name in whole.steps), None)
-    idle = describe_idle(timeline)
+    idle = describe_idle(recorded)
     return DeviceTime(
-        _step_s(timeline, counting) or idle.window_s / max(len(counting) if chosen else steady.iterations, 1),
+        _step_s(recorded, counting) or idle.window_s / max(len(counting) if chosen else steady.iterations, 1),
         idle,
-        list_collectives(timeline),
-        describe_launches(timeline),
-        list_exchanges(timeline),
+        list_collectives(recorded),
+        describe_launches(recorded),
+        list_exchanges(recorded),
         find_path(whole, step),
     )
 
 
-def _step_s(timeline: Timeline, steps: list[str]) -> float | None:
-    marks = timeline.calls[timeline.calls["kind"] == MARK]
-    wanted = [place for place, name in enumerate(timeline.names) if name in steps]
+def _step_s(recorded: Recorded, steps: list[str]) -> float | None:
+    marks = recorded.calls[recorded.calls["kind"] == MARK]
+    wanted = [place for place, name in enumerate(recorded.names) if name in steps]
     lengths = (marks["end"] - marks["start"])[np.isin(marks["name"], wanted)]
     return float(np.median(lengths)) * 1e-9 if len(lengths) else None
 

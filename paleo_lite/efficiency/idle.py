@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from ..profiles.names import classify
-from .activity import COMMUNICATION, COMPUTE, COPY, Timeline, length
+from .activity import COMMUNICATION, COMPUTE, COPY, Recorded, length
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -109,9 +109,9 @@ class Idle(msgspec.Struct, frozen=True):
         }
 
 
-def describe_idle(timeline: Timeline) -> Idle:
+def describe_idle(recorded: Recorded) -> Idle:
     """What the devices of a profile did with their time."""
-    events = timeline.events
+    events = recorded.events
     sums = dict.fromkeys(("window", "any", "compute", "communication", "exposed", "copy"), 0)
     causes = dict.fromkeys(CAUSES, 0)
     gaps = []
@@ -136,18 +136,18 @@ def describe_idle(timeline: Timeline) -> Idle:
     return Idle(
         seconds["window"], seconds["any"], seconds["compute"], seconds["communication"], seconds["exposed"],
         seconds["copy"], {cause: value * 1e-9 for cause, value in causes.items()},
-        [_gap(gap, timeline) for gap in longest],
+        [_gap(gap, recorded) for gap in longest],
     )  # fmt: skip
 
 
-def _gap(gap: Any, timeline: Timeline) -> Gap:
-    names, calls = timeline.names, timeline.calls
+def _gap(gap: Any, recorded: Recorded) -> Gap:
+    names, calls = recorded.names, recorded.calls
     inside = np.minimum(calls["end"], gap["end"]) - np.maximum(calls["start"], gap["start"])
     most = np.flatnonzero(2 * inside > gap["end"] - gap["start"])
     # Of calls within each other the innermost says most: the shortest.
     shortest = most[np.argmin((calls["end"] - calls["start"])[most])] if len(most) else -1
     return Gap(
-        start_s=int(gap["start"] - timeline.events["start"].min()) * 1e-9,
+        start_s=int(gap["start"] - recorded.events["start"].min()) * 1e-9,
         time_s=int(gap["end"] - gap["start"]) * 1e-9,
         cause=str(gap["cause"]),
         before=classify(names[gap["name"]]).name if gap["name"] >= 0 else "",

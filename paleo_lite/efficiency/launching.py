@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from .activity import API, Timeline
+from .activity import API, Recorded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,12 +46,12 @@ class Launching(msgspec.Struct, frozen=True):
     queues: list[Queue]
 
 
-def describe_launches(timeline: Timeline) -> Launching | None:
+def describe_launches(recorded: Recorded) -> Launching | None:
     """Delays and queues; None where the profile has no launches."""
-    events = timeline.events[timeline.events["launch"] >= 0]
+    events = recorded.events[recorded.events["launch"] >= 0]
     if not len(events):
         return None
-    delays = delays_ns(timeline, events)
+    delays = delays_ns(recorded, events)
     delays = delays[delays >= 0]
     queues = []
     for device, stream in np.unique(events[["device", "stream"]]).tolist():
@@ -68,9 +68,9 @@ def describe_launches(timeline: Timeline) -> Launching | None:
     )
 
 
-def delays_ns(timeline: Timeline, events: NDArray[Any]) -> NDArray[np.int64]:
+def delays_ns(recorded: Recorded, events: NDArray[Any]) -> NDArray[np.int64]:
     """From the end of its call to the begin of each of some events, 0 where it began before; -1 without the call."""
-    calls = timeline.calls[timeline.calls["kind"] == API]
+    calls = recorded.calls[recorded.calls["kind"] == API]
     if not len(calls):
         return np.full(len(events), -1)
     place = np.minimum(np.searchsorted(calls["start"], events["launch"]), len(calls) - 1)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-_COLUMNS = ("category", "kernel", "start_ns", "duration_ns")
+_COLUMNS = ("category", "kernel", "start_ns", "duration_ns", "device")
 
 
 class Timeline(Result, msgspec.Struct, frozen=True, eq=False):
@@ -36,10 +36,12 @@ class Timeline(Result, msgspec.Struct, frozen=True, eq=False):
     classes : tuple of str
         Classes of kernels (`paleo_lite.profiles.classes.CLASSES`), longest first.
     busy_s : ndarray, shape (classes, slices)
-        Seconds of kernels of a class within a slice; kernels that overlap count each.
+        Seconds of kernels of a class within a slice; kernels that overlap, and those of several devices, count each.
     kernels : int
     name : str
         Of the profile's file.
+    by_device : dict of int to ndarray, shape (classes, slices)
+        The same of each device, -1 where the profiler does not say.
     """
 
     _page: ClassVar[str] = "paleo_lite.report.kernels:timeline_page"
@@ -49,11 +51,15 @@ class Timeline(Result, msgspec.Struct, frozen=True, eq=False):
     busy_s: Floats
     kernels: int
     name: str = ""
+    by_device: dict[int, Floats] = {}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers: seconds of each class in each slice."""
         busy_s = dict(zip(self.classes, self.busy_s.tolist()))
-        return {"file": self.name, "slice_s": self.slice_s, "kernels": self.kernels, "busy_s": busy_s}
+        devices = {str(device): dict(zip(self.classes, seconds.tolist())) for device, seconds in self.by_device.items()}
+        return {
+            "file": self.name, "slice_s": self.slice_s, "kernels": self.kernels, "busy_s": busy_s, "devices": devices
+        }  # fmt: skip
 
 
 def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
@@ -68,8 +74,8 @@ def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
     """
     if slices < 1:
         raise BadValue(f"a timeline has 1 slice or more, not {slices}")
-    starts: dict[str, list[Floats]] = defaultdict(list)
-    ends: dict[str, list[Floats]] = defaultdict(list)
+    starts: dict[tuple[int, str], list[Floats]] = defaultdict(list)
+    ends: dict[tuple[int, str], list[Floats]] = defaultdict(list)
     origin: Any = None
     for batch in profile.batches(_COLUMNS):
         rows = device_rows(batch)
@@ -80,25 +86,33 @@ def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
         start = to_numpy(since.cast(pa.float64()), math.nan)
         duration = numbers(rows, "duration_ns")
         timed = np.isfinite(start) & np.isfinite(duration)
-        labels = _labels(rows)
-        for label in set(labels[timed].tolist()):
-            chosen = timed & (labels == label)
-            starts[label].append(start[chosen])
-            ends[label].append(start[chosen] + duration[chosen])
+        labels, devices = _labels(rows), numbers(rows, "device", -1.0)
+        for device in np.unique(devices[timed]).astype(int).tolist():
+            for label in set(labels[timed & (devices == device)].tolist()):
+                chosen = timed & (labels == label) & (devices == device)
+                starts[device, label].append(start[chosen])
+                ends[device, label].append(start[chosen] + duration[chosen])
     if not starts:
         raise BadProfile(f"{profile.path}: a {profile.format} profile without start times has no timeline")
-    begin = {label: np.concatenate(parts) for label, parts in starts.items()}
-    finish = {label: np.concatenate(parts) for label, parts in ends.items()}
+    begin = {key: np.concatenate(parts) for key, parts in starts.items()}
+    finish = {key: np.concatenate(parts) for key, parts in ends.items()}
     first, last = min(part.min() for part in begin.values()), max(part.max() for part in finish.values())
     edges = np.linspace(first, max(last, first + 1), slices + 1)
-    busy = {label: np.diff(_before(begin[label], edges) - _before(finish[label], edges)) * 1e-9 for label in begin}
-    order = sorted(busy, key=lambda label: (-busy[label].sum(), label))
+    busy = {key: np.diff(_before(begin[key], edges) - _before(finish[key], edges)) * 1e-9 for key in begin}
+    total = {label: sum(float(busy[key].sum()) for key in busy if key[1] == label) for _, label in busy}
+    order = sorted(total, key=lambda label: (-total[label], label))
+    nothing = np.zeros(slices)
+    by_device = {
+        device: np.array([busy.get((device, label), nothing) for label in order])
+        for device in sorted({device for device, _ in busy})
+    }
     return Timeline(
         slice_s=float(edges[1] - edges[0]) * 1e-9,
         classes=tuple(order),
-        busy_s=np.array([busy[label] for label in order]),
+        busy_s=np.sum(list(by_device.values()), axis=0),
         kernels=sum(len(part) for part in begin.values()),
         name=profile.path.name,
+        by_device=by_device,
     )
 
 

@@ -1,8 +1,9 @@
 """Which class of work a kernel's name tells: a table of patterns, read from top to bottom.
 
 Names are those of cuDNN (algorithms as in ``cudnnConvolutionFwdAlgo_t`` and its backward twins), cuBLAS, CUTLASS
-(instruction shapes as in its ``functionality.md``), NCCL, DALI, nvJPEG, PyTorch, TensorFlow and MIOpen. Which
-convolution a ``scudnn`` kernel belongs to follows from PyTorch traces, which name the operation beside the kernel.
+(instruction shapes as in its ``functionality.md``), NCCL, DALI, nvJPEG, PyTorch, TensorFlow, MIOpen, the attention of
+AOTriton, Composable Kernel, FlashInfer and SGLang. Which convolution a ``scudnn`` kernel belongs to follows from
+PyTorch traces, which name the operation beside the kernel.
 """
 
 from __future__ import annotations
@@ -44,7 +45,11 @@ _BY_NAME = (
     ("memset", r"^memset|fillbuffer"),
     ("communication", r"nccl|rccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter|sendrecv"),
     ("input", r"^dali::|^nvjpeg::"),
-    ("attention", r"fmha|flash_?(?:fwd|bwd|attn|attention)|attention|sdpa"),
+    (
+        "attention",
+        r"fmha|flash_?(?:fwd|bwd|attn|attention)|attention|sdpa|(?:^|_)attn_?(?:fwd|bwd)|mha_(?:fwd|bwd)"
+        r"|bwd_kernel_(?:dk|dq|fuse)|(?:prefill|decode)with\w*kvcache|_fwd_(?:grouped_)?kernel_stage[12]|mla_decode",
+    ),
     ("convolution_winograd", r"winograd"),
     ("convolution_fft", r"^fft[12]d_|gcgemm|pointwise_mult_and_sum_complex|flip_filter|compute_gemm_pointers"),
     ("convolution_explicit_gemm", r"im2col|col2im|explicit_convolve"),
@@ -66,7 +71,8 @@ _BY_NAME = (
     ("batch_norm", r"(?:^|[:_])bn_(?:fw|bw)|batch_?norm"),
     (
         "normalization",
-        r"(?:layer|group|instance|rms|weight)_?norm|gammabetabackward|rowwisemoments|computefusedparams"
+        r"(?:layer|group|instance|rms|weight)_?norm|gammabetabackward|gradgammabeta|rowwisemoments|computefusedparams"
+        r"|computeinternalgradients|computebackwardfusedparams"
         r"|(?:^|_)lrn",
     ),
     ("pooling", r"pooling|max_?pool|avg_?pool|adaptive_average_pool|average_pool"),
@@ -75,7 +81,7 @@ _BY_NAME = (
     (
         "indexing",
         r"embedding|gather|scatter|(?<!with_)ind(?:ex|ices)|sort|topk|bitonic|bucketize|offsets_range"
-        r"|routing|reshape_and_cache|nonzero|moe::\w+::finalize|to_dense_representation",
+        r"|routing|kv_?cache|reshape_and_cache|nonzero|moe::\w+::finalize|to_dense_representation",
     ),
     ("optimizer", r"adam|sgd|lamb(?!da)|momentum|adagrad|rmsprop|applygradient"),
     (
@@ -97,7 +103,7 @@ _BY_NAME = (
     ("reduction", r"reduc|cumsum|scan|argm(?:ax|in)|histogram|norm_kernel|lpnorm|segment|^(?:at_cuda_detail::)?cub::"),
     (
         "elementwise",
-        r"element_?wise|pointwise|bias|scal_kernel|scalepackedtensor|(?:add|op)_?tensor|activation|relu|gelu|swiglu"
+        r"element_?wise|pointwise|bias|scal_kernel|scalepackedtensor|(?:add|op)_?tensor|subtensorop|activation|relu|gelu|swiglu"
         r"|copy_kernel|fill_|arange|axpy|eigenmetakernel|unary|binary|broadcast|_to_float|(?<!b)cast|convert|quant|qparam"
         r"|(?:add|mul|sub|div)_kernel|foreach|multi_tensor_apply|vec(?:tor)?add|clamp|tri[ul]_|upsample|interpolat|lerp",
     ),
@@ -105,11 +111,12 @@ _BY_NAME = (
 
 _WRAPPERS = re.compile(
     r"(?:^|::)(?:kernel2?|device_kernel|multi_tensor_apply_kernel|eigenmetakernel|elementwise_kernel"
-    r"|(?:vectorized|unrolled)_elementwise_kernel)$|^triton_"
+    r"|(?:vectorized|unrolled)_elementwise_kernel|kentry)$|^triton_"
 )
 """Kernels that run what their template argument (or the rest of the name) says."""
 
 _BY_ARGUMENT = (
+    ("attention", r"fmha"),
     ("convolution_wgrad", r"wgrad"),
     ("convolution_dgrad", r"dgrad"),
     ("convolution_implicit_gemm", r"fprop|implicitgemmconv"),

@@ -8,6 +8,7 @@ truncated names that profilers write.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import lru_cache
 
@@ -47,6 +48,8 @@ _ANONYMOUS = re.compile(
 )
 _CORRELATION = re.compile(r"\s*\[\d+\]$")  # nvprof's GPU trace puts the launch's number behind the name
 _STATIC = re.compile(r"^__nv_static_\d+__\w*?_(?=_Z)")  # nvcc's prefix of a kernel with internal linkage
+_TENSILE = re.compile(r"(Cijk_[A-Z][a-z]+_[A-Z][a-z]+_[A-Z0-9]+)\w*?_(MT\d+(?:x\d+)+)(?:_(MI\d+(?:x\d+)+))?")
+_TENSILE_WHOLE = 64  # characters of one of Tensile's names that are not shortened
 _COPY = re.compile(
     r"\[?(?:cuda )?(memcpy|memset)(?:[\s,]+([HDPA]to[HDPA]|(?:Host|Device|Peer)-to-(?:Host|Device|Peer)))?"
     r"(?:\s*\(.*|\])?",
@@ -82,7 +85,8 @@ def classify(raw: str, category: str = "kernel") -> KernelName:
 def normalise(raw: str) -> str:
     """A name without return type, templates, parameters and anonymous namespaces.
 
-    The kernel of a CUTLASS wrapper (``cutlass::Kernel<cutlass_80_tensorop_...>``) is called by its argument.
+    The kernel of a CUTLASS wrapper (``cutlass::Kernel<cutlass_80_tensorop_...>``) is called by its argument. The names
+    of Tensile (AMD's GEMMs) are shortened, distinct names to distinct ones.
 
     Examples
     --------
@@ -107,7 +111,19 @@ def normalise(raw: str) -> str:
         inner = _IDENTIFIER.match(text, end + 1)
         if inner and "cutlass_" in inner[1]:
             return inner[1]
-    return name or text
+    return _shortened(name) or text
+
+
+def _shortened(name: str) -> str:
+    """One of Tensile's names without most of its parameters, which take hundreds of letters.
+
+    What is left: layouts, types, macro tile and instruction; what is left out tells a hash, so that they stay distinct.
+    """
+    told = _TENSILE.match(name) if len(name) > _TENSILE_WHOLE else None
+    if told is None:
+        return name
+    rest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
+    return "_".join([*filter(None, told.groups()), rest])
 
 
 def _mangled_parts(text: str) -> list[str]:

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from measured import DATA
-from paleo_lite.efficiency.activity import COLUMNS, Activity, Timeline
+from paleo_lite.efficiency.activity import COLUMNS, Activity, Recorded
 from paleo_lite.profiles.detect import open_profile
 
 
 @pytest.fixture(scope="session")
-def without_last_step() -> Callable[[Path], Timeline]:
-    """A trace's timeline without its last step, which HolisticTraceAnalysis drops."""
+def without_last_step() -> Callable[[Path], Recorded]:
+    """A trace without its last step, which HolisticTraceAnalysis drops."""
 
-    def read(path: Path) -> Timeline:
+    def read(path: Path) -> Recorded:
         activity, steps = Activity(), []
         for batch in open_profile(path).batches(COLUMNS):
             steps = batch.column("step").dictionary.to_pylist()
             activity.add(batch)
-        return activity.timeline(steps[:-1] or None)
+        return activity.recorded(steps[:-1] or None)
 
     return read
 

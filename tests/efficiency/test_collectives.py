@@ -1,4 +1,4 @@
-"""Collectives of a timeline written down here, bus bandwidth by nccl-tests' formulas, and real traces by hand."""
+"""Collectives of timelines written down here, bus bandwidth by nccl-tests' formulas, and real traces by hand."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_collectives_by_message_and_what_nothing_computed_beside():
     ]
     activity = Activity()
     activity.add(batch_of(dict(zip(names, map(list, zip(*rows)))), len(rows), names))
-    found = list_collectives(activity.timeline())
+    found = list_collectives(activity.recorded())
     assert [(row.collective, row.calls, row.devices) for row in found] == [
         ("allreduce", 2, 2), ("Broadcast", 1, None), ("Generic", 1, None)
     ]  # fmt: skip
@@ -65,7 +65,7 @@ def test_collectives_of_real_traces():
     activity = Activity()
     for batch in open_profile(DATA / "profiles" / "tracelens" / "b200_eager_trace.json.gz").batches(COLUMNS):
         activity.add(batch)
-    reduce, gather = list_collectives(activity.timeline())
+    reduce, gather = list_collectives(activity.recorded())
     assert (reduce.collective, reduce.calls, reduce.bytes) == ("multimem_all_reduce_kernel", 73, None)  # none of NCCL's
     # "Out msg nelems": 201088, "dtype": "BFloat16", "Group size": 8, and the kernel's "dur": 21.953
     assert (gather.collective, gather.devices, gather.bytes, gather.calls) == ("_allgather_base", 8, 402_176, 1)

@@ -17,7 +17,7 @@ def path_of(*rows: tuple, step: str | None = None) -> dict[str, float]:
     """Nanoseconds by part, those that are 0 left out."""
     activity = Activity()
     activity.add(batch_of(dict(zip(NAMES, map(list, zip(*rows)))), len(rows), NAMES))
-    path = find_path(activity.timeline(), step)
+    path = find_path(activity.recorded(), step)
     assert path.time_s == pytest.approx(sum(path.parts_s.values()))
     return {part: round(seconds * 1e9) for part, seconds in path.parts_s.items() if seconds}
 
@@ -92,12 +92,12 @@ def test_a_forward_pass_is_holistic_trace_analysis(name, device, between, launch
     activity = Activity()
     for batch in open_profile(DATA / "profiles" / "torch_chrome_trace" / name).batches(COLUMNS):
         activity.add(batch)
-    timeline = activity.timeline()
-    marks = timeline.calls[timeline.calls["kind"] == MARK]
-    second = marks[marks["name"] == timeline.names.index(ALEXNET)][1]
-    launched = timeline.events["launch"]
+    recorded = activity.recorded()
+    marks = recorded.calls[recorded.calls["kind"] == MARK]
+    second = marks[marks["name"] == recorded.names.index(ALEXNET)][1]
+    launched = recorded.events["launch"]
     inside = (launched >= second["start"]) & (launched < second["end"])
-    path = find_path(timeline._replace(events=timeline.events[inside]))
+    path = find_path(recorded._replace(events=recorded.events[inside]))
     parts = {part: seconds * 1e6 for part, seconds in path.parts_s.items()}
     assert parts["computing"] + parts["copies"] == pytest.approx(device)
     assert (parts["between"], parts["launch"]) == (pytest.approx(between, abs=1.5), pytest.approx(launch, abs=1.5))
@@ -110,7 +110,7 @@ def test_a_step_that_the_device_is_busy_in_is_holistic_trace_analysis():
     activity = Activity()
     for batch in open_profile(DATA / "profiles" / "hta" / name).batches(COLUMNS):
         activity.add(batch)
-    path = find_path(activity.timeline(), "ProfilerStep#102")
+    path = find_path(activity.recorded(), "ProfilerStep#102")
     # critical_path_analysis(annotation="ProfilerStep", instance_id=1): 93,692 gpu_compute_bound, 2,043
     # gpu_kernel_kernel_overhead, to which it counts copies; nothing else.
     assert path.time_s * 1e6 == pytest.approx(93_692 + 2_043, abs=5)

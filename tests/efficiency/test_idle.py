@@ -21,8 +21,8 @@ def idle_of(*rows: tuple, steps: list[str] | None = None, names: tuple[str, ...]
     for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
         columns = dict(zip(names, map(list, zip(*part)))) if part else {name: [] for name in names}
         activity.add(batch_of(columns, len(part), names))
-    timeline = activity.timeline(steps)
-    return None if timeline is None else describe_idle(timeline)
+    recorded = activity.recorded(steps)
+    return None if recorded is None else describe_idle(recorded)
 
 
 def kernel(start: int, end: int, launch: int | None = 0, step: str | None = None, kind="kernel", device=0) -> tuple:

@@ -1,4 +1,4 @@
-"""Delays and queues of a timeline written down here, and HolisticTraceAnalysis' of its own traces."""
+"""Delays and queues of timelines written down here, and HolisticTraceAnalysis' of its own traces."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from paleo_lite.profiles.table import batch_of
 NAMES = ("category", "kernel", "start_ns", "duration_ns", "device", "stream", "launch_ns")
 
 
-def timeline_of(*rows: tuple):
+def recorded_of(*rows: tuple):
     activity = Activity()
     activity.add(batch_of(dict(zip(NAMES, map(list, zip(*rows)))), len(rows), NAMES))
-    return activity.timeline()
+    return activity.recorded()
 
 
 def test_delays_are_from_the_end_of_the_call_and_queues_what_has_not_begun():
     found = describe_launches(
-        timeline_of(
+        recorded_of(
             ("api", "cudaLaunchKernel", 0, 10.0, None, None, None),
             ("api", "cudaLaunchKernel", 20, 10.0, None, None, None),
             ("api", "cudaLaunchKernel", 40, 10.0, None, None, None),
@@ -36,8 +36,8 @@ def test_delays_are_from_the_end_of_the_call_and_queues_what_has_not_begun():
 
 
 def test_nothing_without_launches():
-    assert describe_launches(timeline_of(("kernel", "a", 45, 100.0, 0, 7, None))) is None
-    without_calls = describe_launches(timeline_of(("kernel", "a", 45, 100.0, 0, 7, 3)))
+    assert describe_launches(recorded_of(("kernel", "a", 45, 100.0, 0, 7, None))) is None
+    without_calls = describe_launches(recorded_of(("kernel", "a", 45, 100.0, 0, 7, 3)))
     assert without_calls.delay_s is None and without_calls.queues[0].longest == 1
 
 
@@ -61,10 +61,10 @@ def test_nothing_without_launches():
     ],
 )  # fmt: skip
 def test_delays_and_queues_are_holistic_trace_analysis(name, launches, delays_us, queues, without_last_step):
-    timeline = without_last_step(DATA / "profiles" / name)
-    found = describe_launches(timeline)
+    recorded = without_last_step(DATA / "profiles" / name)
+    found = describe_launches(recorded)
     assert found.launches == launches
-    assert delays_ns(timeline, timeline.events).sum() / 1e3 == pytest.approx(delays_us, rel=1e-7)
+    assert delays_ns(recorded, recorded.events).sum() / 1e3 == pytest.approx(delays_us, rel=1e-7)
     assert {queue.stream: queue.longest for queue in found.queues} == {s: longest for s, (_, longest) in queues.items()}
     assert {queue.stream: queue.mean for queue in found.queues} == pytest.approx(
         {stream: mean for stream, (mean, _) in queues.items()}, rel=1e-5

@@ -48,6 +48,25 @@ def sliced(kernels, slices, size=7):
     return read_timeline(Profile(Path("run"), "test", Rows(kernels, size)), slices)
 
 
+class OnDevices(Rows):
+    """With a device as the fourth of each."""
+
+    def batches(self, path, columns):
+        start, duration, kernel, device = zip(*self.kernels)
+        cells = {"kernel": kernel, "start_ns": start, "duration_ns": duration, "device": device}
+        yield batch_of(cells | {"category": ["kernel"] * len(kernel)}, len(kernel), columns)
+
+
+def test_each_device_by_itself():
+    rows = [(0, 100.0, "sgemm", 0), (0, 50.0, "sgemm", 1), (100, 100.0, "my_kernel", 1)]
+    timeline = read_timeline(Profile(Path("run"), "test", OnDevices(rows)), 2)
+    assert timeline.classes == ("gemm", "other")
+    assert timeline.by_device[0] * 1e9 == pytest.approx(np.array([[100, 0], [0, 0]]))
+    assert timeline.by_device[1] * 1e9 == pytest.approx(np.array([[50, 0], [0, 100]]))
+    assert timeline.busy_s == pytest.approx(timeline.by_device[0] + timeline.by_device[1])
+    assert timeline.to_dict()["devices"]["1"]["other"] == pytest.approx([0, 100e-9])
+
+
 @given(
     kernels(st.sampled_from(list(NAMES))), st.integers(1, 40), st.integers(1, 7), st.sampled_from([0, SINCE_1970_NS])
 )

@@ -109,6 +109,17 @@ TABLE = [
     ("triton_poi_fused_add_cos_sin_0", None, "elementwise", None),
     ("flash_fwd_kernel", None, "attention", None),
     ("fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext", None, "attention", None),
+    ("attn_fwd", None, "attention", None),
+    ("_attn_bwd_dkdv", None, "attention", None),
+    ("bwd_kernel_dk_dv", None, "attention", None),
+    ("void flashinfer::BatchDecodeWithPagedKVCacheKernel<1, 2>(int)", "flashinfer::BatchDecodeWithPagedKVCacheKernel",
+     "attention", None),
+    ("_fwd_grouped_kernel_stage1", None, "attention", None),
+    ("void ck_tile::kentry<256, 2, ck_tile::FmhaFwdKernel<ck_tile::BlockFmhaPipelineQRKSVSAsync<int>>>(int)",
+     "ck_tile::kentry", "attention", None),
+    ("store_kvcache", None, "indexing", None),
+    ("void at::native::(anonymous namespace)::cuComputeGradGammaBeta<float, float, true>(float const*)",
+     "at::native::cuComputeGradGammaBeta", "normalization", None),
     ("nvjpeg::dctQuantInvJpegKernel", None, "input", None),
     ("dali::kernels::resampling::BatchedSeparableResampleKernel", None, "input", None),
     # copies and messages
@@ -253,3 +264,25 @@ def test_more_than_99_percent_of_gpu_time_is_classed(data_folder):
         for row in table.to_pylist():
             times[classify(row["Kernel"]).label] += row["Sil(ns)_sum"]
         assert times["other"] < 0.01 * times.total(), file.name
+
+
+TENSILE = (
+    "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN_LDSB1_AFC1_AFEM1_AFEM1_ASEM1_CLR1_CADS0_"
+    "DTLA0_DTLB0_SRVW0_SSO0_SVW8_SK0_SKFTR0_SKXCCM0_TLDS1_ULSGRO{}_USL1_UIOFGRO0_USFGROn1_VSn1_VWA8_VWB2_WG32_8_1"
+)
+
+
+def test_tensiles_names_are_short_and_stay_distinct():
+    first, second = (normalise(TENSILE.format(number)) for number in (0, 1))
+    assert first != second and len(first) == len(second) < 70
+    assert all(name.startswith("Cijk_Alik_Bljk_BBS_MT256x192x64_MI16x16x1_") for name in (first, second))
+    assert classify(TENSILE.format(0)).label == "gemm" and normalise(TENSILE.format(0)) == first
+
+
+@pytest.mark.needs_data
+def test_real_tensile_names_stay_distinct(data_folder):
+    trace = data_folder / "profiles" / "tracelens_models" / "mi300__resnet_act_checkpoint.json.gz"
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    names = {event["name"] for event in events if event.get("cat") == "kernel" and event["name"].startswith("Cijk")}
+    short = {normalise(name) for name in names}
+    assert len(short) == len(names) > 5 and max(map(len, short)) <= 70

@@ -83,7 +83,7 @@ def kernel_roofline(report: KernelReport, title: str = "") -> Any:
 def timeline_chart(timeline: Timeline, title: str) -> Any:
     """What ran when: of each slice of time the share that each class of kernels kept the device busy.
 
-    More than 1 means that kernels overlapped on several streams.
+    More than 1 means that kernels overlapped on several streams. Several devices are a row each.
 
     Raises
     ------
@@ -92,13 +92,41 @@ def timeline_chart(timeline: Timeline, title: str) -> Any:
     """
     alt = altair()
     length = timeline.slice_s
+    devices = timeline.by_device if len(timeline.by_device) > 1 else {-1: timeline.busy_s}
     factor, unit = time_unit(length * timeline.busy_s.shape[1])
+    panels = []
+    for device, seconds in devices.items():
+        last = len(panels) == len(devices) - 1
+        x = alt.X("from:Q", title=f"time ({unit})" if last else None, scale=alt.Scale(nice=False))
+        bars = (
+            alt.Chart(values(_slices(timeline, seconds, factor)))
+            .mark_rect(strokeWidth=0)
+            .encode(
+                x=x,
+                x2="to:Q",
+                y=alt.Y("low:Q", title="busy" if len(devices) == 1 else f"device {device}", axis=alt.Axis(format="%")),
+                y2="high:Q",
+                color=group_colour(list(timeline.classes), "kind of kernel"),
+                tooltip=["group:N", alt.Tooltip("from:Q", format=".4~r"), alt.Tooltip("busy:Q", format=".1%")],
+            )
+        )
+        panels.append(bars.properties(width=860, height=220 if len(devices) == 1 else 110))
+    gathered = f"{timeline.kernels:,} kernels in {timeline.busy_s.shape[1]} slices of {format_si(length, 's')}"
+    named = alt.Title(title, subtitle=gathered)
+    if len(panels) == 1:
+        return panels[0].properties(title=named)
+    return alt.vconcat(*panels, spacing=8).resolve_scale(x="shared", y="shared").properties(title=named)
+
+
+def _slices(timeline: Timeline, seconds: Any, factor: float) -> list[dict[str, Any]]:
+    """For each slice of time the shares of the kinds of kernels, one on the other."""
+    length = timeline.slice_s
     busy: dict[str, Any] = {}
-    for label, row in zip(timeline.classes, timeline.busy_s):
+    for label, row in zip(timeline.classes, seconds):
         group = group_of(label)
         busy[group] = busy.get(group, 0.0) + row
     rows = []
-    for index in range(timeline.busy_s.shape[1]):
+    for index in range(seconds.shape[1]):
         below = 0.0
         for group in (group for group in GROUPS if group in busy):
             share = float(busy[group][index] / length)
@@ -106,17 +134,4 @@ def timeline_chart(timeline: Timeline, title: str) -> Any:
                 span = {"from": index * length * factor, "to": (index + 1) * length * factor}
                 rows.append({**span, "group": group, "busy": share, "low": below, "high": below + share})
             below += share
-    bars = (
-        alt.Chart(values(rows))
-        .mark_rect(strokeWidth=0)
-        .encode(
-            x=alt.X("from:Q", title=f"time ({unit})", scale=alt.Scale(nice=False)),
-            x2="to:Q",
-            y=alt.Y("low:Q", title="busy", axis=alt.Axis(format="%")),
-            y2="high:Q",
-            color=group_colour(list(timeline.classes), "kind of kernel"),
-            tooltip=["group:N", alt.Tooltip("from:Q", format=".4~r"), alt.Tooltip("busy:Q", format=".1%")],
-        )
-    )
-    gathered = f"{timeline.kernels:,} kernels in {timeline.busy_s.shape[1]} slices of {format_si(length, 's')}"
-    return bars.properties(width=860, height=220, title=alt.Title(title, subtitle=gathered))
+    return rows

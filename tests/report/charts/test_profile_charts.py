@@ -5,6 +5,8 @@ Tests: report/charts/beside.py, report/charts/efficiency.py, report/charts/profi
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -117,6 +119,14 @@ def test_a_timeline_draws_shares_of_slices_and_counts_kernels():
     ]
     assert "1,234,567 kernels in 2 slices of 1 ms" in subtitle(chart)
     assert len(render(chart, ".svg")) < 5e6
+
+
+def test_two_devices_are_two_rows():
+    one = np.array([[1e-3, 0.5e-3]])
+    chart = timeline_chart(Timeline(1e-3, ("gemm",), 2 * one, 3, by_device={0: one, 1: one}), "title")
+    rows = [row for row in data(chart) if "group" in row]
+    assert [(row["busy"], row["low"]) for row in rows] == [(1.0, 0.0), (0.5, 0.0)] * 2  # none of 200 %
+    assert "device 1" in json.dumps(chart.to_dict())
 
 
 def efficiency_of(paths, **options):
