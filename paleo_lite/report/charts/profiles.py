@@ -94,7 +94,7 @@ def timeline_chart(timeline: Timeline, title: str) -> Any:
     length = timeline.slice_s
     devices = timeline.by_device if len(timeline.by_device) > 1 else {-1: timeline.busy_s}
     factor, unit = time_unit(length * timeline.busy_s.shape[1])
-    panels = []
+    panels: list[Any] = []
     for device, seconds in devices.items():
         last = len(panels) == len(devices) - 1
         x = alt.X("from:Q", title=f"time ({unit})" if last else None, scale=alt.Scale(nice=False))
