@@ -38,7 +38,7 @@ KINDS: dict[str, Kind] = {
     "kinds": Kind("predict", "layers", "kind_chart", "Shares of time, FLOPs and bytes by kind of layer."),
     "passes": Kind("predict", "layers", "pass_chart", "Time of each pass by kind of layer."),
     "batch": Kind("", "curves", "batch_chart", "Throughput and time over the batch size, for several devices."),
-    "scaling": Kind("scale", "scaling", "scale_chart", "Speed-up, time by part and cost over the workers."),
+    "scaling": Kind("scale", "scaling", "scale_chart", "Speed-up, shares of a step and cost over the workers."),
     "pareto": Kind(
         "best", "pareto", "pareto_chart", "The Pareto front of a sweep: rows that no other beats in both columns."
     ),
@@ -49,6 +49,7 @@ KINDS: dict[str, Kind] = {
     "kernels": Kind("kernels", "profiles", "kernel_roofline", "Kernels of a profile under a device's peaks."),
     "efficiency": Kind("efficiency", "efficiency", "efficiency_chart", "Shares of a device's peaks, by configuration."),
     "compare": Kind("compare", "beside", "comparison_chart", "Two profiles, or a prediction and one, side by side."),
+    "ppp": Kind("compare", "ppp", "ppp_chart", "What one PPP predicts beside the measured shares of peak."),
 }
 """Every chart that can be drawn; without a command it has arguments of its own."""
 

@@ -45,8 +45,9 @@ def best_page(best: Best) -> Document:
         for column in _COLUMNS
         if column.key not in shared and any(row.get(column.key) is not None for row in rows)
     ]
-    title = f"{best.objective[0].upper()}{best.objective[1:]}"
-    headline = f"{title}: {len(rows)} of {best.fitting:,} rows that fit, of {best.seen:,} in all"
+    headline = f"{best.objective[0].upper()}{best.objective[1:]}"
+    shown = f"the first {len(rows)} of " if len(rows) < best.front else "" if best.front else f"{len(rows)} of "
+    facts.insert(0, ("rows", shown + best.counted))
     notes = []
     if best.bounds:
         notes.append(f"{best.bounds:,} rows that would fit are bounds, not forecasts: --bounds ranks them, too")

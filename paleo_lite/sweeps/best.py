@@ -26,6 +26,20 @@ if TYPE_CHECKING:
 LARGER_IS_BETTER = ("throughput_per_s", "efficiency", "scaling_efficiency", "speedup")
 """Columns of which more is better in a Pareto front; of all others less is."""
 
+MEANINGS = {
+    "time_s": "time of a step", "low_s": "time at best (90 %)", "high_s": "time at worst (90 %)",
+    "bound_s": "time by the data sheet", "throughput_per_s": "samples per second", "memory_bytes": "memory",
+    "exposed_s": "exposed communication", "speedup": "speed-up", "energy_j": "energy",
+    "efficiency": "share of peak",
+}  # fmt: skip
+"""Columns in words, where their names are not words already."""
+
+
+def in_words(column: str) -> str:
+    """A column of a sweep as people say it."""
+    return MEANINGS.get(column, column.replace("_", " "))
+
+
 _BATCH_ROWS = 2**17
 FRONT_AT_MOST = 200_000
 
@@ -47,6 +61,8 @@ class Best(Result, msgspec.Struct, frozen=True):
         Their values in rows that fit, spread over the file: at most as many as were asked for.
     bounds : int
         Rows that would fit but are bounds of the data sheet, and were left out.
+    front : int
+        Rows of the front, of which the first are in `rows`; 0 where no front was asked for.
     """
 
     _page: ClassVar[str] = "paleo_lite.report.sweep:best_page"
@@ -58,10 +74,18 @@ class Best(Result, msgspec.Struct, frozen=True):
     columns: tuple[str, ...] = ()
     sample: list[tuple[float, ...]] = []
     bounds: int = 0
+    front: int = 0
+
+    @property
+    def counted(self) -> str:
+        """Of how many rows these are the best, in words: the same below a table's and a chart's heading."""
+        of_front = f"{self.front:,} rows in the front, of " if self.front else ""
+        return f"{of_front}{self.fitting:,} rows that fit, of {self.seen:,} in all"
 
     def to_dict(self) -> dict[str, Any]:
         """The documented JSON."""
-        return {"objective": self.objective, "seen": self.seen, "fitting": self.fitting, "rows": self.rows}
+        counts = {"seen": self.seen, "fitting": self.fitting, "front": self.front or None}
+        return {"objective": self.objective, **counts, "rows": self.rows}
 
 
 def find_best(
@@ -139,16 +163,15 @@ def find_best(
         if name not in keeper.present:
             raise BadValue(f"{path}: {name} is absent in every row that fits{_hint(name)}")
     rows = keeper.table().slice(0, top).to_pylist()
+    front = len(keeper.table()) if pareto else 0
     if not rows:
         raise BadValue(f"{path}: no row that fits has all of {', '.join(wanted)}")
-    word = "Pareto front of " + ", ".join(
-        f"{name} ({'high' if sign < 0 else 'low'})" for name, sign in zip(wanted, signs)
-    )
-    objective = word if pareto else f"{'highest' if maximise else 'lowest'} {wanted[0]}"
+    sought = [f"{'high' if sign < 0 else 'low'} {in_words(name)}" for name, sign in zip(wanted, signs)]
+    objective = f"Pareto front: {', '.join(sought)}" if pareto else sought[0].replace(" ", "est ", 1)
     if answer == BOUND:
         objective += ", of bounds alone: no row that fits is a forecast"
     left_out = fits[BOUND] if answer == FORECAST else 0
-    return Best(rows, objective, seen, fits[answer], tuple(wanted), samplers[answer].values, left_out)
+    return Best(rows, objective, seen, fits[answer], tuple(wanted), samplers[answer].values, left_out, front)
 
 
 def _by_answer(rows: Any, bounds: bool) -> Iterator[tuple[str, Any]]:

@@ -35,7 +35,8 @@ def scale_view(view: View) -> None:
     if not rows:
         return
     title = f"{view.network}, {view.precision}, {view.strategy}, {view.scaling} scaling, {view.link}"
-    show_chart(lambda: scaling_chart(rows, title), columns=3 if len(view.gpu) == 1 else 2)
+    bounds = [gpu for gpu, table in tables.items() if not isinstance(table, Failed) and not table.is_forecast]
+    show_chart(lambda: scaling_chart(rows, title, "", bounds, view.gpu), columns=3 if len(view.gpu) == 1 else 2)
     for gpu, table in tables.items():
         if isinstance(table, Failed):
             continue

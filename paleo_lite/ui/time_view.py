@@ -98,11 +98,13 @@ def _explain(view: View, answer: Prediction) -> None:
 def batch_view(view: View) -> None:
     """Throughput and time over the batch size, up to what each device holds."""
     predictions: list[Prediction] = []
-    for gpu in view.gpu:
+    order = list(view.gpu)  # each device has its colour by its place, whichever of them cannot answer
+    for place, gpu in enumerate(view.gpu):
         answer = attempt(lambda gpu=gpu: predict(view, gpu))  # type: ignore[misc]
         if isinstance(answer, Failed):
             say_failed(answer)
             continue
+        order[place] = answer.device.id
         largest = answer.memory.largest_batch if answer.memory is not None else None
         if largest is None:
             say_failed(Failed(f"{devices()[gpu].name}: not even one sample fits into its memory"))
@@ -110,7 +112,7 @@ def batch_view(view: View) -> None:
         predictions += [predict(view, gpu, 2**power) for power in range(largest.bit_length()) if 2**power <= _LARGEST]
     if not predictions:
         return
-    show_chart(lambda: batch_chart(predictions), columns=2)
+    show_chart(lambda: batch_chart(predictions, order), columns=2)
     st.caption("Up to the largest power of two that fits into a device's memory.")
     table = side_by_side(Predictions(predictions))
     show_long_table(table)

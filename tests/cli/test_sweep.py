@@ -32,11 +32,11 @@ def test_sweep_then_best(tmp_path) -> None:
     rows = json.loads(
         run("best", path, "--maximise", "throughput", "--where", "network = resnet50", "--format", "json")
     )
-    assert rows["objective"] == "highest throughput_per_s" and rows["fitting"] == 14 and len(rows["rows"]) == 10
+    assert rows["objective"] == "highest samples per second" and rows["fitting"] == 14 and len(rows["rows"]) == 10
     assert {row["network"] for row in rows["rows"]} == {"resnet50"}
     for width in ("80", "120"):
         page = run("best", path, "--pareto", "time,cost", width=width)
-        assert "Pareto front of time_s (low), cost (low)" in page
+        assert "Pareto front: low time of a step, low cost" in page
         assert max(map(len, page.splitlines())) <= int(width)
     assert "28 combinations" in run(*SWEEP, "-o", path, "--force")
 

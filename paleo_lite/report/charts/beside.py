@@ -9,7 +9,9 @@ from typing import Any
 from ...calibration.beside import MEASURED_PASSES, PredictedBeside
 from ...efficiency import BY
 from ...efficiency.compare import Comparison
-from ...units import format_si
+from ...units import format_si, say_interval
+from .marks import BOUNDS_ARE, PLAIN, hollow
+from .ppp import ppp_chart
 from .render import altair, time_unit, values
 from .theme import SERIES
 
@@ -21,14 +23,16 @@ Row = tuple[str, float | None, float | None]
 
 
 def comparison_chart(found: PredictedBeside | Comparison) -> Any:
-    """What ``compare`` found.
+    """What ``compare`` found; of a prediction by a PPP the picture of `ppp.ppp_chart`.
 
     Raises
     ------
     BadValue
         If neither side has any time.
     """
-    return predicted_chart(found) if isinstance(found, PredictedBeside) else profiles_chart(found)
+    if not isinstance(found, PredictedBeside):
+        return profiles_chart(found)
+    return predicted_chart(found) if found.prediction.model.ppp is None else ppp_chart(found)
 
 
 def predicted_chart(beside: PredictedBeside) -> Any:
@@ -38,12 +42,16 @@ def predicted_chart(beside: PredictedBeside) -> Any:
         (part, [(row.name, row.measured_s, row.predicted_s) for row in beside.kinds if row.part == part])
         for part in MEASURED_PASSES
     ]
+    passes.insert(0, ("whole iteration", [("all kernels", beside.measured_s, prediction.time_s)]))
     title = f"{prediction.network} on {prediction.device.name}, {prediction.phase}, batch {prediction.batch_size}"
-    subtitle = (
-        f"an iteration, summed over kernels: measured {format_si(beside.measured_s, 's')}, predicted "
-        f"{format_si(prediction.time_s, 's')} ({prediction.model.name} model)"
-    )
-    return _paired(passes, ("measured", "predicted"), title, [subtitle])
+    interval = "" if prediction.interval is None else f" ({say_interval(prediction.interval)} at 90 %)"
+    predicted = "predicted" if prediction.is_forecast else "bound of the data sheet"
+    lines = [
+        f"an iteration, summed over kernels: measured {format_si(beside.measured_s, 's')}, {predicted} "
+        f"{format_si(prediction.time_s, 's')}{interval}, {prediction.model.name} model"
+    ]
+    lines += [] if prediction.is_forecast else [BOUNDS_ARE]
+    return _paired(passes, ("measured", predicted), title, lines, prediction.interval, not prediction.is_forecast)
 
 
 def profiles_chart(comparison: Comparison) -> Any:
@@ -62,10 +70,21 @@ def profiles_chart(comparison: Comparison) -> Any:
     return _paired([("", kept)], ("A", "B"), f"{BY[comparison.by]} of two profiles{direction}", lines)
 
 
-def _paired(parts: Sequence[tuple[str, Sequence[Row]]], sides: tuple[str, str], title: str, lines: list[str]) -> Any:
-    """A panel per part with two bars per name, all on one axis of time."""
+def _paired(
+    parts: Sequence[tuple[str, Sequence[Row]]],
+    sides: tuple[str, str],
+    title: str,
+    lines: list[str],
+    interval: tuple[float, float] | None = None,
+    bound: bool = False,
+) -> Any:
+    """A panel per part with two bars per name, all on one axis of time.
+
+    The interval is that of the second bar of the first part; a bound's bars are hollow.
+    """
     alt = altair()
-    longest = max((second or 0.0 for _, rows in parts for row in rows for second in row[1:]), default=0.0)
+    seconds_all = [second or 0.0 for _, rows in parts for row in rows for second in row[1:]]
+    longest = max([*seconds_all, *(interval or ())], default=0.0)
     factor, unit = time_unit(longest)
     panels = []
     told = [part for part, rows in parts if any(second is not None for row in rows for second in row[1:])]
@@ -74,24 +93,37 @@ def _paired(parts: Sequence[tuple[str, Sequence[Row]]], sides: tuple[str, str], 
             continue
         last = part == told[-1]
         bars: list[dict[str, Any]] = [
-            {"name": name, "side": side, "time": seconds * factor, "label": format_si(seconds, "s", 3)}
+            {
+                "name": name,
+                "side": side,
+                "time": seconds * factor,
+                "label": format_si(seconds, "s", 3),
+                "bound": bound and side == sides[1],
+                "end": seconds * factor,
+            }
             for name, *pair in rows
             for side, seconds in zip(sides, pair)
             if seconds is not None
         ]
+        if interval and part == parts[0][0]:
+            bars[-1] |= {"low": interval[0] * factor, "end": interval[1] * factor}
         order = [name for name, first, second in sorted(rows, key=lambda row: -max(row[1] or 0.0, row[2] or 0.0))]
+        time = f"time ({unit})" if last else None
         base = alt.Chart(alt.Data(values=bars)).encode(
             y=alt.Y("name:N", sort=order, title=None, axis=alt.Axis(labelLimit=360)),
             yOffset=alt.YOffset("side:N", sort=list(sides)),
-            x=alt.X("time:Q", scale=alt.Scale(domain=[0, longest * factor]), title=f"time ({unit})" if last else None,
-                    axis=alt.Axis(labels=last, ticks=last, domain=last)),
+            x=alt.X("time:Q", scale=alt.Scale(domain=[0, longest * factor]), title=time,
+                    axis=alt.Axis(format=PLAIN, labels=last, ticks=last, domain=last, grid=False)),
         )  # fmt: skip
         colour = alt.Color("side:N", title=None, legend=alt.Legend(orient="top"),
                            scale=alt.Scale(domain=list(sides), range=[SERIES[1], SERIES[0]]))  # fmt: skip
-        bar = base.mark_bar().encode(color=colour, tooltip=["name:N", "side:N", "label:N"])
-        text = base.mark_text(align="left", dx=3, fontSize=9).encode(text="label:N")
+        tips = ["name:N", "side:N", alt.Tooltip("label:N", title="time")]
+        bar = base.mark_bar().encode(color=colour, tooltip=tips, **hollow(colour, dashed=True))
+        text = base.mark_text(align="left", dx=3, fontSize=9).encode(x=alt.X("end:Q", title=time), text="label:N")
         named = alt.Title(part, fontSize=12, frame="group")
-        panels.append(alt.layer(bar, text).properties(width=520, height=alt.Step(13), title=named))
+        spread = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2)
+        spread = spread.encode(x=alt.X("low:Q", title=time), x2="end:Q")
+        panels.append(alt.layer(bar, spread, text).properties(width=520, height=alt.Step(13), title=named))
     if not panels:
         values([])
     return alt.vconcat(*panels, spacing=10).properties(title=alt.Title(title, subtitle=lines))

@@ -5,65 +5,99 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...errors import BadValue
 from ...timing import Prediction
-from .render import altair, time_unit, values
-from .theme import SERIES, SHAPES
+from .marks import BOUNDS_ARE, PLAIN, SERIES_AT_MOST, hollow, told_apart
+from .render import altair, decades, time_unit, values
+
+_DECADE = 10.0
+"""Times that span more than this are drawn on a logarithmic axis: on a linear one the small ones are all at 0."""
 
 
-def batch_chart(predictions: Sequence[Prediction]) -> Any:
+def batch_chart(predictions: Sequence[Prediction], order: Sequence[str] = ()) -> Any:
     """Throughput and time per batch over the batch size, one curve per device, with 90 % intervals where there are.
+
+    Parameters
+    ----------
+    predictions : sequence of Prediction
+    order : sequence of str
+        Devices by whose places colours are given; without it their order in `predictions`.
 
     Raises
     ------
     BadValue
-        If there is no prediction.
+        If there is no prediction, or more devices than a chart tells apart.
     """
     alt = altair()
     rows: list[dict[str, Any]] = []
+    devices: dict[str, str] = {}
     factor, unit = time_unit(max((each.time_s for each in predictions), default=0.0))
+    several = len({each.precision for each in predictions}) > 1
     for prediction in predictions:
         low, high = prediction.interval or (None, None)
-        n, name = prediction.batch_size, f"{prediction.device.id} {prediction.precision}"
+        n, name = prediction.batch_size, prediction.device.id
         time = {
             "time": prediction.time_s * factor,
             "time_low": low and low * factor,
             "time_high": high and high * factor,
         }
         rate = {"rate": prediction.throughput_per_s, "rate_low": high and n / high, "rate_high": low and n / low}
-        rows.append({"series": name, "batch": n, **time, **rate})
-    data = values(rows)
-    names = sorted({row["series"] for row in rows})
+        series = f"{name} {prediction.precision}" if several else name
+        series += "" if prediction.is_forecast else " (bound)"
+        devices[series] = name if not several else series
+        rows.append({"series": series, "batch": n, "bound": not prediction.is_forecast, **time, **rate})
+    data, names = values(rows), list(devices)
+    if len(names) > SERIES_AT_MOST:
+        raise BadValue(f"a chart tells {SERIES_AT_MOST} curves apart, not {len(names)}: name fewer devices")
+    colours, shapes = told_apart(list(devices.values()), order)
+    colour = alt.Color("series:N", title=None, scale=alt.Scale(domain=names, range=colours))
+    shape = alt.Shape("series:N", title=None, scale=alt.Scale(domain=names, range=shapes))
     panels = [
-        _panel(alt, data, names, "batch", "batch size", "rate", "samples per second"),
-        _panel(alt, data, names, "batch", "batch size", "time", f"time per batch ({unit})"),
+        _panel(alt, data, rows, colour, shape, "rate", "samples per second"),
+        _panel(alt, data, rows, colour, shape, "time", f"time per batch ({unit})"),
     ]
-    first = predictions[0]
-    title = f"{first.network}, {first.phase}, by batch size"
-    networks = {(each.network, each.phase) for each in predictions}
-    if len(networks) > 1:
-        title = "by batch size"
-    models = ", ".join(sorted({each.model.name for each in predictions}))
+    lines = [_models(predictions)]
+    if any(row["bound"] for row in rows):
+        lines.append(BOUNDS_ARE)
+    return alt.hconcat(*panels).properties(title=alt.Title(_title(predictions), subtitle="; ".join(lines)))
+
+
+def _title(predictions: Sequence[Prediction]) -> str:
+    """What all of them have in common."""
+    asked = [[each.network, each.precision, each.phase] for each in predictions]
+    alike = [words[0] for words in zip(*asked) if len(set(words)) == 1]
+    return ", ".join([*alike, "by batch size"])
+
+
+def _models(predictions: Sequence[Prediction]) -> str:
+    names = sorted({each.model.name for each in predictions})
     band = "; bands: 90 % intervals" if any(each.interval for each in predictions) else ""
-    return alt.hconcat(*panels).properties(title=alt.Title(title, subtitle=f"{models} model{band}"))
+    return f"time model {', '.join(names)}{band}"
 
 
-def _panel(alt: Any, data: Any, names: list[str], x: str, x_title: str, key: str, title: str) -> Any:
+def _panel(alt: Any, data: Any, rows: Sequence[dict[str, Any]], colour: Any, shape: Any, key: str, title: str) -> Any:
     """A curve per series over a logarithmic x, with a band between ``{key}_low`` and ``{key}_high``."""
-    colour = alt.Color("series:N", title=None, scale=alt.Scale(domain=names, range=_cycled(SERIES, len(names))))
-    shape = alt.Shape("series:N", title=None, scale=alt.Scale(domain=names, range=_cycled(SHAPES, len(names))))
+    batches = sorted({row["batch"] for row in rows})
+    shown = batches if len(batches) <= 9 else [n for n in batches if n & (n - 1) == 0]
     base = alt.Chart(data).encode(
-        x=alt.X(f"{x}:Q", title=x_title, scale=alt.Scale(type="log", base=2, nice=False), axis=alt.Axis(format="d"))
-    )
-    y_axis = alt.Y(f"{key}:Q", title=title, scale=alt.Scale(zero=True), axis=alt.Axis(format="~s"))
-    band = base.mark_area(opacity=0.18).encode(y=alt.Y(f"{key}_low:Q"), y2=f"{key}_high:Q", color=colour)
-    line = base.mark_line().encode(y=y_axis, color=colour)
+        x=alt.X("batch:Q", title="batch size", scale=alt.Scale(type="log", base=2, nice=False),
+                axis=alt.Axis(format="d", values=shown))
+    )  # fmt: skip
+    drawn = [row[name] for row in rows for name in (key, f"{key}_low", f"{key}_high") if row[name]]
+    low, high = min(drawn, default=1.0), max(drawn, default=1.0)
+    if high > _DECADE * low:
+        scale = alt.Scale(type="log", domain=[low / 1.1, high * 1.1], nice=False)
+        axis = alt.Axis(format=PLAIN, values=decades(low, high))
+    else:
+        scale, axis = alt.Scale(zero=True), alt.Axis(format=PLAIN)
+    y = {field: alt.Y(f"{field}:Q", title=title, scale=scale, axis=axis) for field in (key, f"{key}_low")}
+    band = base.mark_area(opacity=0.18).encode(y=y[f"{key}_low"], y2=f"{key}_high:Q", color=colour)
+    dash = alt.condition("datum.bound", alt.value([5, 4]), alt.value([1, 0]))
+    line = base.mark_line().encode(y=y[key], color=colour, strokeDash=dash, detail="bound:N")
     dots = base.mark_point(filled=True, size=45, opacity=1).encode(
-        y=y_axis, color=colour, shape=shape,
-        tooltip=["series:N", f"{x}:Q", alt.Tooltip(f"{key}:Q", format=".4~s"),
-                 alt.Tooltip(f"{key}_low:Q", format=".4~s"), alt.Tooltip(f"{key}_high:Q", format=".4~s")],
+        y=y[key], color=colour, shape=shape, **hollow(colour),
+        tooltip=[alt.Tooltip("series:N", title="device"), alt.Tooltip("batch:Q", title="batch size"),
+                 *(alt.Tooltip(f"{name}:Q", format=".4~r", title=said)
+                   for name, said in ((key, title), (f"{key}_low", "from, at 90 %"), (f"{key}_high", "to")))],
     )  # fmt: skip
     return alt.layer(band, line, dots).properties(width=330, height=260)
-
-
-def _cycled(things: Sequence[str], number: int) -> list[str]:
-    return [things[index % len(things)] for index in range(number)]

@@ -7,8 +7,12 @@ from typing import Any
 
 from ...timing import Prediction
 from ...units import format_si, say_interval
+from .marks import BOUNDS_ARE, PLAIN, PREFIXED, hollow
 from .render import altair, group_colour, time_unit, values
 from .theme import GROUPS, group_of
+
+NAMED_AT_MOST = 40
+"""Layers of a network that is drawn with their names."""
 
 BARS_AT_MOST = 400
 """Layers beyond this are gathered: neighbours share a bar."""
@@ -21,9 +25,12 @@ PASS_NAMES = {"backward_data": "data gradient", "backward_weight": "weight gradi
 def title_of(prediction: Prediction) -> tuple[str, str]:
     """Title and subtitle of a prediction's charts."""
     interval = "" if prediction.interval is None else f" ({say_interval(prediction.interval)} at 90 %)"
+    least = "" if prediction.is_forecast else "at least "
+    bound = "" if prediction.is_forecast else f"; {BOUNDS_ARE}"
+    time = f"{least}{format_si(prediction.time_s, 's')}{interval}{bound}"
     return (
         f"{prediction.network} on {prediction.device.name}, {prediction.precision} {prediction.phase}",
-        f"batch {prediction.batch_size}, {prediction.model.name} model: {format_si(prediction.time_s, 's')}{interval}",
+        f"batch {prediction.batch_size}, {prediction.model.name} model: {time}",
     )
 
 
@@ -41,25 +48,41 @@ def layer_chart(prediction: Prediction) -> Any:
     lines = [subtitle] if together == 1 else [subtitle, f"{together} neighbouring layers in one bar"]
     factor, unit = time_unit(max((row["time_s"] for row in rows), default=0.0))
     for row in rows:
-        row["time"] = row["time_s"] * factor
+        row |= {"time": row["time_s"] * factor, "bounded": not prediction.is_forecast}
+        row |= {f"{key} said": format_si(row[key], said[1], 3) for key, said in QUANTITIES.items()}
+    seen = [row["kind"] for row in rows if any(row[key] for key in QUANTITIES)]
+    colour = group_colour(seen or [row["kind"] for row in rows], "kind of layer")
     panels = [
         alt.Chart(height=110, width=760)
         .mark_bar(binSpacing=0)
         .encode(
-            x=alt.X("place:Q", title="layers in the order of execution" if key == "bytes" else None,
-                    scale=alt.Scale(domain=[-0.5, len(prediction.names) - 0.5], nice=False)),
-            x2="end:Q",
-            y=alt.Y(f"{field}:Q", title=axis, axis=alt.Axis(format="~s", tickCount=4)),
+            **_along(alt, rows, len(prediction.names), key == "bytes"),
+            y=alt.Y(f"{field}:Q", title=axis, axis=alt.Axis(tickCount=4, **written)),
             y2=alt.datum(0),
-            color=group_colour([row["kind"] for row in rows], "kind of layer"),
+            color=colour,
+            **(hollow(colour, "datum.bounded") if key == "time_s" else {}),
             tooltip=[alt.Tooltip("name:N"), alt.Tooltip("kind:N"),
-                     *(alt.Tooltip(f"{each}:Q", format=".3~s") for each in QUANTITIES), alt.Tooltip("bound:N")],
+                     *(alt.Tooltip(f"{each} said:N", title=said) for each, (said, _) in QUANTITIES.items()),
+                     alt.Tooltip("bound:N", title="bounded by")],
         )
-        for key, field, axis in (
-            ("time_s", "time", f"time ({unit})"), ("flops", "flops", "FLOPs"), ("bytes", "bytes", "bytes (B)")
+        for key, field, axis, written in (
+            ("time_s", "time", f"time ({unit})", {"format": PLAIN}),
+            ("flops", "flops", "FLOPs", {"labelExpr": PREFIXED}),
+            ("bytes", "bytes", "bytes (B)", {"labelExpr": PREFIXED}),
         )
     ]  # fmt: skip
     return alt.vconcat(*panels, data=values(rows), spacing=12).properties(title=alt.Title(title, subtitle=lines))
+
+
+def _along(alt: Any, rows: Sequence[dict[str, Any]], layers: int, last: bool) -> dict[str, Any]:
+    """The axis of the layers: by name where they are few, else by number, the first is 1; said below the last panel."""
+    title = "layers in the order of execution" if last else None
+    if layers <= NAMED_AT_MOST:
+        axis = alt.Axis(labels=last, ticks=last, labelAngle=-90 if layers > 6 else 0, labelLimit=140)
+        return {"x": alt.X("name:N", sort=[row["name"] for row in rows], title=title, axis=axis)}
+    scale = alt.Scale(domain=[0.5, layers + 0.5], nice=False)
+    axis = alt.Axis(format="d", tickMinStep=1)
+    return {"x": alt.X("place:Q", title=title, scale=scale, axis=axis), "x2": "end:Q"}
 
 
 def _gathered(layers: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
@@ -71,7 +94,7 @@ def _gathered(layers: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], i
         longest = max(some, key=lambda row: row["time_s"])
         sums = {key: sum(row[key] or 0 for row in some) for key in QUANTITIES}
         name = longest["name"] if len(some) == 1 else f"{some[0]['name']} to {some[-1]['name']}"
-        place = {"place": first - 0.45, "end": first + len(some) - 0.55, "group": group_of(longest["kind"])}
+        place = {"place": first + 0.55, "end": first + len(some) + 0.45, "group": group_of(longest["kind"])}
         rows.append({**longest, **sums, **place, "name": name})
     return rows, together
 
@@ -95,7 +118,8 @@ def kind_chart(prediction: Prediction) -> Any:
     rows = [
         {
             "kind": kind, "group": group_of(kind), "quantity": name, "share": entry[key] / totals[key],
-            "label": f"{entry[key] / totals[key]:.1%}", "value": format_si(entry[key], unit),
+            "label": _percent(entry[key] / totals[key]), "value": format_si(entry[key], unit),
+            "bound": key == "time_s" and not prediction.is_forecast,
         }
         for kind, entry in kept.items()
         for key, (name, unit) in QUANTITIES.items()
@@ -103,16 +127,21 @@ def kind_chart(prediction: Prediction) -> Any:
     ]  # fmt: skip
     base = alt.Chart().encode(
         y=alt.Y("kind:N", sort=order, title=None),
-        x=alt.X("share:Q", title="share", axis=alt.Axis(format="%", tickCount=4), scale=alt.Scale(domain=[0, 1.15])),
-    )
-    bars = base.mark_bar().encode(
-        color=group_colour(list(kept)).legend(None), tooltip=["kind:N", "quantity:N", "value:N", "label:N"]
-    )
+        x=alt.X("share:Q", title="share", axis=alt.Axis(format="%", values=[0, 0.5, 1], grid=False),
+                scale=alt.Scale(domain=[0, 1.2])),
+    )  # fmt: skip
+    colour = group_colour(list(kept)).legend(None)
+    tips = ["kind:N", "quantity:N", "value:N", alt.Tooltip("label:N", title="share")]
+    bars = base.mark_bar().encode(color=colour, tooltip=tips, **hollow(colour, dashed=True))
     text = base.mark_text(align="left", dx=4).encode(text="label:N")
     panel = alt.layer(bars, text, data=values(rows)).properties(width=210, height=alt.Step(19))
     names = [name for name, _ in QUANTITIES.values()]
     chart = panel.facet(column=alt.Column("quantity:N", sort=names, title=None))
     return chart.properties(title=alt.Title(title, subtitle=subtitle))
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.0005 else "< 0.05%"
 
 
 def pass_chart(prediction: Prediction) -> Any:
@@ -134,7 +163,7 @@ def pass_chart(prediction: Prediction) -> Any:
     factor, unit = time_unit(prediction.time_s)
     rows = [
         {"pass": part, "group": group, "taken": time_s * factor, "order": groups.index(group),
-         "time": format_si(time_s, "s")}
+         "time": format_si(time_s, "s"), "bound": not prediction.is_forecast}
         for (part, group), time_s in sums.items()
         if time_s
     ]  # fmt: skip
@@ -142,18 +171,19 @@ def pass_chart(prediction: Prediction) -> Any:
     if overhead_s:
         rest = {"pass": "overhead", "group": "other", "order": len(groups)}
         rows.append({**rest, "taken": overhead_s * factor, "time": format_si(overhead_s, "s")})
+    seen = [kind for kind, time_s in zip(prediction.kinds, prediction.terms.layers_s.sum(0)) if time_s]
+    colour = group_colour([*seen, *(["other"] if overhead_s else [])], "kind of layer")
     order = [*(PASS_NAMES.get(part, part) for part in prediction.terms.passes), "overhead"]
     bars = (
         alt.Chart(values(rows))
         .mark_bar()
         .encode(
             y=alt.Y("pass:N", sort=order, title=None),
-            x=alt.X("taken:Q", title=f"time ({unit})", axis=alt.Axis(format="~r")),
-            color=group_colour(
-                [*prediction.kinds, *(["other"] if prediction.terms.overhead_s else [])], "kind of layer"
-            ),
+            x=alt.X("taken:Q", title=f"time ({unit})", axis=alt.Axis(format=PLAIN, tickCount=8)),
+            color=colour,
+            **hollow(colour, dashed=True),
             order="order:Q",
-            tooltip=["pass:N", "group:N", "time:N"],
+            tooltip=["pass:N", alt.Tooltip("group:N", title="kind of layer"), "time:N"],
         )
     )
     return bars.properties(width=620, height=alt.Step(34), title=alt.Title(title, subtitle=subtitle))

@@ -70,6 +70,7 @@ def kernel_roofline(report: KernelReport, title: str = "") -> Any:
             row.counted_bytes or 0.0,
             row.counted_s or 0.0,
             "all calls counted" if (row.counted_s or 0.0) >= _WHOLE * (row.time_s or 0.0) else "a part of the calls",
+            all_s=row.time_s,
         )
         for row in report.kernels
     ]

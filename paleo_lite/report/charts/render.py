@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,15 @@ def render(chart: Any, suffix: str, theme: str = "light") -> bytes:
         return str(vl.vegalite_to_svg(spec, config=config, allowed_base_urls=[])).encode()
     page = str(vl.vegalite_to_html(spec, bundle=True, config=config))
     background = f"<style>body {{ background: {THEMES[theme].background}; }}</style>"
+    named = f"<title>{escape(_heading(spec))}</title>"
+    page = page.replace("<title>Chart</title>", named, 1)
     return page.replace("</head>", f"{background}</head>", 1).encode()
+
+
+def _heading(spec: dict[str, Any]) -> str:
+    """What a chart is called, in the browser's tab too."""
+    title = spec.get("title", "")
+    return str(title["text"] if isinstance(title, dict) else title)
 
 
 def _deflated(png: bytes) -> bytes:

@@ -5,6 +5,7 @@ Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,12 +14,24 @@ import msgspec
 from ...errors import BadValue
 from ...timing import Prediction
 from ...units import format_si
+from .layers import title_of
+from .marks import LETTER, PLAIN, PREFIXED, Span, hollow, names_beside
 from .render import POINTS_AT_MOST, altair, decades, group_colour, values
 from .theme import SHAPES, group_of
 
+NAMED = 5
+"""Dots, those that take longest, that have their name beside them where there is room."""
+
+ABOVE_THE_ROOF = "fewer operations than are counted (Winograd, Fourier), or data that stays in caches"
+
+_WIDTH, _HEIGHT = 620, 400
+_NEAR = 25  # dots closer than e^(1/25), 4 %, both ways lie on one another
+_ABOVE = 1.02
+_NAME = 26
+
 
 class Dot(msgspec.Struct, frozen=True):
-    """A layer or kernel: its kind, FLOPs, bytes, seconds, and whether those are predicted or measured."""
+    """A layer or kernel: its kind, FLOPs, bytes, seconds of the calls counted, where they are from, whether it is a bound."""
 
     name: str
     kind: str
@@ -26,6 +39,13 @@ class Dot(msgspec.Struct, frozen=True):
     bytes: float
     time_s: float
     origin: str = "predicted"
+    is_bound: bool = False
+    all_s: float | None = None
+
+    @property
+    def taken_s(self) -> float:
+        """Seconds of all its calls, also of those that were not counted."""
+        return self.time_s if self.all_s is None else self.all_s
 
 
 def roofline_chart(
@@ -56,80 +76,109 @@ def roofline_chart(
     placed = [dot for dot in dots if dot.flops > 0 and dot.bytes > 0 and dot.time_s > 0]
     if not placed:
         raise BadValue(f"nothing to draw in a roofline: no {what} has FLOPs, bytes and time")
-    kept = sorted(placed, key=lambda dot: -dot.time_s)[:POINTS_AT_MOST]
-    total = sum(dot.time_s for dot in dots)
-    said = [subtitle, _left_out(len(dots), len(placed), len(kept))]
-    rows: list[dict[str, Any]] = [
-        {
-            "name": dot.name, "kind": dot.kind, "group": group_of(dot.kind), "origin": dot.origin,
-            "intensity": dot.flops / dot.bytes, "rate": dot.flops / dot.time_s, "share": dot.time_s / total,
-            "time": format_si(dot.time_s, "s"),
-        }
-        for dot in kept
-    ]  # fmt: skip
-    intensities = [row["intensity"] for row in rows] + [peak / bandwidth_bytes_per_s for _, peak in peaks]
-    low, high = min(intensities) / 2, max(intensities) * 4
-    x = alt.X("intensity:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False),
-              title="arithmetic intensity (FLOP per byte)",
-              axis=alt.Axis(format="~g", values=decades(low, high)))  # fmt: skip
-    rates = [row["rate"] for row in rows] + [peak for _, peak in peaks]
-    floor, roof = min(rates) / 3, max(rates) * 3
-    y = alt.Y("rate:Q", scale=alt.Scale(type="log", domain=[floor, roof], nice=False),
-              title="attained (FLOP/s)", axis=alt.Axis(format="~s", values=decades(floor, roof)))  # fmt: skip
+    kept = sorted(placed, key=lambda dot: -dot.taken_s)[:POINTS_AT_MOST]
+    total = sum(dot.taken_s for dot in dots)
+    said = [subtitle, _left_out(what, dots, placed, len(kept), total)]
+    rows = _stacked(kept, total)
+    intensities = [row["x"] for row in rows] + [peak / bandwidth_bytes_per_s for _, peak in peaks]
+    rates = [row["y"] for row in rows] + [peak for _, peak in peaks]
+    spans = Span(min(intensities) / 2, max(intensities) * 4, _WIDTH), Span(min(rates) / 3, max(rates) * 3, _HEIGHT)
+    titles = "arithmetic intensity (FLOP per byte)", "attained (FLOP/s)"
+    written = {"format": PLAIN}, {"labelExpr": PREFIXED}
+    x, y = (
+        kind(f"{field}:Q", title=title, scale=alt.Scale(type="log", domain=[span.low, span.high], nice=False),
+             axis=alt.Axis(values=decades(span.low, span.high), **how))
+        for kind, field, title, span, how in zip((alt.X, alt.Y), "xy", titles, spans, written)
+    )  # fmt: skip
     origins = sorted({dot.origin for dot in kept})
+    shapes = list(SHAPES[: len(origins)])
+    colour = group_colour([dot.kind for dot in kept], f"kind of {what}")
     marks = (
         alt.Chart(values(rows))
         .mark_point(filled=True, opacity=0.75)
         .encode(
             x=x,
             y=y,
-            color=group_colour([dot.kind for dot in kept], f"kind of {what}"),
+            color=colour,
+            **hollow(colour),
             size=alt.Size("share:Q", title="share of time", scale=alt.Scale(range=[15, 500]),
                           legend=alt.Legend(format="%", tickCount=3)),
-            shape=alt.Shape("origin:N", scale=alt.Scale(domain=origins, range=list(SHAPES[: len(origins)])),
+            shape=alt.Shape("origin:N", scale=alt.Scale(domain=origins, range=shapes),
                             title=None, legend=alt.Legend() if len(origins) > 1 else None),
             tooltip=[alt.Tooltip("name:N"), alt.Tooltip("kind:N"), alt.Tooltip("time:N"),
-                     alt.Tooltip("share:Q", format=".1%"), alt.Tooltip("intensity:Q", format=".3~s"),
-                     alt.Tooltip("rate:Q", format=".3~s")],
+                     alt.Tooltip("share:Q", format=".1%"),
+                     alt.Tooltip("x:Q", format=".3~r", title="FLOP per byte"),
+                     alt.Tooltip("attained:N")],
         )
     )  # fmt: skip
-    low = max(low, floor / bandwidth_bytes_per_s)
-    roofs = _roofs(alt, peaks, bandwidth_bytes_per_s, low, high)
+    over = [row for row in rows if row["y"] > _ABOVE * min(peaks[0][1], row["x"] * bandwidth_bytes_per_s)]
+    if over:
+        said.append(f"above the roof ({sum(row['share'] for row in over):.0%} of the time): {ABOVE_THE_ROOF}")
+    top = max(peak for _, peak in peaks)
+    along = [spans[0].value(step / 60) for step in range(61)]
+    roof = [{"x": at, "y": min(at * bandwidth_bytes_per_s, top)} for at in along]
+    names, _ = names_beside(rows[:NAMED], *spans, "label", [*rows[NAMED:], *roof], room=14)
     lines = [line for line in said if line]
-    return alt.layer(*roofs, marks).properties(width=620, height=400, title=alt.Title(title, subtitle=lines))
+    layers = [*_roofs(alt, peaks, bandwidth_bytes_per_s, *spans), marks, *names]
+    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=alt.Title(title, subtitle=lines))
+
+
+def _stacked(dots: Sequence[Dot], total: float) -> list[dict[str, Any]]:
+    """Those that take longest first; what would lie on one another, of one kind, is one dot with their sum."""
+    piles: dict[tuple[Any, ...], list[Dot]] = {}
+    for dot in dots:
+        at = (round(_NEAR * math.log(value)) for value in (dot.flops / dot.bytes, dot.flops / dot.time_s))
+        piles.setdefault((dot.kind, dot.origin, *at), []).append(dot)
+    rows = []
+    for pile in piles.values():
+        first, time_s = pile[0], sum(dot.taken_s for dot in pile)
+        more = f" and {len(pile) - 1} more" if len(pile) > 1 else ""
+        rate = first.flops / first.time_s
+        rows.append({
+            "name": f"{first.name}{more}", "label": f"{_short(first.name)}{more}", "kind": first.kind,
+            "group": group_of(first.kind), "origin": first.origin, "bound": first.is_bound,
+            "x": first.flops / first.bytes, "y": rate, "attained": format_si(rate, "FLOP/s", 3),
+            "share": time_s / total, "time": format_si(time_s, "s"),
+        })  # fmt: skip
+    return sorted(rows, key=lambda row: -row["share"])
+
+
+def _short(name: str) -> str:
+    """A kernel's name without its namespaces, at most `_NAME` long."""
+    last = name.split("<", maxsplit=1)[0].split("(", maxsplit=1)[0].rsplit("::", 1)[-1] or name
+    return last if len(last) <= _NAME else f"{last[: _NAME - 1]}…"
 
 
 def _roofs(
-    alt: Any, peaks: Sequence[tuple[str, float]], bandwidth_bytes_per_s: float, low: float, high: float
-) -> list[Any]:
+    alt: Any, peaks: Sequence[tuple[str, float]], bandwidth_bytes_per_s: float, x: Span, y: Span
+) -> list[Any]:  # fmt: skip
     """The slope of the bandwidth up to the highest ridge, and a flat roof for each peak from its ridge on."""
     top = max(peak for _, peak in peaks)
-    slope = [
-        {"intensity": low, "rate": low * bandwidth_bytes_per_s},
-        {"intensity": top / bandwidth_bytes_per_s, "rate": top},
-    ]
-    layers = [
-        alt.Chart(alt.Data(values=slope)).mark_line(strokeWidth=1.5, clip=True).encode(x="intensity:Q", y="rate:Q")
-    ]
+    low = max(x.low, y.low / bandwidth_bytes_per_s)
+    slope = [{"x": low, "y": low * bandwidth_bytes_per_s}, {"x": top / bandwidth_bytes_per_s, "y": top}]
+    layers = [alt.Chart(alt.Data(values=slope)).mark_line(strokeWidth=1.5, clip=True).encode(x="x:Q", y="y:Q")]
     for label, peak in peaks:
         ridge = peak / bandwidth_bytes_per_s
-        flat = [{"intensity": ridge, "rate": peak}, {"intensity": high, "rate": peak}]
-        roof = alt.Chart(alt.Data(values=flat)).encode(x="intensity:Q", y="rate:Q")
+        flat = [{"x": ridge, "y": peak}, {"x": x.high, "y": peak}]
+        roof = alt.Chart(alt.Data(values=flat)).encode(x="x:Q", y="y:Q")
         layers.append(roof.mark_line(strokeWidth=1.5, clip=True))
         named = f"{label} {format_si(peak, 'FLOP/s')}, ridge {ridge:.3g}"
-        # Left of its ridge a peak is out of reach, so that no dot covers its name.
-        corner = alt.Data(values=[{"intensity": ridge, "rate": peak, "label": named}])
-        text = alt.Chart(corner).mark_text(align="right", dx=-7).encode(x="intensity:Q", y="rate:Q", text="label:N")
-        layers.append(text)
+        # Left of its ridge a peak is out of reach, so that no dot covers its name; where there is no room, above it.
+        left = x.share(ridge) * x.pixels > LETTER * len(named) + 7
+        corner = alt.Data(values=[{"x": ridge if left else x.high, "y": peak, "label": named}])
+        text = alt.Chart(corner).mark_text(align="right", dx=-7 if left else -2, dy=0 if left else -8)
+        layers.append(text.encode(x="x:Q", y="y:Q", text="label:N"))
     return layers
 
 
-def _left_out(given: int, placed: int, kept: int) -> str:
+def _left_out(what: str, dots: Sequence[Dot], placed: Sequence[Dot], kept: int, total: float) -> str:
     parts = []
-    if placed < given:
-        parts.append(f"{given - placed} without FLOPs, bytes or time are not drawn")
-    if kept < placed:
-        parts.append(f"the {kept} that take longest of {placed} are drawn")
+    if len(placed) < len(dots):
+        share = 1 - sum(dot.taken_s for dot in placed) / total
+        missing = f"{len(dots) - len(placed)} of {len(dots)} {what}s ({share:.0%} of the time)"
+        parts.append(f"not drawn: {missing}, whose FLOPs, bytes or time are 0 or unknown")
+    if kept < len(placed):
+        parts.append(f"the {kept} that take longest of {len(placed)} are drawn")
     return "; ".join(parts)
 
 
@@ -141,13 +190,20 @@ def prediction_roofline(prediction: Prediction) -> Any:
     BadValue
         If the prediction has no layers with FLOPs, bytes and time.
     """
-    dots = [Dot(row["name"], row["kind"], row["flops"] or 0, row["bytes"], row["time_s"]) for row in prediction.rows()]
+    title, said = title_of(prediction)
+    dots = [
+        Dot(
+            row["name"],
+            row["kind"],
+            row["flops"] or 0,
+            row["bytes"],
+            row["time_s"],
+            is_bound=not prediction.is_forecast,
+        )
+        for row in prediction.rows()
+    ]
     held = [prediction.peak] if prediction.peak.per_s == prediction.vector_peak.per_s else [
         prediction.peak, prediction.vector_peak]  # fmt: skip
     peaks = [(f"{rate.peak.precision} {rate.peak.unit} peak", rate.per_s) for rate in held]
-    title = f"{prediction.network} on {prediction.device.name}, {prediction.precision} {prediction.phase}"
-    subtitle = (
-        f"batch {prediction.batch_size}, {prediction.model.name} model, {format_si(prediction.time_s, 's')}; "
-        f"memory {format_si(prediction.bandwidth_bytes_per_s, 'B/s')}"
-    )
-    return roofline_chart(dots, peaks, prediction.bandwidth_bytes_per_s, title, subtitle)
+    memory = f"memory {format_si(prediction.bandwidth_bytes_per_s, 'B/s')}"
+    return roofline_chart(dots, peaks, prediction.bandwidth_bytes_per_s, title, f"{said}; {memory}")

@@ -1,23 +1,31 @@
-"""Scaling curves in PALEO's three panels: speed-up, time of a step by part, and cost (else throughput).
+"""Scaling curves in PALEO's panels: speed-up or efficiency, the step by part, and what it costs.
 
 Qi, Sparks, Talwalkar, "Paleo", ICLR 2017, figures 3 to 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ...distributed.step import ScaleRow
 from ...distributed.table import ScaleTable
+from ...units import format_si
+from .marks import BOUNDS_ARE, PLAIN, hollow, told_apart
 from .render import altair, time_unit, values
-from .theme import GROUPS, SERIES, SHAPES
+from .theme import GROUPS
+
+COMPUTE = "#6C7F93"
+"""All kinds of layers together: the colour of none of them."""
 
 PARTS = {
-    "compute": ("compute_s", SERIES[0]),
+    "compute": ("compute_s", COMPUTE),
     "exposed communication": ("exposed_s", GROUPS["communication"]),
     "update": ("update_s", GROUPS["update"]),
 }
+
+_TIMES_AT_MOST = 9
+"""Bars of more numbers of workers are too narrow for the time of a step above them."""
 
 
 def scale_chart(table: ScaleTable) -> Any:
@@ -33,7 +41,8 @@ def scale_chart(table: ScaleTable) -> Any:
     subtitle = f"batch {table.batch_size} {per}; {table.topology}; {table.model}"
     if len(table.rows) > 1 and len({row.workers for row in table.rows}) == 1:
         return advice_chart(table.rows, title, subtitle)
-    return scaling_chart(table.rows, title, subtitle)
+    bounds = () if table.is_forecast else _series(table.rows)
+    return scaling_chart(table.rows, title, subtitle, bounds)
 
 
 def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: str = "") -> Any:
@@ -45,37 +54,64 @@ def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: str = "") -> An
         If there are no rows.
     """
     alt = altair()
-    factor, unit = time_unit(max((row.time_s for row in rows), default=0.0))
+    ends = [end for row in rows for end in (row.time_s, *(row.interval or ()))]
+    factor, unit = time_unit(max(ends, default=0.0))
     names = [f"{place}. {_name(row)}" for place, row in enumerate(rows, 1)]
     parts = [
         {"strategy": name, "part": part, "order": order, "limited": row.limited_by,
-         "time": getattr(row, field) * factor}
+         "time": getattr(row, field) * factor, "unfit": row.fits is False}
         for name, row in zip(names, rows)
         for order, (part, (field, _)) in enumerate(PARTS.items())
     ]  # fmt: skip
+    whole = [
+        {"strategy": name, "time": row.time_s * factor, **dict(zip(("low", "high"), _scaled(row.interval, factor))),
+         "end": max(row.time_s, *(row.interval or ())) * factor,
+         "said": "does not fit into memory" if row.fits is False else ""}
+        for name, row in zip(names, rows)
+    ]  # fmt: skip
+    said = f"time of a step ({unit})"
+    time = alt.X("time:Q", title=said, axis=alt.Axis(format=PLAIN))
     bars = (
         alt.Chart(values(parts))
         .mark_bar()
         .encode(
             y=alt.Y("strategy:N", sort=names, title=None, axis=alt.Axis(labelLimit=400)),
-            x=alt.X("time:Q", title=f"time of a step ({unit})"),
+            x=time,
             color=_part_colour(alt, alt.Legend(orient="bottom")),
+            opacity=alt.condition("datum.unfit", alt.value(0.3), alt.value(1)),
             order="order:Q",
-            tooltip=["strategy:N", "part:N", alt.Tooltip("time:Q", format=".4~g", title=unit), "limited:N"],
+            tooltip=["strategy:N", "part:N", alt.Tooltip("time:Q", format=".4~r", title=unit),
+                     alt.Tooltip("limited:N", title="limited by")],
         )
-    )
+    )  # fmt: skip
+    base = alt.Chart(alt.Data(values=whole)).encode(y=alt.Y("strategy:N", sort=names))
+    spread = base.mark_rule().encode(x=alt.X("low:Q", title=said), x2="high:Q")
+    unfit = base.mark_text(align="left", dx=6, fontSize=10).encode(x=alt.X("end:Q", title=said), text="said:N")
     lines = [line for line in (subtitle, f"{rows[0].workers} workers; hidden communication is not drawn") if line]
-    return bars.properties(width=560, height=alt.Step(24), title=alt.Title(title, subtitle=lines))
+    ranked = "in this order: what fits, then the fastest; of those within 2 % of it the simplest first"
+    lines.append(f"{ranked}; lines: 90 % intervals" if any(row.interval for row in rows) else ranked)
+    chart = alt.layer(bars, spread.transform_filter("isValid(datum.low)"), unfit)
+    return chart.properties(width=560, height=alt.Step(24), title=alt.Title(title, subtitle=lines))
 
 
-def scaling_chart(rows: Sequence[ScaleRow], title: str, subtitle: str = "") -> Any:
-    """Speed-up beside the ideal, time by part, cost or throughput, over the number of workers.
+def scaling_chart(
+    rows: Sequence[ScaleRow],
+    title: str,
+    subtitle: str = "",
+    bounds: Collection[str] = (),
+    order: Sequence[str] = (),
+) -> Any:
+    """Speed-up beside the ideal (weak scaling: efficiency), the step by part, and cost, over the number of workers.
 
     Parameters
     ----------
     rows : sequence of ScaleRow
         Of one or several strategies and collectives.
     title, subtitle : str
+    bounds : collection of str
+        Series whose times are what data sheets allow, no forecasts.
+    order : sequence of str
+        Series by whose places colours are given; without it their order in `rows`.
 
     Raises
     ------
@@ -83,32 +119,29 @@ def scaling_chart(rows: Sequence[ScaleRow], title: str, subtitle: str = "") -> A
         If there are no rows.
     """
     alt = altair()
-    factor, unit = time_unit(max((row.time_s for row in rows), default=0.0))
+    weak = len({row.batch_size for row in rows}) > 1
     named: list[dict[str, Any]] = [
         {
-            "series": series, "workers": row.workers, "collective": row.collective,
+            "series": series, "bound": series in bounds, "workers": row.workers, "collective": row.collective,
             "speedup": row.speedup, "cost": row.cost, "throughput": row.throughput_per_s,
-            "efficiency": row.efficiency, "limited": row.limited_by,
+            "efficiency": row.efficiency, "limited": row.limited_by, **_ends(row),
         }
         for series, row in zip(_series(rows), rows)
     ]  # fmt: skip
     data = values(named)
     series = list(dict.fromkeys(row["series"] for row in named))
     workers = sorted({row.workers for row in rows})
-    ideal = [{"workers": n, "speedup": n} for n in (workers[0], workers[-1])]
-    speed = alt.layer(
-        alt.Chart(alt.Data(values=ideal)).mark_line(strokeDash=[4, 4], strokeWidth=1).encode(
-            x=_workers(alt, workers), y=alt.Y("speedup:Q", scale=alt.Scale(type="log", base=2, nice=False))
-        ),
-        *_lines(alt, data, series, workers, "speedup", "speed-up (dashed: ideal)", log=True),
-    )  # fmt: skip
-    priced = all(row.cost is not None for row in rows)
-    last = ("cost", "cost (USD)") if priced else ("throughput", "samples per second")
-    money = alt.layer(*_lines(alt, data, series, workers, *last))
-    panels = [_sized(speed), _times(alt, rows, named, series, factor, unit), _sized(money)]
-    lines = [line for line in (subtitle, "hidden communication is not drawn: it takes no time of its own") if line]
-    chart = alt.hconcat(*panels).resolve_scale(color="independent", shape="independent")
-    return chart.properties(title=alt.Title(title, subtitle=lines))
+    look = _look(alt, series, order)
+    key = "efficiency" if weak else "speedup"
+    curves = alt.layer(*_ideal(alt, workers, key), *_lines(alt, data, look, workers, key))
+    panels = [_sized(curves), _shares(alt, rows, named, series)]
+    if all(row.cost is not None for row in rows):
+        panels.append(_sized(alt.layer(*_lines(alt, data, look, workers, "cost"))))
+    lines = [subtitle, "hidden communication is not drawn: it takes no time of its own"]
+    lines += ["bands: 90 % intervals"] if any("cost_low" in row or "efficiency_low" in row for row in named) else []
+    lines += [BOUNDS_ARE] if any(row["bound"] for row in named) else []
+    chart = alt.hconcat(*panels).resolve_scale(color="independent", shape="independent", stroke="independent")
+    return chart.properties(title=alt.Title(title, subtitle=[line for line in lines if line]))
 
 
 def _name(row: ScaleRow) -> str:
@@ -124,13 +157,39 @@ def _series(rows: Sequence[ScaleRow]) -> list[str]:
     return [_name(row) if several else row.strategy for row in rows]
 
 
+def _scaled(ends: Sequence[float] | None, factor: float) -> tuple[float, ...]:
+    return tuple(end * factor for end in ends or ())
+
+
+def _ends(row: ScaleRow) -> dict[str, float]:
+    """The ends of the 90 % intervals of what is drawn, where they are known."""
+    found: dict[str, float] = {}
+    for name, interval, factor in (
+        ("efficiency", row.efficiency_interval, 1.0),
+        ("speedup", row.efficiency_interval, float(row.workers)),
+        ("cost", row.interval, (row.cost or 0.0) / row.time_s),
+    ):
+        found |= dict(zip((f"{name}_low", f"{name}_high"), _scaled(interval, factor)))
+    return found
+
+
 def _part_colour(alt: Any, legend: Any) -> Any:
     scale = alt.Scale(domain=list(PARTS), range=[colour for _, colour in PARTS.values()])
     return alt.Color("part:N", title=None, legend=legend, scale=scale)
 
 
+def _look(alt: Any, series: Sequence[str], order: Sequence[str]) -> tuple[Any, Any]:
+    """Colour and shape of each curve."""
+    colours, shapes = told_apart(series, order)
+    legend = alt.Legend(orient="bottom", columns=1, title=None) if len(series) > 1 else None
+    return (
+        alt.Color("series:N", title=None, scale=alt.Scale(domain=list(series), range=colours), legend=legend),
+        alt.Shape("series:N", title=None, scale=alt.Scale(domain=list(series), range=shapes), legend=legend),
+    )
+
+
 def _sized(panel: Any) -> Any:
-    return panel.properties(width=250, height=240)
+    return panel.properties(width=270, height=240)
 
 
 def _workers(alt: Any, workers: Sequence[int]) -> Any:
@@ -139,50 +198,78 @@ def _workers(alt: Any, workers: Sequence[int]) -> Any:
     return alt.X("workers:Q", title="workers", scale=scale, axis=alt.Axis(values=shown, format="d"))
 
 
-def _lines(
-    alt: Any, data: Any, series: list[str], workers: Sequence[int], key: str, title: str, log: bool = False
-) -> list[Any]:
-    colours = [SERIES[index % len(SERIES)] for index in range(len(series))]
-    shapes = [SHAPES[index % len(SHAPES)] for index in range(len(series))]
-    legend = alt.Legend(orient="bottom", columns=1, title=None) if len(series) > 1 and key == "speedup" else None
-    base = alt.Chart(data).encode(
-        x=_workers(alt, workers),
-        y=alt.Y(f"{key}:Q", title=title, axis=alt.Axis(format="~s", tickCount=6),
-                scale=alt.Scale(type="log", base=2, nice=False) if log else alt.Scale(zero=True)),
-        color=alt.Color("series:N", scale=alt.Scale(domain=series, range=colours), legend=legend),
-    )  # fmt: skip
-    shape = alt.Shape("series:N", scale=alt.Scale(domain=series, range=shapes), legend=legend)
-    tips = ["series:N", "collective:N", "workers:Q", alt.Tooltip(f"{key}:Q", format=".4~s"),
-            alt.Tooltip("efficiency:Q", format=".1%"), "limited:N"]  # fmt: skip
-    return [base.mark_line(), base.mark_point(filled=True, size=45, opacity=1).encode(shape=shape, tooltip=tips)]
+def _ideal(alt: Any, workers: Sequence[int], key: str) -> list[Any]:
+    """A thin line where nothing is lost, with its name."""
+    weak = key == "efficiency"
+    ends = [{"workers": n, key: 1.0 if weak else n, "said": "ideal"} for n in dict.fromkeys((workers[0], workers[-1]))]
+    x, y = _workers(alt, workers), _axis(alt, key)
+    line = alt.Chart(alt.Data(values=ends)).mark_line(strokeWidth=1, opacity=0.6).encode(x=x, y=y)
+    name = alt.Chart(alt.Data(values=ends[-1:])).mark_text(align="right", dx=-8 if weak else -14, dy=-7, fontSize=10)
+    return [line, name.encode(x=x, y=y, text="said:N")]
 
 
-def _times(
-    alt: Any, rows: Sequence[ScaleRow], named: Sequence[dict[str, Any]], series: list[str], factor: float, unit: str
-) -> Any:
-    """Stacked bars, one row of panels per series where there are several: at most the first four."""
+_TITLES = {"efficiency": "efficiency: share of the ideal speed-up", "speedup": "speed-up", "cost": "cost (USD)"}
+
+
+def _axis(alt: Any, key: str, field: str = "") -> Any:
+    scale = alt.Scale(type="log", base=2, nice=False) if key == "speedup" else alt.Scale(zero=True)
+    axis = alt.Axis(format="%" if key == "efficiency" else PLAIN, tickCount=6)
+    return alt.Y(f"{field or key}:Q", title=_TITLES[key], scale=scale, axis=axis)
+
+
+def _lines(alt: Any, data: Any, look: tuple[Any, Any], workers: Sequence[int], key: str) -> list[Any]:
+    """Curves with their bands; the legend stands below the first panel."""
+    colour, shape = look
+    if key == "cost":
+        colour, shape = colour.copy().legend(None), shape.copy().legend(None)
+    base = alt.Chart(data).encode(x=_workers(alt, workers), y=_axis(alt, key), color=colour)
+    band = alt.Chart(data).mark_area(opacity=0.18).encode(
+        x=_workers(alt, workers), y=_axis(alt, key, f"{key}_low"), y2=f"{key}_high:Q", color=colour)  # fmt: skip
+    tips = [alt.Tooltip("series:N"), alt.Tooltip("collective:N"), alt.Tooltip("workers:Q"),
+            alt.Tooltip(f"{key}:Q", format=".1%" if key == "efficiency" else ".4~r"),
+            alt.Tooltip("efficiency:Q", format=".1%"), alt.Tooltip("throughput:Q", format=",.4~r", title="per second"),
+            alt.Tooltip("limited:N", title="limited by")]  # fmt: skip
+    dash = alt.condition("datum.bound", alt.value([5, 4]), alt.value([1, 0]))
+    return [
+        band,
+        base.mark_line().encode(strokeDash=dash, detail="bound:N"),
+        base.mark_point(filled=True, size=45, opacity=1).encode(shape=shape, tooltip=tips, **hollow(colour)),
+    ]
+
+
+def _shares(alt: Any, rows: Sequence[ScaleRow], named: Sequence[dict[str, Any]], series: list[str]) -> Any:
+    """What a step consists of, and above each bar how long it takes; a row of bars for each of the first four series.
+
+    Shares, not times: under strong scaling the bars would fall to nothing, and under weak scaling say one thing.
+    """
     drawn = series[:4]
+    few = len({row.workers for row in rows}) <= _TIMES_AT_MOST
     parts = [
-        {"workers": row.workers, "series": name["series"], "part": part, "order": order,
-         "time": getattr(row, field) * factor}
+        {"workers": row.workers, "series": name["series"], "part": part, "order": order, "bound": name["bound"],
+         "time": getattr(row, field), "share": getattr(row, field) / row.time_s,
+         "took": format_si(getattr(row, field), "s", 3), "step": format_si(row.time_s, "s", 2), "top": 1.0}
         for row, name in zip(rows, named)
         for order, (part, (field, _)) in enumerate(PARTS.items())
         if name["series"] in drawn
     ]  # fmt: skip
-    bars = (
-        alt.Chart(alt.Data(values=parts))
-        .mark_bar()
-        .encode(
-            x=alt.X("workers:O", title="workers", sort=None, axis=alt.Axis(labelAngle=0, labelOverlap=True)),
-            y=alt.Y("time:Q", title=f"time of a step ({unit})"),
-            color=_part_colour(alt, alt.Legend(orient="bottom", columns=1)),
-            order="order:Q",
-            tooltip=["series:N", "workers:O", "part:N", alt.Tooltip("time:Q", format=".4~g", title=unit)],
-        )
+    x = alt.X("workers:O", title="workers", sort=None, axis=alt.Axis(labelAngle=0, labelOverlap=True))
+    said = "share of a step" + ("; above: its time" if few else "")
+    title = said if len(drawn) == 1 else None
+    y = alt.Y("share:Q", title=title, scale=alt.Scale(domain=[0, 1]),
+              axis=alt.Axis(format="%", tickCount=5 if title else 2))  # fmt: skip
+    colour = _part_colour(alt, alt.Legend(orient="bottom", columns=1))
+    base = alt.Chart() if len(drawn) > 1 else alt.Chart(alt.Data(values=parts))
+    bars = base.mark_bar().encode(
+        x=x, y=y, color=colour, order="order:Q", **hollow(colour, dashed=True),
+        tooltip=["series:N", "workers:O", "part:N", alt.Tooltip("took:N", title="time"),
+                 alt.Tooltip("share:Q", format=".1%")],
     )  # fmt: skip
+    layers = [bars]
+    if few:
+        text = base.transform_filter("datum.order == 0").mark_text(dy=-6, fontSize=8)
+        layers.append(text.encode(x=x, y=alt.Y("top:Q", title=title), text="step:N"))
     if len(drawn) == 1:
-        return _sized(bars)
-    panel = bars.encode(y=alt.Y("time:Q", title=None, axis=alt.Axis(tickCount=3)))
-    panel = panel.properties(width=250, height=240 / len(drawn) - 20)
-    row = alt.Row("series:N", title=f"time of a step ({unit})", sort=drawn, header=alt.Header(labelOrient="top"))
+        return _sized(alt.layer(*layers))
+    panel = alt.layer(*layers, data=alt.Data(values=parts)).properties(width=270, height=240 / len(drawn) - 20)
+    row = alt.Row("series:N", title=said, sort=drawn, header=alt.Header(labelOrient="top"))
     return panel.facet(row=row, spacing=4)

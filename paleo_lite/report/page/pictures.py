@@ -93,4 +93,4 @@ def _plain(root: ElementTree.Element, number: int, tips: bool) -> None:
 def _tip(label: str) -> str:
     """Of a mark's label what its tooltip fields make up: the axes before them say less. Lines and texts have none."""
     found = re.search(r"(?:^|; )(name|kind|class|group|series|pass|part): ", label)
-    return label[found.start(1) :] if found else ""
+    return re.sub(r"; order: [^;]*", "", label[found.start(1) :]) if found else ""

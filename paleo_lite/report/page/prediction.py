@@ -10,7 +10,7 @@ from ...timing.bounds import BOUNDS, bound_seconds
 from ...units import format_si, say_interval
 from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, title_of
 from ..charts.roofline import prediction_roofline
-from ..charts.scaling import scaling_chart
+from ..charts.scaling import scale_chart
 from ..document import Answer, Chart, Column, Document, Made, Table, drawn
 from ..memory import memory_fact, memory_tables
 from ..predictions import layer_table, prediction_page
@@ -225,9 +225,8 @@ def _scaling(scaling: ScaleTable, prediction: Prediction) -> Document:
     page = scale_page(scaling)
     content: list[Chart | Table | str] = []
     if len(scaling.rows) > 1 and not scaling.why:
-        title = f"{scaling.network} on {scaling.gpu_name}, {scaling.precision} training"
-        caption = "Speed-up, the parts of a step, and what it costs or does per second, over the number of workers."
-        content.append(drawn(caption, lambda: scaling_chart(scaling.rows, title)))
+        caption = "How much faster more workers are, what a step consists of, and what it costs where prices are known."
+        content.append(drawn(caption, lambda: scale_chart(scaling), known=["batch "]))
     content += [table.but(sortable=len(table.rows) > 1) for table in page.tables]
     return Document(
         "Training on several devices",

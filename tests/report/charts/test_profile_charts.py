@@ -82,10 +82,10 @@ def test_kernels_lie_where_their_counts_say(tmp_path):
     chart = kernel_roofline(report(write(tmp_path / "run")))
     placed = {row["name"]: row for row in data(chart) if "name" in row}
     conv = placed["cudnn::detail::implicit_convolve_sgemm"]
-    assert conv["intensity"] == pytest.approx(4290)
-    assert conv["rate"] == pytest.approx(4.29e9 / 2e-3)
+    assert conv["x"] == pytest.approx(4290)
+    assert conv["y"] == pytest.approx(4.29e9 / 2e-3)
     assert "cudnn::detail::dgrad_alg1_engine" not in placed
-    assert "1 without FLOPs, bytes or time are not drawn" in subtitle(chart)
+    assert "not drawn: 1 of 3 kernels (50% of the time)" in subtitle(chart)
     assert {row["origin"] for row in placed.values()} == {"all calls counted"}
 
 
@@ -95,7 +95,7 @@ def test_kernels_of_which_a_part_is_counted_have_another_shape(tmp_path):
         report(write(tmp_path / "run", names=names, flops=[1e9, None, 1e6], moved=[1e6, None, 1e6]))
     )
     origins = {row["name"]: row["origin"] for row in data(chart) if "name" in row}
-    drawn = {row["name"]: row["rate"] for row in data(chart) if "name" in row}
+    drawn = {row["name"]: row["y"] for row in data(chart) if "name" in row}
     assert drawn["sgemm"] == pytest.approx(1e9 / 2e-3)  # of the call that was counted alone
     assert origins == {"sgemm": "a part of the calls", "elementwise_kernel": "all calls counted"}
 

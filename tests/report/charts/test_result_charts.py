@@ -66,7 +66,8 @@ def test_scaling_curves_are_the_rows():
     assert {n: row["speedup"] for n, row in drawn.items()} == {row.workers: row.speedup for row in table}
     assert {row["series"] for row in drawn.values()} == {"data"}  # one worker has no collective, and is on the curve
     parts = data(chart, "part")
-    assert sum(row["time"] for row in parts if row["workers"] == 8) * 1e-3 == pytest.approx(table[3].time_s)
+    assert sum(row["time"] for row in parts if row["workers"] == 8) == pytest.approx(table[3].time_s)
+    assert sum(row["share"] for row in parts if row["workers"] == 8) == pytest.approx(1)
     assert "cost (USD)" in str(chart.to_dict())
     assert render(chart, ".svg", "dark").startswith(b"<svg")
 
@@ -83,7 +84,7 @@ def test_several_collectives_are_several_curves():
 def test_advice_is_a_bar_for_each_strategy():
     table = pl.scale("alexnet", gpu="k80-die", link="ethernet20", workers="4", advise=True)
     chart = scale_chart(table)
-    parts = data(chart, "strategy")
+    parts = data(chart, "part")
     sums = {}
     for row in parts:
         sums[row["strategy"]] = sums.get(row["strategy"], 0.0) + row["time"]
@@ -107,7 +108,7 @@ FRONT = [
 
 
 def front(columns=("hours", "cost"), rows=FRONT, sample=((1.0, 9.0), (3.0, 8.0))):
-    return Best(list(rows), "front", 20, 10, tuple(columns), list(sample))
+    return Best(list(rows), "front", 20, 10, tuple(columns), list(sample), front=len(rows))
 
 
 def test_a_front_is_drawn_as_steps_to_where_it_is_beaten():
@@ -119,8 +120,8 @@ def test_a_front_is_drawn_as_steps_to_where_it_is_beaten():
         (40.0, 1.0, "c"),
     ]
     assert "step-after" in str(chart.to_dict())
-    assert {(row["x"], row["y"]) for row in data(chart, "x") if "what" not in row} == {(1.0, 9.0), (3.0, 8.0)}
-    assert "3 of 10 rows that fit, of 20 in all" in subtitle(chart)
+    assert {(row["x"], row["y"]) for row in data(chart, "x") if len(row) == 2} == {(1.0, 9.0), (3.0, 8.0)}
+    assert "3 rows in the front, of 10 rows that fit, of 20 in all" in subtitle(chart)
     assert "hours, low is better" in str(chart.to_dict())
     assert "step-before" in str(pareto_chart(front(("throughput_per_s", "cost"), sample=())).to_dict())
 

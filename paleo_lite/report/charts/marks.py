@@ -1,0 +1,130 @@
+"""What all charts draw alike: numbers on axes, bounds hollow and dashed, names beside points where there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import log10
+from typing import Any, NamedTuple
+
+from .render import altair
+from .theme import SERIES, SHAPES
+
+PLAIN = ",~r"
+"""How numbers are written on axes: 0.25 and 2,000, neither 250m nor 2k."""
+
+PREFIXED = "datum.value ? format(datum.value, '.3~s') : '0'"
+"""How counts and bytes are: 2G, and 0 without a prefix."""
+
+BOUNDS_ARE = "hollow, dashed: bounds of the data sheet, not forecasts"
+"""Said below the title of every chart that draws one."""
+
+SERIES_AT_MOST = 12
+"""Curves or devices that a chart tells apart."""
+
+LETTER = 6.0
+"""Pixels that a letter of a label takes."""
+
+_LINE = 12.0
+
+
+def hollow(colour: Any, where: str = "datum.bound", dashed: bool = False) -> dict[str, Any]:
+    """The channels that make bounds hollow: of points, or, with dashed edges, of bars.
+
+    Parameters
+    ----------
+    colour : altair Color
+        Theirs.
+    where : str
+        What tells bounds: without anything else a field ``bound`` of the rows.
+    dashed : bool
+    """
+    alt = altair()
+    look: dict[str, tuple[Any, Any]] = {"fillOpacity": (0.1, 1), "strokeWidth": (1.5, 0)}
+    look |= {"strokeDash": ([4, 3], [1, 0])} if dashed else {}
+    chosen = {name: alt.condition(where, alt.value(yes), alt.value(no)) for name, (yes, no) in look.items()}
+    return {**chosen, "stroke": alt.Stroke.from_dict(colour.to_dict())}
+
+
+def told_apart(names: Sequence[str], order: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """A colour and a shape for each name, by its place in `order`, where it has one: the same in every chart of a page.
+
+    Beyond the colours, which repeat, the shapes are others.
+    """
+    places = [[*dict.fromkeys((*order, *names))].index(name) for name in names]
+    count = len(SERIES)
+    return [SERIES[at % count] for at in places], [SHAPES[(at + at // count) % len(SHAPES)] for at in places]
+
+
+class Span(NamedTuple):
+    """An axis: from where to where, how many pixels long, and whether it is logarithmic."""
+
+    low: float
+    high: float
+    pixels: int
+    log: bool = True
+
+    def share(self, value: float) -> float:
+        """How far along it a value lies, 0 to 1."""
+        low, high, value = (log10(each) if self.log else each for each in (self.low, self.high, value))
+        return (value - low) / (high - low)
+
+    def value(self, share: float) -> float:
+        """What lies so far along it."""
+        return self.low * (self.high / self.low) ** share if self.log else self.low + (self.high - self.low) * share
+
+
+def names_beside(
+    rows: Iterable[Mapping[str, Any]],
+    x: Span,
+    y: Span,
+    key: str,
+    others: Iterable[Mapping[str, Any]] = (),
+    room: int = 8,
+) -> tuple[list[Any], int]:
+    """Layers of names beside points, those of the first rows first: what would cover another name or point is left out.
+
+    Parameters
+    ----------
+    rows : iterable of dict
+        Points at the fields ``x`` and ``y``, the one to be named first in front.
+    x, y : Span
+    key : str
+        The field of the name.
+    others : iterable of dict
+        Points that no name may cover, besides those to be named.
+    room : int
+        Pixels from a point to its name.
+
+    Returns
+    -------
+    layers : list of altair charts
+    named : int
+        How many found room.
+    """
+    alt, rows = altair(), list(rows)
+    at = [(x.share(row["x"]) * x.pixels, (1 - y.share(row["y"])) * y.pixels) for row in (*rows, *others)]
+    taken = [(left - 4, top - 4, left + 4, top + 4) for left, top in at]
+    ways: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
+    named = 0
+    for row, (left, top) in zip(rows, at):
+        wide = LETTER * len(row[key])
+        for way in (("left", room, 0), ("right", -room, 0), ("center", 0, -room - 5), ("center", 0, room + 5)):
+            align, dx, dy = way
+            start = left + dx - {"left": 0.0, "right": wide, "center": wide / 2}[align]
+            box = start, top + dy - _LINE / 2, start + wide, top + dy + _LINE / 2
+            inside = box[0] >= 0 and box[2] <= x.pixels and box[1] >= 0 and box[3] <= y.pixels
+            if inside and not any(_cover(box, each) for each in taken):
+                taken.append(box)
+                ways.setdefault(way, []).append({"x": row["x"], "y": row["y"], "label": row[key]})
+                named += 1
+                break
+    layers = [
+        alt.Chart(alt.Data(values=some)).mark_text(align=align, dx=dx, dy=dy, fontSize=10).encode(
+            x="x:Q", y="y:Q", text="label:N")
+        for (align, dx, dy), some in ways.items()
+    ]  # fmt: skip
+    return layers, named
+
+
+def _cover(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
