@@ -58,7 +58,7 @@ benchmark: $(STAMPS)/test
 descriptors: $(STAMPS)/test
 	$(BIN)/python -m paleo_lite.networks.export models
 
-# The folder of published measurements; docs/accuracy.md says where they come from.
+# The folder of published measurements; docs/accuracy-tables.md says where they come from.
 DATA ?= $(PALEO_LITE_DATA)
 data:
 	@test -d "$(DATA)" || { echo "no folder of published measurements: say make DATA=FOLDER or set PALEO_LITE_DATA" >&2; exit 2; }
@@ -67,18 +67,19 @@ data:
 calibrations: data $(STAMPS)/test
 	$(BIN)/python -m validation ship $(DATA) calibrations
 
-# How true predictions are, on what was held out of the same measurements.
+# How true predictions are, on what was held out of the same measurements: all tables, and the one of docs/accuracy.md.
 accuracy: data $(STAMPS)/test
-	sed -n '/^# /,/^<!-- tables -->/p' docs/accuracy.md > docs/accuracy.md.new
+	sed -n '/^# /,/^<!-- tables -->/p' docs/accuracy-tables.md > docs/accuracy-tables.md.new
 	for split in network family batch gpu generation source software execution; do \
 		printf '\n## Leave one %s out\n\n' $$split; \
 		COLUMNS=400 $(BIN)/python -m validation accuracy --data $(DATA) --split $$split --format markdown || exit 1; \
-	done >> docs/accuracy.md.new
+	done >> docs/accuracy-tables.md.new
 	for split in own order transformers layers profile ppp collectives scaling; do \
 		printf '\n## Predicted beside measured: %s\n\n' $$split; \
 		COLUMNS=400 $(BIN)/python -m validation accuracy --data $(DATA) --split $$split --format markdown || exit 1; \
-	done >> docs/accuracy.md.new
-	mv docs/accuracy.md.new docs/accuracy.md
+	done >> docs/accuracy-tables.md.new
+	mv docs/accuracy-tables.md.new docs/accuracy-tables.md
+	$(BIN)/python docs/accuracy_summary.py
 
 # How much faster fp16 is than fp32: the tables at the end of docs/training.md.
 speedup: data $(STAMPS)/test
@@ -112,6 +113,8 @@ images: data $(STAMPS)/test
 	$(PLOT) timeline $(TRACE) -o docs/images/timeline.png --force
 	$(PLOT) compare --predict resnet50 --gpu k40m -o docs/images/compare.png --force \
 		$(RUN)/run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip
+	$(BIN)/paleo-lite compare --predict resnet50 --gpu k40m --time-model ppp --plot docs/images/ppp.png --force \
+		$(RUN)/run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip > build/ppp.txt
 	$(PLOT) efficiency $(RUN) --gpu k40m -o docs/images/efficiency.png --force
 	$(BIN)/python docs/screenshot.py docs/images/ui.png
 

@@ -2,7 +2,7 @@
 
     python benchmarks/gemm_error.py DATA
 
-DATA is a folder of published measurements (docs/accuracy.md), or named by ``PALEO_LITE_DATA``.
+DATA is a folder of published measurements (docs/accuracy-tables.md), or named by ``PALEO_LITE_DATA``.
 
 None of these measurements went into the calibrations, which are fitted on whole networks. Prints a Markdown table for
 docs/gemm.md: the median of predicted over measured, the median absolute error, and the share within a factor of two.

@@ -1,4 +1,4 @@
-"""What else mkdocs does: the pages of commands from click, changelog and contributing from the repository's root."""
+"""What else mkdocs does: the pages of commands from click, changelog and contributing from the root, formulas set."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,19 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     pieces[::2] = [text.sub(lambda line: _NAMED.sub(link, line[0]), piece) for piece in pieces[::2]]
     return "".join(pieces)
 
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Formulas as MathML, which browsers set without a script: what arithmatex found between dollars."""
+    from latex2mathml.converter import convert
+
+    def mathml(found: re.Match[str]) -> str:
+        kind = "block" if found[1] == "div" else "inline"
+        return f"<{found[1]} class='formula'>{convert(unescape(found[2]), display=kind)}</{found[1]}>"
+
+    return _FORMULA.sub(mathml, html)
+
+
+_FORMULA = re.compile(r'<(div|span) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 _NAMED = re.compile(r"(?<!\]\()(?<![\w/])`?docs/([\w/-]+\.md)\b`?")
 

@@ -32,6 +32,7 @@ def _load(name, path):
 
 examples = _load("paleo_lite_examples", ROOT / "docs" / "examples.py")
 site_pages = _load("paleo_lite_site_pages", ROOT / "docs" / "pages.py")
+accuracy_summary = _load("paleo_lite_accuracy_summary", ROOT / "docs" / "accuracy_summary.py")
 PAGES = {str(page.relative_to(ROOT)): page for page in examples.PAGES}
 TEXTS = {name: page.read_text() for name, page in PAGES.items()}
 ON_PAGES = {step.text for text in TEXTS.values() for step in examples.steps_of(text)}
@@ -177,6 +178,7 @@ def site(tmp_path_factory):
     """The built site; no warning is let pass, and there is no network to ask."""
     pytest.importorskip("material", reason="the site needs mkdocs-material: pip install 'paleo-lite[docs]'")
     pytest.importorskip("mkdocstrings", reason="the site needs mkdocstrings: pip install 'paleo-lite[docs]'")
+    pytest.importorskip("latex2mathml", reason="the site needs latex2mathml: pip install 'paleo-lite[docs]'")
     folder = tmp_path_factory.mktemp("site")
     environment = {
         **os.environ,
@@ -222,6 +224,42 @@ def test_the_python_reference_has_the_public_face_with_its_real_defaults(site):
         assert f" {name}(" in text
     # numpydoc's {"fp64", "fp32", ...} is a set of choices, and fp32 what the signature takes
     assert re.search(r"precision \( ?'fp64' \| 'fp32' .*?default: 'fp32'", text)
+
+
+def test_formulas_are_set_without_a_script():
+    """MathML of what stands between dollars; the fraction and the index are those of the source."""
+    pytest.importorskip("latex2mathml")
+    marked = r'<div class="arithmatex">\[\frac{F}{P} &lt; t_2\]</div> and <span class="arithmatex">\(p = 4\)</span>'
+    made = site_pages.on_page_content(marked, None, None, None)
+    assert made.startswith("<div class='formula'><math") and 'display="block"' in made
+    assert "<mfrac><mrow><mi>F</mi></mrow><mrow><mi>P</mi></mrow></mfrac>" in made
+    assert "<msub><mi>t</mi><mn>2</mn></msub>" in made and "arithmatex" not in made
+    assert "<span class='formula'><math" in made and 'display="inline"' in made
+
+
+def test_no_formula_of_the_site_is_left_as_it_was_typed(site):
+    for page in site.rglob("*.html"):
+        assert 'class="arithmatex"' not in page.read_text(), page
+    assert (site / "model.html").read_text().count("<math") > 20
+
+
+def test_the_accuracy_page_says_what_its_tables_say():
+    """The summary is written from the tables, and a group's mean is the headline's."""
+    tables = TEXTS["docs/accuracy-tables.md"]
+    page = TEXTS["docs/accuracy.md"]
+    shown = page.split(accuracy_summary.START)[1].split(accuracy_summary.END)[0].strip().splitlines()
+    assert shown == accuracy_summary.summary(tables), "python docs/accuracy_summary.py writes it anew"
+    section = tables.split("## Leave one gpu out")[1].split("\n## ")[0]
+    errors = accuracy_summary._column(section, "MAPE")
+    assert f"{sum(errors) / len(errors):.1f}%" in section.split("mean absolute error")[0]
+
+
+def test_words_of_the_charts_and_tables_are_in_the_glossary():
+    known = re.findall(r"^## (.+)$", TEXTS["docs/glossary.md"], re.MULTILINE)
+    assert known == sorted(known, key=str.lower)
+    words = ["Bound", "Forecast", "PPP", "Share of peak", "MFU", "Pass", "Phase", "Step", "Overhead", "Saved tensors"]
+    words += ["Prior", "Interval", "Host", "Execution", "Floor", "Ridge point", "Bus bandwidth"]
+    assert set(words) <= set(known)
 
 
 def test_formulas_are_where_the_page_says():

@@ -157,7 +157,7 @@ def test_shipped_files_come_out_again_bit_for_bit(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.needs_data
 def test_held_out_errors_hold() -> None:
-    """What docs/accuracy.md promises of all-reduce: a link beats its data sheet everywhere, sizes held out."""
+    """What docs/accuracy-tables.md promises of all-reduce: a link beats its data sheet everywhere, sizes held out."""
     chosen = [each for each in published_exchanges(MEASURED).exchanges if each.operation == "all-reduce"]
     rows, points = validate_collectives(chosen)
     sizes = [row for row in rows if row.held_out == "sizes"]

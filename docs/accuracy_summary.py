@@ -1,0 +1,60 @@
+"""Writes the one table of docs/accuracy.md out of the tables of docs/accuracy-tables.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from statistics import fmean
+
+DOCS = Path(__file__).parent
+START, END = "<!-- summary -->", "<!-- end of summary -->"
+
+QUESTIONS = {
+    "Leave one network out": "a new network, on a device that was measured",
+    "Leave one family out": "a network unlike all that were measured",
+    "Leave one batch out": "another range of batch sizes",
+    "Leave one source out": "a measured device, on somebody else's computer and software",
+    "Leave one execution out": "TensorRT or compiled instead of eager, or the other way round",
+    "Leave one gpu out": "a device that nobody has measured",
+    "Leave one generation out": "a device, and nobody has measured its generation",
+}
+"""Sections of the tables, and the question that each answers."""
+
+
+def summary(tables: str) -> list[str]:
+    """The lines of the table: for each question the error of held-out points, and how many lie in their intervals."""
+    sections = dict(re.findall(r"^## (.+)\n((?:(?!^## ).*\n?)*)", tables, re.MULTILINE))
+    lines = [
+        "| what you ask for | points | error | inside their 90 % interval | width of it | roofline | one PPP |",
+        "| :-- | --: | --: | --: | --: | --: | --: |",
+    ]
+    for heading, question in QUESTIONS.items():
+        section = sections[heading]
+        error = re.search(r"\*\*.*: ([\d.]+)% mean absolute error", section)
+        inside = re.search(r"- within: (\d+)% of (\d+) points", section)
+        assert error and inside, f"{heading}: no error or no coverage"
+        columns = (_column(section, name) for name in ("width", "roofline", "one PPP"))
+        others = [f"{fmean(column):.0f}%" if column else "-" for column in columns]
+        cells = [question, f"{int(inside[2]):,}", f"**{error[1]}%**", f"{inside[1]}%", *others]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _column(section: str, name: str) -> list[float]:
+    """The percentages of a column of the section's first table."""
+    table = re.search(r"\*\*Held-out error\*\*\n\n((?:\|.*\n)+)", section)
+    assert table, "no table of held-out errors"
+    header, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[1].splitlines()]
+    return [float(row[header.index(name)].rstrip("%")) for row in rows if row[header.index(name)] != "-"]
+
+
+def main() -> None:
+    """Write the table into the page."""
+    page = DOCS / "accuracy.md"
+    before, rest = page.read_text().split(START)
+    table = "\n".join(summary((DOCS / "accuracy-tables.md").read_text()))
+    page.write_text(f"{before}{START}\n\n{table}\n\n{END}{rest.split(END)[1]}")
+
+
+if __name__ == "__main__":
+    main()
