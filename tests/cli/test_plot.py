@@ -56,12 +56,22 @@ def profile(path, seconds):
     pq.write_table(pa.table(columns), path)
 
 
+def iterations(path):
+    """A pyprof file of four steps of training: the backward pass has a thread of its own."""
+    steps = [("conv2d", "fprop", 1, 5e6), ("linear", "fprop", 1, 2e6), ("linear", "bprop", 2, 4e6),
+             ("conv2d", "bprop", 2, 1e7), ("add_", "fprop", 1, 7e6)] * 4  # fmt: skip
+    columns = dict(zip(("Op", "Direction", "TId", "Sil(ns)"), map(list, zip(*steps))))
+    kernels = [f"kernel_of_{op}" for op in columns["Op"]]
+    pq.write_table(pa.table({"Kernel": kernels, **columns}), path)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """What the kinds need: two profiles, a trace, measurements, a sweep."""
     path = tmp_path_factory.mktemp("inputs")
     profile(path / "a_32.parquet", (0.002, 0.003, 0.001))
     profile(path / "b_32.parquet", (0.002, 0.004, 0.001))
+    iterations(path / "run_32.parquet")
     events = [{**KERNEL, "name": name, "ts": 10 * at, "dur": 5} for at, name in enumerate(["sgemm_nt", "elementwise"])]
     (path / "trace.json").write_text(json.dumps({"traceEvents": events}))
     (path / "measured.csv").write_text(MEASURED)
@@ -86,6 +96,7 @@ ARGUMENTS = {
     "kernels": ["a_32.parquet", "--gpu", "k40m"],
     "efficiency": ["a_32.parquet", "b_32.parquet", "--gpu", "k40m", "--method", "notebook", "--jobs", "1"],
     "compare": ["a_32.parquet", "b_32.parquet"],
+    "ppp": ["--predict", "alexnet", "--gpu", "k40m", "--batch-size", "32", "run_32.parquet"],
 }
 BESIDE_A_TABLE = {kind.command: name for name, kind in reversed(KINDS.items()) if kind.command}
 """Of each command with ``--plot`` the first kind that draws its result."""
