@@ -31,7 +31,7 @@ _NAME = 26
 
 
 class Dot(msgspec.Struct, frozen=True):
-    """A layer or kernel: its kind, FLOPs, bytes, seconds of the calls counted, where they are from, whether it is a bound."""
+    """A layer or kernel: kind, FLOPs, bytes and seconds of what was counted of it, from where, and if a bound."""
 
     name: str
     kind: str
