@@ -80,6 +80,7 @@ class ManyDevices(Common, total=False):
     epochs: float | None
     price: float | str | None
     cost: bool
+    concurrent: bool
     storage: str | None
     decode: float | str | None
     pageable: bool
@@ -445,6 +446,8 @@ def scale(
     storage, decode, pageable
         What feeds each node, where a step may wait for it: storage as in `feeding`, samples per second that a node
         decodes, and whether one process copies them from pageable memory.
+    concurrent : bool
+        With `ppp`, or `compat`: a layer takes the larger of arithmetic and memory time, not their sum.
     compat : {"paleo"}, optional
         Compute as the released PALEO does, defects and all.
     revision : {"first", "last"}
@@ -472,7 +475,7 @@ def scale(
     asked: dict[str, Any] = dict(question)
     if compat is not None:
         return _as_paleo(network, gpu, settings, revision, {**asked, "advise": advise})
-    known = _take(asked, "time_model", "ppp", "calibration")
+    known = _take(asked, "time_model", "ppp", "concurrent", "calibration")
     request = Request(
         cost_asked=asked.pop("cost", False),
         **_take(asked, *Request.__struct_fields__),
@@ -507,7 +510,7 @@ def _inputs(
 
 
 _PALEO_KNOWS = ("workers", "link", "batch_size", "scaling", "strategy", "ppp", "ppp_comm", "images", "epochs", "price",
-                "cost")  # fmt: skip
+                "cost", "concurrent")  # fmt: skip
 
 
 def _as_paleo(network: Any, gpu: Any, settings: Settings | None, revision: str, asked: dict[str, Any]) -> ScaleTable:
@@ -526,9 +529,9 @@ def _as_paleo(network: Any, gpu: Any, settings: Settings | None, revision: str, 
         if name not in _PALEO_KNOWS and (name in changed or value not in unsaid):
             raise BadValue(f"PALEO has no {Asked.option(name)}: leave it out, or leave out --compat paleo")
     known = {name: asked[name] for name in _PALEO_KNOWS if asked.get(name) is not None}
-    ppp, cost = known.pop("ppp", 1.0), known.pop("cost", False)
-    request = Request(cost_asked=cost, **known)
-    return paleo_table(request, network, gpu, collective=settings.collective or "tree", ppp=ppp, revision=revision)
+    how = {name: known.pop(name) for name in ("ppp", "concurrent") if name in known}
+    request = Request(cost_asked=known.pop("cost", False), **known)
+    return paleo_table(request, network, gpu, collective=settings.collective or "tree", revision=revision, **how)
 
 
 def devices(hardware_files: Sequence[str | Path] = ()) -> list[Device]:

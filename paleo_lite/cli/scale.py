@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 @options.training
 @options.time_model()
 @options.ppp()
+@click.option("--concurrent", is_flag=True, help="With --ppp: the larger of arithmetic and memory time, not the sum.")
 @click.option("--ppp-comm", type=SHARE, help="Share of the links' bandwidth that is reached.")
 @options.calibration()
 @options.clock()

@@ -163,7 +163,14 @@ def _bound(network: Network, simulator: Simulator, batch_size: int, strategy: st
 
 
 def paleo_table(
-    request: Request, network: str, gpu: str | None, *, collective: str, ppp: float, revision: str
+    request: Request,
+    network: str,
+    gpu: str | None,
+    *,
+    collective: str,
+    revision: str,
+    ppp: float = 1.0,
+    concurrent: bool = False,
 ) -> ScaleTable:
     """The answer of `paleo_scale` to a request, in the table of `paleo_lite.scale`.
 
@@ -180,7 +187,7 @@ def paleo_table(
     counts = request.counts() or [1]
     samples = request.samples(max(counts))
     ppp_comm = request.ppp_comm or 1.0
-    simulator = make_simulator(gpu, request.link, ppp=ppp, ppp_comm=ppp_comm, revision=revision)
+    simulator = make_simulator(gpu, request.link, ppp=ppp, ppp_comm=ppp_comm, revision=revision, concurrent=concurrent)
     rows = paleo_scale(
         network, simulator, workers=counts, batch_size=samples, scaling=request.scaling, collective=collective,
         strategy=request.strategy,

@@ -10,6 +10,7 @@ import json
 import numpy as np
 import pytest
 
+import paleo_lite
 from measured import DATA
 from paleo_lite.counting import Layer
 from paleo_lite.errors import BadValue, CountFailed, UnknownName
@@ -200,3 +201,15 @@ def test_the_command_line():
     assert result.exit_code == 0, result.output
     hours = [row["hours"] for row in json.loads(result.stdout)["rows"]]
     assert hours == pytest.approx([96.31, 49.57, 25.42, 14.37], abs=0.005)
+
+
+def test_use_pipeline_is_an_option_of_scale():
+    """Arithmetic and memory traffic of a layer hide behind each other: what `paleo_scale` says of such a simulator."""
+    simulator = make_simulator("K80", "ethernet20", concurrent=True)
+    rows = paleo_scale("paleo_vgg16", simulator, workers=[1, 4], batch_size=64)
+    asked = {"gpu": "K80", "link": "ethernet20", "workers": [1, 4], "batch_size": 64, "compat": "paleo"}
+    table = paleo_lite.scale("paleo_vgg16", concurrent=True, **asked)
+    assert [row.time_s for row in table] == [row.time_s for row in rows]
+    assert table[0].time_s < paleo_lite.scale("paleo_vgg16", **asked)[0].time_s
+    with pytest.raises(BadValue, match="needs a PPP"):
+        paleo_lite.scale("vgg16", gpu="k80-die", link="ethernet20", workers=[2], concurrent=True)
