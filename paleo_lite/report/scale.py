@@ -15,8 +15,9 @@ def scale_page(table: ScaleTable) -> Document:
     """The page of a scaling prediction."""
     rows = Table("", _columns(table), [_shown(row) for row in table.rows])
     facts = [("machine", table.topology)] + [("link", link) for link in table.links]
-    if table.is_forecast and table.rows and table.rows[-1].bound_s is not None:
-        facts.append((BOUND, f"{format_si(table.rows[-1].bound_s, 's')} by the data sheets"))
+    answer = table.rows[0 if table.why else -1] if table.rows else None  # advice has the best first
+    if table.is_forecast and answer is not None and answer.bound_s is not None:
+        facts.append((BOUND, f"{format_si(answer.bound_s, 's')} by the data sheets"))
     facts.append(("time model", table.model))
     if table.memory_bytes is not None:
         facts.append(("memory", f"{format_si(table.memory_bytes, 'B')} per device"))
