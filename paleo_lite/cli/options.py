@@ -240,7 +240,7 @@ def completing(*places: str, files: bool = False) -> Complete:
         Whether a file will do, too.
     """
 
-    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         before, comma, last = incomplete.rpartition(",")
         found: dict[str, None] = {}
         for place in places:

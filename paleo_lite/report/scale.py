@@ -29,7 +29,13 @@ def scale_page(table: ScaleTable) -> Document:
     for row in table.rows:
         notes += [f"{_named(table, row)}: {note}" for note in row.notes]
     notes += [f"left out: {name}: {reason}" for name, reason in table.refused.items()]
-    return Document(_headline(table), facts, [rows], _merged(notes))
+    from ..version import __version__
+
+    made = {"time_model": table.model, "version": __version__}
+    data = rows.but(
+        columns=[*rows.columns, *(Column(name, name) for name in made)], rows=[{**row, **made} for row in rows.rows]
+    )
+    return Document(_headline(table), facts, [rows], _merged(notes), data)
 
 
 def _headline(table: ScaleTable) -> str:

@@ -19,7 +19,7 @@ def sweep_page(done: Sweep) -> Document:
     took = format_si(done.seconds, "s", 3)
     facts.append(("took", took if done.resumed else f"{took}, {done.rows / done.seconds:,.0f} rows per second"))
     facts.append(("hours, cost and energy", f"for {format_si(done.samples)} samples"))
-    return Document(title=f"{done.path}: {done.rows:,} combinations", facts=facts)
+    return Document(title=f"{done.path}: {_several(done.rows, 'combination')}", facts=facts)
 
 
 def size_lines(space: Space) -> Document:
@@ -28,7 +28,9 @@ def size_lines(space: Space) -> Document:
         ("combinations", space.describe()),
         ("takes about", f"{space.hours():,.3g} core hours, {space.gigabytes():,.3g} GB"),
     ]
-    return Document(title=f"{space.size:,} combinations in {space.chunk_count:,} chunks", facts=facts)
+    return Document(
+        title=f"{_several(space.size, 'combination')} in {_several(space.chunk_count, 'chunk')}", facts=facts
+    )
 
 
 def best_page(best: Best) -> Document:
@@ -100,3 +102,7 @@ _COLUMNS = [
     Column("energy_j", "energy", lambda value: format_si(value, "J", 3), spare=2),
     Column("time_model", "time model", left=True, spare=12),
 ]
+
+
+def _several(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

@@ -22,7 +22,7 @@ GIVEN = Convention("given", "FLOP", "a FLOP count that was given", lambda op: No
 
 _OF_LAYERS: dict[str, Any] = {
     "phase": "inference", "execution": "eager", "convention": "flops", "training": None, "image_size": None,
-    "inputs": (),
+    "inputs": (), "sequence_length": None, "context": None, "weights": None,
 }  # fmt: skip
 """What can be asked of layers alone, and the value that asks nothing."""
 

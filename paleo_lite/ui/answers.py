@@ -86,35 +86,23 @@ def scale(view: View, gpu: str) -> ScaleTable:
     ------
     PaleoError
     """
-    budget = (view.images or None, view.epochs if view.images else None, (view.images and view.price) or None)
-    return _scale(
-        view.network, gpu, view.precision, view.batch, view.workers, view.link, view.scaling, view.strategy,
-        view.collective or None, *budget, **_model(view),
-    )  # fmt: skip
+    asked = {
+        "network": view.network, "gpu": gpu, "precision": view.precision, "batch_size": view.batch,
+        "workers": view.workers, "link": view.link, "scaling": view.scaling, "strategy": view.strategy,
+        "collective": view.collective or None, "images": view.images or None,
+        "epochs": view.epochs if view.images else None, "price": (view.images and view.price) or None, **_model(view),
+    }  # fmt: skip
+    return _scale(tuple(asked.items()))
 
 
 @_remember
-def _scale(
-    network: str,
-    gpu: str,
-    precision: str,
-    batch_size: int,
-    workers: str,
-    link: str,
-    scaling: str,
-    strategy: str,
-    collective: str | None,
-    images: str | None,
-    epochs: float | None,
-    price: str | None,
-    **model: Any,
-) -> ScaleTable:
+def _scale(asked: tuple[tuple[str, Any], ...]) -> ScaleTable:
+    """Remembered by all that was asked."""
     from ..distributed.job import Settings
 
-    return api.scale(
-        network, gpu=gpu, precision=precision, batch_size=batch_size, workers=workers, link=link, scaling=scaling,
-        strategy=strategy, settings=Settings(collective=collective), images=images, epochs=epochs, price=price, **model,
-    )  # fmt: skip
+    question = dict(asked)
+    settings = Settings(collective=question.pop("collective"))
+    return api.scale(question.pop("network"), settings=settings, **question)
 
 
 class ProfileAnswer(msgspec.Struct, frozen=True):

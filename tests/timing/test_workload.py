@@ -58,3 +58,12 @@ def test_a_flop_count_is_a_workload_without_layers():
     for flops in (0, -1, float("nan"), 1e30):
         with pytest.raises(BadValue, match="number of 1 or more"):
             Workload.of_flops(flops, "fp32")
+
+
+def test_a_flop_count_knows_what_layers_may_be_asked_and_refuses_it():
+    """As the command passes it: every option of a prediction, most of them unasked."""
+    unasked = {"sequence_length": None, "context": None, "weights": None, "execution": "eager", "inputs": ()}
+    assert Workload.of_flops(1e9, "fp32", **unasked).layers == ()
+    for name in ("sequence_length", "context"):
+        with pytest.raises(BadValue, match="needs layers of a network"):
+            Workload.of_flops(1e9, "fp32", **{**unasked, name: 128})
