@@ -138,15 +138,32 @@ def trace_flow(layers: Sequence[Layer]) -> Flow:
     gradient: list[bool] = []
     consumers = [0] * len(layers)
     for layer in layers:
-        scales.append(any(p == INPUT or (p >= 0 and scales[p]) for p in layer.parents))
-        trainable = bool(layer.weights) and not layer.attributes.get("frozen", False)
-        passes = layer.kind != "fill" and not layer.attributes.get("no_gradient", False)
-        gradient.append(passes and (trainable or any(p >= 0 and gradient[p] for p in layer.parents)))
-        if passes:
+        scales.append(grows(layer, scales))
+        gradient.append(gets_gradient(layer, gradient))
+        if _passes_gradient(layer):
             for parent in layer.parents:
                 if parent >= 0 and gradient[parent]:
                     consumers[parent] += 1
     return Flow(scales, gradient, consumers)
+
+
+def grows(layer: Layer, scales: Sequence[bool]) -> bool:
+    """Whether a layer's outputs grow with the batch, given whether those of earlier layers do.
+
+    The attribute ``scales`` says it where the graph does not: zeros for each sample depend on no input.
+    """
+    said: bool | None = layer.attributes.get("scales")
+    return any(p == INPUT or (p >= 0 and scales[p]) for p in layer.parents) if said is None else said
+
+
+def gets_gradient(layer: Layer, gradient: Sequence[bool]) -> bool:
+    """Whether a backward pass reaches a layer's outputs on its way to a parameter, by those of earlier layers."""
+    trainable = bool(layer.weights) and not layer.attributes.get("frozen", False)
+    return _passes_gradient(layer) and (trainable or any(p >= 0 and gradient[p] for p in layer.parents))
+
+
+def _passes_gradient(layer: Layer) -> bool:
+    return layer.kind != "fill" and not layer.attributes.get("no_gradient", False)
 
 
 def see(layers: Sequence[Layer], flow: Flow, batch_size: int) -> list[Op]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import dis
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..counting import CONSTANT
 from ..errors import TraceFailed
 from . import results
+from .batch import MADE_TO_SIZE
 from .operations import (
     CONDITIONS,
     DETACHED,
@@ -40,6 +42,8 @@ from .operations import (
 from .readings import ATOMS, Reading, tensors_in
 from .recorder import Recorder, place_in_user_code
 
+_VIEWS = VIEWS_OR_COPIES | SLICES_OR_GATHERS | NOT_AN_OPERATION | {"setitem"}
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _MOVES = words("to cuda cpu type xpu mps pin_memory")
 _FILLED_WITH_VALUES = words("arange linspace logspace tensor as_tensor scalar_tensor tril_indices")
 _CONSTANT_ELEMENTS_AT_MOST = 1024  # larger constants are not computed with: an outer product of two takes their square
@@ -49,19 +53,26 @@ Named = dict[str, Any]
 
 
 class Calls(TorchFunctionMode):
-    """Sees every call of torch as it is written."""
+    """Sees every call of torch as it is written, and hears through `operations` what goes on inside those it asks."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, operations: Operations) -> None:
         super().__init__()
-        self.recorder = recorder
+        self.recorder, self.operations = recorder, operations
         self._opened: dict[Any, Any] = {}
         self._opening: list[Any] = []
 
     def __torch_function__(self, function: Any, types: Any, args: Arguments = (), kwargs: Named | None = None) -> Any:
         name = operation_name(function)
-        kwargs = kwargs or {}
         if name in FACTS:
-            return function(*args, **kwargs)
+            return function(*args, **kwargs or {})
+        operations = self.operations
+        called_as, operations.called_as = operations.called_as, ""
+        try:
+            return self._call(function, name, args, kwargs or {})
+        finally:
+            operations.called_as = called_as
+
+    def _call(self, function: Any, name: str, args: Arguments, kwargs: Named) -> Any:
         recorder = self.recorder
         if name in VALUES:
             return self._value(function, name, args, kwargs)
@@ -82,29 +93,38 @@ class Calls(TorchFunctionMode):
                 recorder.written(tensor)
             if name not in WANTS_VALUES:
                 args, kwargs = _map(args, recorder.stand_in), _map(kwargs, recorder.stand_in)
+        if _is_mapped():
+            with self.operations.heard_as(_called_as(function)):
+                return function(*args, **kwargs)
         if name in _MOVES:
             function, name, args, kwargs = _stay_on_meta(function, name, args, kwargs)
             if len(args) == 1 and not kwargs:
                 return args[0]
         if name in SHAPES_FROM_VALUES or (name in ("getitem", "where") and _picks_by_value(name, args)):
             raise _needs_values(f"the shape of {name}'s result depends on the values of a tensor")
-        return self._run(function, name, in_place, args, kwargs)
-
-    def _run(self, function: Any, name: str, in_place: bool, args: Arguments, kwargs: Named) -> Any:
-        """A call on meta tensors: one layer where its name is known, else what happens inside."""
         reading = _read(name, args, kwargs)
-        if reading is not None:
-            result = results.make(function, in_place, args, kwargs, reading)
-            main = result
-            if reading.kind == "max_pool" and isinstance(result, tuple):
-                self.recorder.made_by(result[1], CONSTANT)
-                main = result[0]
-            self._record(function, name, reading, main, args, kwargs)
-            return result
+        if reading is not None or name in _VIEWS:
+            # Nothing inside is listened to; of a tensor of torch's own it is faster where nobody could.
+            plain = all(type(tensor) in _TENSORS for tensor in operands)
+            with torch._C._DisableTorchDispatch() if plain else nullcontext():
+                return self._run(function, name, reading, args, kwargs)
+        return self._look_into(function, args, kwargs)
+
+    def _run(self, function: Any, name: str, reading: Reading | None, args: Arguments, kwargs: Named) -> Any:
+        """A call on meta tensors that is one layer: by its name, or a view or a copy as its result says."""
         if name == "setitem":
             return self._assign(function, *args)
-        if name in VIEWS_OR_COPIES or name in SLICES_OR_GATHERS or name in NOT_AN_OPERATION:
+        if reading is None:
             return self._note(function, name, args, kwargs, function(*args, **kwargs))
+        result = main = results.make(function, is_in_place(function), args, kwargs, reading)
+        if reading.kind == "max_pool" and isinstance(result, tuple):
+            self.recorder.made_by(result[1], CONSTANT)
+            main = result[0]
+        self._record(function, name, reading, main, args, kwargs)
+        return result
+
+    def _look_into(self, function: Any, args: Arguments, kwargs: Named) -> Any:
+        """A call on meta tensors that is several layers: the calls inside, or the operations."""
         if _is_python(function) and function not in self._opening:
             self._opening.append(function)
             try:
@@ -112,7 +132,7 @@ class Calls(TorchFunctionMode):
                     return self._open(function)(*args, **kwargs)
             finally:
                 self._opening.pop()
-        with Operations(self.recorder, _called_as(function)):
+        with self.operations.heard_as(_called_as(function)):
             return function(*args, **kwargs)
 
     def _is_constant(self, operands: Sequence[torch.Tensor], writes: bool) -> bool:
@@ -129,7 +149,7 @@ class Calls(TorchFunctionMode):
         if name == "setitem":
             return result
         reading = _reading_of(name, args, kwargs, result)
-        if reading is not None and not _is_view_of_parameter(self.recorder, reading, args, kwargs, result):
+        if reading is not None and not _is_view_of_parameter(self.recorder, reading, name, args, kwargs, result):
             self._record(function, name, reading, result, args, kwargs)
         return result
 
@@ -145,7 +165,7 @@ class Calls(TorchFunctionMode):
         """``target[index] = value``: a write into part of a tensor, whose other parts stay."""
         values = tensors_in(value)
         if any(tensor.is_meta and tensor.dtype == torch.bool for tensor in tensors_in(index)):
-            reading, place = Reading("where", [target, *tensors_in(index), *values], [], {}), target
+            reading, place = Reading("where", [target, *tensors_in(index), *values], [], {}, alike=True), target
         else:
             function(target, index, value)
             with torch._C.DisableTorchFunction():
@@ -202,14 +222,33 @@ class Calls(TorchFunctionMode):
 
 
 class Operations(TorchDispatchMode):
-    """Sees the ATen operations inside a call."""
+    """Sees the ATen operations inside a call that is no layer of its own, and those of no call of torch's functions.
 
-    def __init__(self, recorder: Recorder, called_as: str) -> None:
+    TorchScript has the latter.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
         super().__init__()
-        self.recorder, self.called_as = recorder, called_as
+        self.recorder = recorder
+        self.called_as = "function"
+
+    @contextmanager
+    def heard_as(self, called_as: str) -> Iterator[None]:
+        """Record what comes as parts of such a call; nothing where it is empty."""
+        before, self.called_as = self.called_as, called_as
+        try:
+            yield
+        finally:
+            self.called_as = before
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Arguments = (), kwargs: Named | None = None) -> Any:
         kwargs = kwargs or {}
+        if not self.called_as:
+            return function(*args, **kwargs)
+        with torch._C.DisableTorchFunction():  # `Calls` would hear it as well, where no call of its own is around it
+            return self._hear(function, args, kwargs)
+
+    def _hear(self, function: Any, args: Arguments, kwargs: Named) -> Any:
         name = operation_name(function)
         recorder = self.recorder
         if name in SHAPES_FROM_VALUES:
@@ -220,14 +259,16 @@ class Operations(TorchDispatchMode):
         made = tensors_in(result)
         if not made or name in NOT_AN_OPERATION:
             return result
+        if name in VIEWS_OR_COPIES and is_in_place(function):
+            return result  # the same tensor in another shape
         reading = _read(name, args, kwargs)
         main = made[:1] if reading is not None and isinstance(result, tuple) else made
         if reading is None:
             reading = _reading_of(name, args, kwargs, result)
         if reading is None:
             kind = "view" if getattr(function, "is_view", False) else f"aten.{name}"
-            reading = Reading(kind, tensors_in(args, kwargs), [], {})
-        if not _is_view_of_parameter(recorder, reading, args, kwargs, result):
+            reading = Reading(kind, tensors_in(args, kwargs), [], {}, alike=True)
+        if not _is_view_of_parameter(recorder, reading, name, args, kwargs, result):
             written = args[0] if is_in_place(function) else None
             recorder.record(reading, main, name, self.called_as, written=written)
         return result
@@ -256,21 +297,24 @@ def _reading_of(name: str, args: Arguments, kwargs: Named, result: Any) -> Readi
         if any(tensor is operands[0] for tensor in made):
             return None
         if operands and torch._C._is_alias_of(operands[0], made[0]):
-            return Reading("view", operands[:1], [], {"no_gradient": True} if name in DETACHED else {})
-        return Reading("copy", operands[:1], [], {})
+            return Reading("view", operands[:1], [], {"no_gradient": True} if name in DETACHED else {}, alike=True)
+        return Reading("copy", operands[:1], [], {}, alike=True)
     if name in SLICES_OR_GATHERS:
         kind = "slice" if torch._C._is_alias_of(operands[0], made[0]) else "gather"
-        return Reading(kind, operands[:1], [], {})
+        return Reading(kind, operands[:1], [], {}, alike=True)
     return _read(name, args, kwargs)
 
 
-def _is_view_of_parameter(recorder: Recorder, reading: Reading, args: Arguments, kwargs: Named, result: Any) -> bool:
+def _is_view_of_parameter(
+    recorder: Recorder, reading: Reading, name: str, args: Arguments, kwargs: Named, result: Any
+) -> bool:
     """Whether a call is a view of a parameter: no layer, but the parameter under another name."""
     if reading.kind not in ("view", "slice"):
         return False
-    root = recorder.parameter_of(tensors_in(args, kwargs))
+    operands = tensors_in(args, kwargs)
+    root = recorder.parameter_of(operands)
     if root is not None:
-        recorder.alias(tensors_in(result), root)
+        recorder.alias(tensors_in(result), operands, root, name in MADE_TO_SIZE)
     return root is not None
 
 
@@ -279,6 +323,12 @@ def _picks_by_value(name: str, args: Arguments) -> bool:
     if name == "where":
         return len(args) == 1
     return any(tensor.is_meta and tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors_in(args[1:]))
+
+
+def _is_mapped() -> bool:
+    """Whether ``torch.vmap`` shows one sample of operands that have many: the operations inside see them all."""
+    transforms = torch._C._functorch.get_interpreter_stack() or ()
+    return any(transform.key() == torch._C._functorch.TransformType.Vmap for transform in transforms)
 
 
 def _needs_values(what: str) -> TraceFailed:

@@ -34,7 +34,7 @@ _DESCRIPTOR = re.compile(rb'\s*\{\s*"format" *:')
 
 _MACS, _HEAD = re.compile(rb'^"macs": *(\d+)', re.MULTILINE), 2**14
 
-TRACER = 2
+TRACER = 3
 """Raised whenever a trace of the same module would give other layers, so that cached traces are not reused."""
 
 

@@ -4,6 +4,7 @@ Which calls each reads, for which kind, is in the kinds' records (`paleo_lite.co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,6 +25,9 @@ class Reading(NamedTuple):
     result : str
         How `results.make` makes the output without the work: ``run`` the call on the meta device, a tensor ``like`` the
         first operand, an ``alias`` of it, or by the shape rule of that name.
+    alike : bool
+        Whether its rule takes a parameter among the data operands for a weight; else such an operand is data all the
+        same, which a view hands on.
     """
 
     kind: str
@@ -31,6 +35,7 @@ class Reading(NamedTuple):
     weights: list[Any]
     attributes: dict[str, Any]
     result: str = "run"
+    alike: bool = False
 
 
 Reader = Callable[..., Reading]
@@ -93,14 +98,35 @@ def linear(kind, input, weight, bias=None):  # type: ignore[no-untyped-def]
 
 
 def matmul(kind, left, right, **_):  # type: ignore[no-untyped-def]
-    return Reading(kind, [left, right], [], {"inner": left.shape[-1]})
+    return Reading(kind, [left, right], [], {"inner": left.shape[-1]}, alike=True)
 
 
 def matmul_added(kind, added, left, right, *_, **__):  # type: ignore[no-untyped-def]
-    return Reading(kind, [left, right], [added], {"inner": left.shape[-1], "bias": True})
+    return Reading(kind, [left, right], [added], {"inner": left.shape[-1], "bias": True}, alike=True)
 
 
-def grouped(kind, input, weight, *_, **__):  # type: ignore[no-untyped-def]
+def matmul_summed(kind, added, left, right, *_, **__):  # type: ignore[no-untyped-def]
+    """``torch.addbmm``: the products of a batch are added up."""
+    inner = left.shape[0] * left.shape[-1]
+    return Reading(kind, [left, right], [added], {"inner": inner, "bias": True}, alike=True)
+
+
+def matmul_scaled(kind, left, right, *scales, bias=None, **_):  # type: ignore[no-untyped-def]
+    """A product in 8-bit numbers: the scales come before the bias."""
+    bias = scales[2] if bias is None and len(scales) > 2 and isinstance(scales[2], torch.Tensor) else bias
+    attributes = {"inner": left.shape[-1]} | _unless(False, bias=bias is not None)
+    return Reading(kind, [left, right], [bias], attributes, alike=True)
+
+
+def bilinear(kind, left, right, weight, bias=None):  # type: ignore[no-untyped-def]
+    attributes = {"inner": weight.shape[1] * weight.shape[2]} | _unless(False, bias=bias is not None)
+    return Reading(kind, [left, right, weight], [bias], attributes, alike=True)
+
+
+def grouped(kind, input, weight, offs=None, *_, **__):  # type: ignore[no-untyped-def]
+    """Each row by the matrix of its group; of two matrices the groups divide the inner size, as in a gradient."""
+    if input.dim() == weight.dim() == 2 and offs is not None:
+        return Reading("matmul", [input, weight], [], {"inner": input.shape[-1] // offs.shape[0]}, alike=True)
     return Reading(kind, [input], [weight], {})
 
 
@@ -171,6 +197,32 @@ def embedding(kind, input, weight, *_, **__):  # type: ignore[no-untyped-def]
     return Reading(kind, [input], [weight], {})
 
 
+def sampled(kind, input, grid, mode="bilinear", *_, **__):  # type: ignore[no-untyped-def]
+    """``grid_sample``; at the level of ATen the mode is a number."""
+    names = ("bilinear", "nearest", "bicubic")
+    mode = mode if isinstance(mode, str) else names[mode]
+    read: Reading = interpolate(kind, input, mode=mode)  # type: ignore[no-untyped-call]
+    return read._replace(tensors=[input, grid])
+
+
+def ordered(kind, input, dim=-1, *_, **__):  # type: ignore[no-untyped-def]
+    dim = dim if isinstance(dim, int) and not isinstance(dim, bool) else -1
+    return Reading(kind, [input], [], {"length": input.shape[dim] if input.dim() else 1})
+
+
+def scattered(kind, into, dim, index, source=None, *_, **__):  # type: ignore[no-untyped-def]
+    sources = [source] if isinstance(source, torch.Tensor) else []
+    return Reading(kind, [into, index, *sources], [], {})
+
+
+def transform(kind, input, dim, *rest):  # type: ignore[no-untyped-def]
+    """ATen's Fourier transforms: of real numbers, to real numbers of a given size, of complex numbers."""
+    sizes = [input.shape[axis] for axis in dim]
+    if isinstance(rest[-1], int) and not isinstance(rest[-1], bool):
+        sizes[-1] = rest[-1]
+    return Reading(kind, [input], [], {"length": math.prod(sizes)})
+
+
 def gelu(kind, input, *_, approximate="none", **__):  # type: ignore[no-untyped-def]
     return Reading("gelu_tanh" if approximate == "tanh" else kind, [input], [], {}, "like")
 
@@ -195,7 +247,7 @@ def like(kind, input, *_, **__):  # type: ignore[no-untyped-def]
 def extreme(kind: str, *args: Any, **kwargs: Any) -> Reading:
     """``max`` and ``min``: of two tensors elementwise, of one a reduction."""
     operands = tensors_in(args, kwargs)
-    return Reading(kind if len(operands) > 1 else "reduce", operands, [], {})
+    return Reading(kind if len(operands) > 1 else "reduce", operands, [], {}, alike=True)
 
 
 def copied(kind, into, source, *_, **__):  # type: ignore[no-untyped-def]
@@ -211,14 +263,14 @@ def filled(kind, into, *_, **__):  # type: ignore[no-untyped-def]
 
 
 def weight_norm(kind, v, g, dim=0):  # type: ignore[no-untyped-def]
-    return Reading(kind, [v, g], [], {})
+    return Reading(kind, [v, g], [], {}, alike=True)
 
 
 def _plain(result: str = "run", **attributes: Any) -> Reader:
     """All tensors among the arguments are operands."""
 
     def read(kind: str, *args: Any, **kwargs: Any) -> Reading:
-        return Reading(kind, tensors_in(args, kwargs), [], attributes, result)
+        return Reading(kind, tensors_in(args, kwargs), [], attributes, result, alike=True)
 
     return read
 

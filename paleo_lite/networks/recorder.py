@@ -12,16 +12,19 @@ import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
 
-from ..counting import CONSTANT, INPUT, Layer
+from ..counting import CONSTANT, INPUT, MATRIX_KINDS, Layer
+from ..counting.layer import gets_gradient
 from ..errors import TraceFailed
 from .operations import words
 from .readings import Reading
 
 _LAYERS_AT_MOST = 1_000_000
 _ASSUMED_AT_MOST = 1_000  # answers to one data-dependent question before it is taken for an endless loop
-_KINDS_OF_MANY_CALLS = words("add sub mul div matmul reduce copy gather view slice fill compare logical round")
+_KINDS_OF_MANY_CALLS = words(
+    "add sub mul div matmul reduce copy gather view slice fill compare logical round scan fourier scatter sort select"
+)
 
-_KEEPS_RESULT_IN_PLACE = words("leaky_relu elu selu celu")  # for their gradient; else their operand
+_KEEPS_RESULT_IN_PLACE = words("leaky_relu elu selu celu scatter")  # for their gradient; else their operand
 
 
 class _Call:
@@ -41,23 +44,31 @@ class Recorder:
     ----------
     inputs : list of tensor
         What the network is given.
+    rows : tuple of int or None
+        First dimension of the first of them.
     parameters : int
         Elements of the module's parameters, shared ones once.
     gradients : bool
         False inside a ``torch.no_grad()`` of the module's own.
     elsewhere : str
         A submodule that was called in another thread.
+    asks_for_two : bool
+        Whether only a trace of two samples can tell what grows with the batch: an input has other rows than the first,
+        or a layer has no operands but parameters, one of them expanded.
     path_of_failure : str
         The innermost module that was being called when forward raised.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.inputs: list[torch.Tensor] = []
+        self.rows: tuple[int, ...] | None = None
         self.gradients = True
         self._inference = torch.is_inference_mode_enabled()
         self.elsewhere = ""
         self.path_of_failure = ""
+        self.asks_for_two = False
         self._layers: list[Layer] = []
+        self._wants_gradient: list[bool] = []
         self._assumed: dict[str, int] = {}
         self._paths: dict[int, list[str]] = {}
         self._parameters: dict[int, tuple[str, nn.Parameter]] = {}
@@ -74,7 +85,9 @@ class Recorder:
         self._owned.update(self._parameters)
         self.parameters = sum(parameter.numel() for _, parameter in self._parameters.values())
         self._roots: dict[int, int] = {key: key for key in self._parameters}  # parameters, their views and stand-ins
+        self._expanded: set[int] = set()
         self._used: set[int] = set()
+        self._complex = 0  # layers that multiply complex numbers
         self._makers: dict[int, int] = {}
         self._born: set[int] = set()  # real tensors that forward made from nothing
         self._written: set[int] = set()  # real tensors whose values are no longer what forward believes
@@ -196,9 +209,11 @@ class Recorder:
         if tensor._base is not None:
             self._written.add(id(tensor._base))
 
-    def alias(self, tensors: Sequence[torch.Tensor], root: int) -> None:
-        """A view of a parameter is that parameter."""
+    def alias(self, tensors: Sequence[torch.Tensor], of: Sequence[torch.Tensor], root: int, expanded: bool) -> None:
+        """A view of a parameter is that parameter; `expanded` to a size that may be the batch's."""
         self._roots.update((id(tensor), root) for tensor in tensors)
+        if expanded or any(id(tensor) in self._expanded for tensor in of):
+            self._expanded.update(map(id, tensors))
         self._alive += tensors
 
     def parameter_of(self, tensors: Sequence[torch.Tensor]) -> int | None:
@@ -215,9 +230,13 @@ class Recorder:
         if len(self._layers) >= _LAYERS_AT_MOST:
             raise TraceFailed(f"more than {_LAYERS_AT_MOST} operations: the module does not seem to end")
         roots, makers = self._roots, self._makers
-        inputs = [tensor for tensor in reading.tensors if tensor is not None and id(tensor) not in roots]
-        weights = [tensor for tensor in reading.tensors if tensor is not None and id(tensor) in roots]
+        operands = [tensor for tensor in reading.tensors if tensor is not None]
+        if not reading.alike:
+            operands = [self._as_data(tensor) if id(tensor) in roots else tensor for tensor in operands]
+        inputs = [tensor for tensor in operands if id(tensor) not in roots]
+        weights = [tensor for tensor in operands if id(tensor) in roots]
         weights += [tensor for tensor in reading.weights if tensor is not None]
+        self.asks_for_two |= not inputs and any(id(tensor) in self._expanded for tensor in weights)
         attributes = dict(reading.attributes)
         if function != reading.kind and reading.kind in _KINDS_OF_MANY_CALLS:
             attributes["function"] = function
@@ -225,7 +244,8 @@ class Recorder:
         for tensor in weights:
             root = roots.get(id(tensor))
             if root is None:
-                trainable = trainable or makers.get(id(tensor), CONSTANT) >= 0
+                maker = makers.get(id(tensor), CONSTANT)
+                trainable = trainable or (maker >= 0 and self._wants_gradient[maker])
                 continue
             path, parameter = self._parameters[root]
             label = label or path
@@ -238,6 +258,8 @@ class Recorder:
             attributes["frozen"] = True
         if not gradients:
             attributes["no_gradient"] = True
+        if reading.kind in MATRIX_KINDS and any(tensor.is_complex() for tensor in operands):
+            self._complex += 1
         if reading.kind in _KEEPS_RESULT_IN_PLACE and any(tensor is reading.tensors[0] for tensor in outputs):
             attributes["in_place"] = True
         leaf = self._calls[-1].leaf if self._calls else ""
@@ -255,10 +277,17 @@ class Recorder:
             )
         )
         index = len(self._layers) - 1
+        self._wants_gradient.append(gets_gradient(self._layers[-1], self._wants_gradient))
         for tensor in outputs:
             self.made_by(tensor, index)
         if written is not None:
             self.made_by(written, index)
+
+    def _as_data(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A parameter where data is expected, such as a learned query: what a view of it hands on."""
+        view = _meta_like(tensor)
+        self.record(Reading("view", [tensor], [], {}, alike=True), [view], "view", "function")
+        return view
 
     def _label(self, parameter: str, call: str) -> str:
         """Within a module that does several things: the parameter's name, else what was called."""
@@ -294,6 +323,8 @@ class Recorder:
         """What a reader of the layers should know."""
         for place in self._assumed:
             yield f"a condition that depends on data was taken to be true at {place}"
+        if self._complex:
+            yield f"products of complex numbers, {self._complex} of them, are counted as those of real ones"
         unused = self.parameters - sum(layer.parameters for layer in self._layers)
         if unused:
             yield f"{unused:,} of the parameters are not used in evaluation mode"
@@ -302,7 +333,8 @@ class Recorder:
 def _meta_like(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout != torch.strided:
         raise TraceFailed(f"a {str(tensor.layout).removeprefix('torch.')} tensor cannot be traced: only dense ones can")
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    with torch._C._DisableTorchDispatch():  # which takes most of its time, and would hear nothing
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _join(path: str, name: str) -> str:

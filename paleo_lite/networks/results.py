@@ -125,7 +125,8 @@ def _without(shape: Shape, dim: int) -> list[int]:
 
 
 def _empty(like: torch.Tensor, shape: Shape) -> torch.Tensor:
-    return torch.empty(shape, dtype=like.dtype, device="meta")
+    with torch._C._DisableTorchDispatch():  # which takes most of its time, and would hear nothing
+        return torch.empty(shape, dtype=like.dtype, device="meta")
 
 
 _SHORTCUTS = {

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from ..errors import TraceFailed
-from .calls import Calls
+from .batch import LARGER_BATCHES, may_hide_the_batch, with_growth
+from .calls import Calls, Operations
 from .network import Network
 from .recorder import Recorder, place_in_user_code
 from .untouched import left_as_found
@@ -51,21 +52,36 @@ def trace(module: nn.Module, *inputs: Any, name: str = "", source: str = "", **n
     if not isinstance(module, nn.Module):
         raise TraceFailed(f"a {type(module).__name__} cannot be traced: a torch.nn.Module can")
     name = name or type(module).__name__
-    recorder = Recorder(module)
-    with _one_sentence(name, recorder):
-        args, kwargs = _to_meta(inputs, recorder), _to_meta(named_inputs, recorder)
-        with left_as_found(module), torch.enable_grad(), recorder.watching(), _plain_python():
-            _evaluate(module)
-            with Calls(recorder):
-                module(*args, **kwargs)
+    recorder = _run(module, name, inputs, named_inputs)
+    layers, notes = recorder.layers(), list(recorder.notes())
+    if recorder.asks_for_two or may_hide_the_batch(layers):
+        try:
+            twice = _run(module, name, inputs, named_inputs, samples=2).layers()
+        except TraceFailed as error:
+            notes.append(f"two samples cannot be traced, {LARGER_BATCHES}: {error}")
+        else:
+            layers, note = with_growth(layers, twice)
+            notes += [note] * bool(note)
     return Network(
         name=name,
         inputs=tuple(tuple(tensor.shape) for tensor in recorder.inputs),
-        layers=recorder.layers(),
+        layers=layers,
         parameters=recorder.parameters,
         source=source,
-        notes=tuple(recorder.notes()),
+        notes=tuple(notes),
     )
+
+
+def _run(module: nn.Module, name: str, inputs: Any, named_inputs: Any, samples: int = 1) -> Recorder:
+    """Forward, watched, on so many times the samples."""
+    recorder = Recorder(module)
+    with _one_sentence(name, recorder):
+        args, kwargs = _to_meta(inputs, recorder, samples), _to_meta(named_inputs, recorder, samples)
+        with left_as_found(module, inputs, named_inputs), torch.enable_grad(), recorder.watching(), _plain_python():
+            _evaluate(module)
+            with Operations(recorder) as operations, Calls(recorder, operations):
+                module(*args, **kwargs)
+    return recorder
 
 
 @contextmanager
@@ -97,26 +113,34 @@ def _first_line(error: BaseException) -> str:
     return text[:_SENTENCE_AT_MOST] or "no message"
 
 
-def _to_meta(value: Any, recorder: Recorder) -> Any:
-    """Meta tensors in the place of tensors and shapes, the rest as it is; each is known as the network's input."""
+def _to_meta(value: Any, recorder: Recorder, samples: int) -> Any:
+    """Meta tensors in the place of tensors and shapes, the rest as it is; each is known as the network's input.
+
+    What has as many rows as the first of them gets `samples` times as many.
+    """
     if isinstance(value, torch.Tensor):
+        rows = tuple(value.shape[:1])
+        recorder.rows = rows if recorder.rows is None else recorder.rows
+        recorder.asks_for_two |= rows != recorder.rows
         value = torch.empty_like(value, device="meta", requires_grad=False)
+        if samples > 1 and rows and rows == recorder.rows:
+            value = value.new_empty((samples * rows[0], *value.shape[1:]))
         recorder.add_input(value)
         return value
     replaced: Any
     if isinstance(value, dict):
         replaced = copy.copy(value)
-        replaced.update({key: _to_meta(item, recorder) for key, item in value.items()})
+        replaced.update({key: _to_meta(item, recorder, samples) for key, item in value.items()})
         return replaced
     if isinstance(value, (tuple, list)):
         if value and all(isinstance(size, int) and not isinstance(size, bool) for size in value):
-            return _to_meta(torch.empty(tuple(value), device="meta"), recorder)
-        items = [_to_meta(item, recorder) for item in value]
+            return _to_meta(torch.empty(tuple(value), device="meta"), recorder, samples)
+        items = [_to_meta(item, recorder, samples) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         replaced = copy.copy(value)
         for field in dataclasses.fields(value):
-            object.__setattr__(replaced, field.name, _to_meta(getattr(value, field.name), recorder))
+            object.__setattr__(replaced, field.name, _to_meta(getattr(value, field.name), recorder, samples))
         return replaced
     return value
 

@@ -106,7 +106,8 @@ def find_buffers(layers: Sequence[Layer]) -> Buffers:
             written = [read[0]] * len(layer.outputs)
         else:
             width = KINDS[layer.kind].element_bytes if layer.kind in KINDS else 0
-            written = [add(shape, width, scales, layer.kind != "cache") for shape in layer.outputs]
+            held = layer.kind == "cache" or (not read and is_alias(layer))  # the second lies in a parameter's memory
+            written = [add(shape, width, scales, not held) for shape in layer.outputs]
         reads.append(read)
         writes.append(written)
         permuted.append(

@@ -7,7 +7,7 @@ backward figure is what turns the gradient of the output into that of the input,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import log2, prod
 
 from ..layer import Layer, Op
 from .kind import (
@@ -144,6 +144,24 @@ def reduction(op: Op) -> Cost:
     return cost(op, PassCost(per * size, 0, size, op.y), back, back)
 
 
+def saved_by_scan(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+    """Nothing of cumulative sums, input and result of all others."""
+    return SAVES_NOTHING if layer.attributes.get("function", "cumsum") == "cumsum" else Saved((0,), output=True)
+
+
+def fourier(op: Op) -> Cost:
+    """``5 N log2 N`` for N complex numbers (Cooley and Tukey 1965, as benchmarks count), half of it for real ones.
+
+    A complex number is two numbers of memory.
+    """
+    function = op.attribute("function", "fft_c2c")
+    reads, writes = (1 if "r2c" in function else 2), (1 if "c2r" in function else 2)
+    elements = op.y if writes == 1 else op.x
+    flops = int((5 if reads == writes else 2.5) * elements * log2(max(op.attribute("length", 1), 1)))
+    forward = PassCost(flops, 0, reads * op.x, writes * op.y)
+    return cost(op, forward, PassCost(flops, 0, writes * op.y, reads * op.x))
+
+
 def saved_by_reduction(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
     """Nothing of sums and means, places of extremes, the input of a variance, the result as well of all others."""
     function = layer.attributes.get("function", "sum")
@@ -255,5 +273,13 @@ KINDS = (
             "twice": "norm linalg_vector_norm vector_norm",
             "three_times": "var std var_mean std_mean",
         },
+    ),
+    Kind(
+        "scan", reduction, "elementwise", saved_by_scan, "alone", "elementwise", "elementwise", splits=True,
+        torch={"plain": "cumsum cumprod logcumsumexp cummax cummin"},
+    ),
+    Kind(
+        "fourier", fourier, "elementwise", SAVES_NOTHING, "alone", "elementwise", "other", splits=False,
+        torch={"transform": "fft_r2c fft_c2r fft_c2c"},
     ),
 )  # fmt: skip

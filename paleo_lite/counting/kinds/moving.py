@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from ..layer import Op
-from .kind import FIRST, INDEX_BYTES, NOTHING, SAVES_NOTHING, Cost, Fusion, Kind, PassCost, Rule, Saved, cost
+from collections.abc import Sequence
+from math import prod
+
+from ..layer import Layer, Op
+from .kind import (
+    FIRST,
+    INDEX_BYTES,
+    NOTHING,
+    SAVES_NOTHING,
+    Cost,
+    Fusion,
+    Kind,
+    PassCost,
+    Rule,
+    Saved,
+    Saves,
+    cost,
+)
 
 
 def copy(op: Op) -> Cost:
@@ -25,6 +41,48 @@ def embedding(op: Op) -> Cost:
         PassCost(0, 0, op.y, op.y, INDEX_BYTES * rows),
         weight=PassCost(op.y, 0, 2 * op.y, op.w + op.y, INDEX_BYTES * rows),
     )
+
+
+def embedding_bag(op: Op) -> Cost:
+    """The rows of a table that belong to each bag, added up; backward each row gets its bag's gradient."""
+    indices, width = op.inputs[0] if op.inputs else 0, op.layer.weights[0][-1] if op.layer.weights else 1
+    rows = indices * width
+    return cost(
+        op,
+        PassCost(rows, 0, rows, op.y, INDEX_BYTES * indices),
+        weight=PassCost(rows, 0, op.y + rows, op.w + rows, INDEX_BYTES * indices),
+    )
+
+
+def ordering(op: Op) -> Cost:
+    """Sorting: ``log2 n`` comparisons for each element of a row of n; values and places are written."""
+    return _ordered(op, max(int(op.attribute("length", 1)) - 1, 1).bit_length())
+
+
+def selection(op: Op) -> Cost:
+    """The largest k, or the median, of each row: a comparison for each element."""
+    return _ordered(op, 1)
+
+
+def _ordered(op: Op, comparisons: int) -> Cost:
+    y = op.outputs[0]
+    data = PassCost(0, 0, y, op.x, INDEX_BYTES * y)
+    return cost(op, PassCost(comparisons * (op.x + op.w), 0, op.x + op.w, y, INDEX_BYTES * y), data, data)
+
+
+def scatter(op: Op) -> Cost:
+    """Values written or added where indices, the second input, say: into a copy unless it is done in place.
+
+    Backward the values get what lies where they went.
+    """
+    into, indices, values = (*op.inputs, 0, 0)[:3]
+    touched = values or indices
+    adds = any(word in op.attribute("function", "") for word in ("add", "reduce"))
+    in_place = op.attribute("in_place", False)
+    reads = values + (touched if adds else 0) if in_place else into + values
+    back = PassCost(0, 0, op.y + values, into + values, INDEX_BYTES * indices)
+    writes = touched if in_place else op.y
+    return cost(op, PassCost(touched if adds else 0, 0, reads, writes, INDEX_BYTES * indices), back)
 
 
 def gather(op: Op) -> Cost:
@@ -68,12 +126,22 @@ def slicing(op: Op) -> Cost:
 
 def _moving(
     name: str, rule: Rule, fusion: Fusion, torch: dict[str, str], *, work_class: str = "copy", view: bool = False,
-    saves: Saved = SAVES_NOTHING, profiled: str = "elementwise", passes_gradient: bool = False,
+    saves: Saved | Saves = SAVES_NOTHING, profiled: str = "elementwise", passes_gradient: bool = False,
 ) -> Kind:  # fmt: skip
     return Kind(
         name, rule, work_class, saves, fusion, "data movement", profiled, splits=True, torch=torch, alias=view,
         passes_gradient=view or passes_gradient,
     )  # fmt: skip
+
+
+def saved_places(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+    """The place of each value."""
+    return Saved(bytes=INDEX_BYTES * prod(layer.outputs[0]))
+
+
+def saved_indices(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+    """The indices."""
+    return Saved(bytes=INDEX_BYTES * prod(layer.inputs[1]) if len(layer.inputs) > 1 else 0)
 
 
 KINDS = (
@@ -89,6 +157,14 @@ KINDS = (
     }, passes_gradient=True),
     _moving("embedding", embedding, "alone", {"embedding": "embedding"}, saves=FIRST, profiled="other"),
     _moving("gather", gather, "alone", {"plain": "index_select gather take index take_along_dim"}),
+    _moving("embedding_bag", embedding_bag, "alone", {"embedding": "embedding_bag"}, saves=FIRST,
+            profiled="other"),
+    _moving("sort", ordering, "alone", {"ordered": "sort argsort msort"}, saves=saved_places, profiled="other"),
+    _moving("select", selection, "alone", {"plain": "topk kthvalue median nanmedian mode"}, saves=saved_places,
+            profiled="other"),
+    _moving("scatter", scatter, "alone", {
+        "scattered": "scatter scatter_add scatter_reduce index_add index_copy index_fill index_reduce",
+    }, saves=saved_indices, profiled="other"),
     _moving("fill", fill, "alone", {
         "plain": "zeros ones full arange linspace zeros_like ones_like full_like new_zeros new_ones new_full "
         "tensor scalar_tensor as_tensor new_tensor eye rand randn randint rand_like randn_like randint_like",

@@ -62,7 +62,10 @@ def fusion_of_adaptive_mean(layer: Layer) -> Fusion:
 
 
 def interpolation(op: Op) -> Cost:
-    """Nearest copies; linear in d dimensions weighs 2^d neighbours, cubic 4^d: 2 * taps - 1 per output."""
+    """Nearest copies; linear in d dimensions weighs 2^d neighbours, cubic 4^d: 2 * taps - 1 per output.
+
+    Of `grid_sample` the grid is a second input; finding the neighbours' weights is not counted.
+    """
     base = {"nearest": 1, "linear": 2, "cubic": 4}[op.attribute("mode", "nearest")]
     taps = base**op.spatial_rank
     flops = op.y * (2 * taps - 1) if taps > 1 else 0
@@ -93,6 +96,6 @@ KINDS = (
     ),
     Kind(
         "interpolate", interpolation, "copy", SAVES_NOTHING, "start", "pooling", "elementwise", splits=True,
-        torch={"interpolate": "interpolate"},
+        torch={"interpolate": "interpolate", "sampled": "grid_sample grid_sampler_2d grid_sampler_3d"},
     ),
 )  # fmt: skip

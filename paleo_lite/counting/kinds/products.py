@@ -149,7 +149,11 @@ KINDS = (
     ),
     Kind(
         "matmul", matmul, "gemm", saved_by_product, "alone", "matrix product", "linear", splits=True,
-        gemm=gemm.of_matmul, torch={"matmul": "matmul mm bmm mv dot inner vdot", "matmul_added": "addmm baddbmm addmv"},
+        gemm=gemm.of_matmul, torch={
+            "matmul": "matmul mm bmm mv dot inner vdot", "matmul_added": "addmm baddbmm addmv",
+            "matmul_summed": "addbmm", "matmul_scaled": "scaled_mm",
+            "bilinear": "bilinear",
+        },
     ),
     Kind(
         "grouped_matmul", grouped_matmul, "gemm", saved_by_linear, "alone", "matrix product", "linear", splits=False,
