@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ..counting import Layer, count
+from ..counting import Layer, Shape, count
 from ..counting.layer import grows, trace_flow
 from .operations import words
 
@@ -38,14 +38,14 @@ def with_growth(layers: Sequence[Layer], twice: Sequence[Layer]) -> tuple[tuple[
     layers, twice : sequence of Layer
         Of one sample and of two.
     """
-    if [layer.kind for layer in layers] != [layer.kind for layer in twice]:
-        return tuple(layers), f"two samples run other layers than one: {LARGER_BATCHES}"
     settled = list(layers)
+    by_name = {(layer.name, layer.kind): layer for layer in twice}  # some forwards check what a batch of one is
     scales: list[bool] = []
-    for index, (one, two) in enumerate(zip(layers, twice)):
+    for index, one in enumerate(layers):
         scaled = grows(one, scales)
-        elements, doubled = (sum(map(prod, layer.outputs)) for layer in (one, two))
-        actual = {elements: False, 2 * elements: True}.get(doubled, scaled) if elements else scaled
+        two = by_name.get((one.name, one.kind))
+        growth = _growth(one, two) if two is not None else None
+        actual = scaled if growth is None else growth == 2
         if actual != scaled:
             settled[index] = one._replace(attributes={**one.attributes, "scales": actual})
         scales.append(actual)
@@ -54,3 +54,18 @@ def with_growth(layers: Sequence[Layer], twice: Sequence[Layer]) -> tuple[tuple[
     )
     note = f"two samples take {found / max(expected, 1):.3g} times what is said of them: {LARGER_BATCHES}"
     return tuple(settled), note if found != expected else ""
+
+
+def _growth(one: Layer, two: Layer) -> int | None:
+    """How many times as large two samples make a layer's outputs: 1 or 2, or None where these are not alike."""
+    alike = len(one.outputs) == len(two.outputs) and all(
+        map(_alike, one.inputs + one.outputs, two.inputs + two.outputs)
+    )
+    elements, doubled = (sum(map(prod, layer.outputs)) for layer in (one, two))
+    return doubled // elements if alike and elements and doubled in (elements, 2 * elements) else None
+
+
+def _alike(one: Shape, two: Shape) -> bool:
+    """Whether two shapes are the same but for one size that is twice as large."""
+    other = [(a, b) for a, b in zip(one, two) if a != b]
+    return len(one) == len(two) and len(other) <= 1 and all(b == 2 * a for a, b in other)

@@ -410,7 +410,7 @@ def _is_operator(code: types.CodeType, instruction: int) -> bool:
 
 def _called_by_torch() -> bool:
     """Whether torch itself switches gradients off: reentrant checkpoints do, and have gradients all the same."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(3)  # past the two methods of `Calls`
     while frame.f_globals.get("__name__") in ("torch.autograd.grad_mode", "torch.utils._contextlib", "contextlib"):
         frame = frame.f_back  # type: ignore[assignment]
     return str(frame.f_globals.get("__name__")).startswith("torch.")

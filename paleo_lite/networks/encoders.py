@@ -21,7 +21,7 @@ def bert(tape: Tape, config: Config, head: bool) -> None:
     index = tape.view(at, constant, (1, tokens), "getitem", "slice")
     kinds = tape.view(at, constant, (1, places), "expand")
     kinds = tape.op(f"{at}.gather", "gather", kinds, index, out=(1, tokens), origin="function")
-    kinds = tape.view(at, kinds, (1, tokens), "expand")
+    kinds = tape.view(at, kinds, (1, tokens), "expand", scales=True)
     words = embedded(tape, f"{at}.word_embeddings", Blob((1, tokens)), rows, hidden)
     kinds = embedded(tape, f"{at}.token_type_embeddings", kinds, config.whole("type_vocab_size", 2), hidden)
     x = tape.op(f"{at}.add", "add", words, kinds)

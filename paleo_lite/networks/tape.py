@@ -71,9 +71,11 @@ class Tape(Builder):
         self.layers[-1] = self.layers[-1]._replace(outputs=tuple(shapes))
         return [Blob(shape, made.parent) for shape in shapes]
 
-    def view(self, name: str, blob: Blob, shape: Shape, function: str = "", kind: str = "view") -> Blob:
+    def view(
+        self, name: str, blob: Blob, shape: Shape, function: str = "", kind: str = "view", **attributes: Any
+    ) -> Blob:
         """The same numbers in another shape or order."""
-        attributes: dict[str, Any] = {"function": function} if function else {}
+        attributes |= {"function": function} if function else {}
         origin = "operator" if function == "getitem" else "method"
         return self.op(_within(name, function or "view"), kind, blob, out=shape, origin=origin, **attributes)
 
@@ -170,6 +172,8 @@ class Tape(Builder):
             return None
         sizes = (1, 1, tokens, tokens)
         ranges = [self._range(name, size, moved) for size, moved in ((1, 0), (1, 0), (tokens, 1), (tokens, 1))]
+        samples = self.layers[ranges[0].parent]
+        self.layers[ranges[0].parent] = samples._replace(attributes={**samples.attributes, "scales": True})
         for size, which in (((1, 1, 1, 1), 0), ((1, 1, 1, 1), 1)):
             self.view(name, ranges[which], size, "getitem", "slice")
         row = self.view(name, ranges[2], (1, 1, tokens, 1), "getitem", "slice")
@@ -186,16 +190,19 @@ class Tape(Builder):
         if self.fused:
             return mask
         zero = self.op(_within(name, "zeros"), "fill", out=(), origin="function", function="zeros")
-        return self.op(_within(name, "where"), "where", mask, zero, origin="function")
+        return self.op(_within(name, "where"), "where", mask, zero, origin="function", scales=True)
 
     def _check_packed(self, name: str, positions: Blob) -> None:
-        first = self.view(name, positions, (1, 1), "getitem", "slice")
+        first = self.view(name, positions, (1, 1), "getitem", "slice", scales=True)
         self.op(_within(name, "sub"), "sub", first)
         constant = Blob(positions.shape, CONSTANT)
-        self.op(_within(name, "ne"), "compare", constant, origin="method", no_gradient=True, function="ne")
-        one = self.op(_within(name, "getitem"), "slice", constant, out=(1,), function="getitem")
+        differs = self.op(
+            _within(name, "ne"), "compare", constant, origin="method", no_gradient=True, function="ne", scales=True
+        )
+        counted = self.op(_within(name, "cumsum"), "scan", differs, origin="method", function="cumsum")
+        one = self.op(_within(name, "getitem"), "slice", counted, out=(1,), function="getitem")
         one = self.op(_within(name, "eq"), "compare", one, no_gradient=True, function="eq")
-        self.op(_within(name, "all"), "reduce", one, out=(), origin="method", function="all")
+        self.op(_within(name, "all"), "reduce", one, out=(), origin="method", function="all", scales=False)
 
     def _range(self, name: str, size: int, moved: int) -> Blob:
         counted = self.op(_within(name, "arange"), "fill", out=(size,), origin="function", function="arange")
