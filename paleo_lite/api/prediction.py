@@ -14,7 +14,7 @@ from msgspec import structs
 from ..calibration.choose import choose_model
 from ..counting import GENERATING, find_convention
 from ..counting.work import ENGINE
-from ..errors import BadValue, PaleoError
+from ..errors import BadQuantity, BadValue, PaleoError
 from ..hardware import Device, Machine, find_device, list_devices
 from ..networks import CountsBeside, LayerCounts, Network, count_network, find_network, trace_factory
 from ..networks.catalog import networks_of_macs
@@ -503,9 +503,12 @@ def _inputs(
     from ..distributed.job import Inputs
     from ..input_pipeline.places import find_store, link_of_host
 
-    per_s = None if decode is None else parse_quantity(str(decode).replace(",", "").removesuffix("/s"), "")
+    try:
+        per_s = None if decode is None else parse_quantity(str(decode).replace(",", "").removesuffix("/s"), "")
+    except BadQuantity:
+        per_s = 0.0
     if per_s is not None and not 0 < per_s < float("inf"):
-        raise BadValue(f"a node decodes more than 0 samples a second, such as '3,000/s', not {decode!r}")
+        raise BadValue(f"--decode must be samples a second of a node, above 0, such as '3,000/s', not {decode!r}")
     return Inputs(find_store(storage or "memory"), per_s, pageable, *link_of_host(device), SAMPLE_BYTES)
 
 

@@ -55,10 +55,10 @@ class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     price: Price | None = None
     notes: list[str] = []
 
-    def topology(self, workers: int = 0) -> Topology:
-        """As many nodes as so many devices need, one where nobody says how many."""
+    def topology(self, workers: int = 0, ppp: float | None = None) -> Topology:
+        """As many nodes as so many devices need, one where nobody says; `ppp` is a share of the links' rates."""
         nodes = max(-(-workers // max(self.devices_per_node, 1)), 1)
-        inside, between = (link_rate(wire.link) for wire in (self.inside, self.between))
+        inside, between = (link_rate(wire.link, ppp) for wire in (self.inside, self.between))
         return Topology(self.device, self.devices_per_node, inside, nodes, between)
 
     @property

@@ -67,8 +67,8 @@ class Platform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     computing: float = 1.0
     scatter: float = 0.0
 
-    def topology(self, workers: int = 0) -> Topology:
-        """Its machine: all that was measured of it, however many are asked for."""
+    def topology(self, workers: int = 0, ppp: float | None = None) -> Topology:
+        """Its machine: all that was measured of it, however many are asked for, at the bandwidth that was measured."""
         inside, between = (
             LinkRate(f"{self.description} {where}", parse_quantity(rate, "B/s"), label="fitted")
             for where, rate in (("node", self.inside), ("network", self.between))
@@ -117,7 +117,8 @@ def find_platform(name: str) -> Platform | Computer:
     if name not in platform_names():
         computer = find_computer(name)
         if computer is None:
-            raise UnknownName("platform", name, [*platform_names(), *computer_names()])
+            known = [*platform_names(), *computer_names()]
+            raise UnknownName("platform", name, known, f"Known are {', '.join(known)}, and a TOML's path.")
         return computer
     return read_platform(shipped("calibrations") / "platforms" / f"{name}.toml")
 

@@ -86,12 +86,13 @@ class Request(msgspec.Struct, frozen=True):
         counts = self.counts()
         if sum(way is not None for way in (self.link, self.topology, self.platform)) > 1:
             raise BadValue("give a link for all workers, a topology or a platform: one of them")
-        if self.platform is not None and self.ppp_comm is not None:
-            raise BadValue("a platform has measured links: leave --ppp-comm or --platform out")
-        if self.topology is not None or self.platform is not None:
+        named = None if self.platform is None else find_platform(self.platform)
+        if isinstance(named, Platform) and self.ppp_comm is not None:
+            raise BadValue("this platform's links were measured: leave --ppp-comm or --platform out")
+        if self.topology is not None or named is not None:
             machine = (
-                find_platform(self.platform).topology(max(counts, default=0))
-                if self.platform is not None
+                named.topology(max(counts, default=0), self.ppp_comm)
+                if named is not None
                 else parse_topology(self.topology or "", ppp=self.ppp_comm, hardware_files=hardware_files)
             )
             if counts and max(counts) > machine.workers:

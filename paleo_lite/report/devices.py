@@ -145,6 +145,7 @@ def _link_row(identity: str, link: Link) -> dict[str, Any]:
         "name": link.name,
         "kind": link.kind,
         "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
+        "per": link.per,
         "random_reads_per_s": link.random_reads_per_s,
         "note": link.per_direction.note,
     }
@@ -155,7 +156,8 @@ def _link_columns(spare: int = 0) -> list[Column]:
         Column("id", "id", left=True),
         Column("name", "name", left=True, fold=True),
         Column("kind", "kind", left=True, spare=spare),
-        Column("bandwidth_bytes_per_s", "one direction", lambda value: format_si(value, "B/s")),
+        Column("bandwidth_bytes_per_s", "one\ndirection", lambda value: format_si(value, "B/s")),
+        Column("per", "of a", left=True, spare=spare),
     ]
 
 

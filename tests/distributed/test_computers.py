@@ -72,5 +72,7 @@ def test_files_that_are_none(tmp_path) -> None:
         path.write_text(text.replace(old, new))
         with pytest.raises(BadFile, match=says):
             read_computer(path)
+    half = find_platform("p4d.24xlarge").topology(16, 0.5)
+    assert (half.inside.ppp, half.between.ppp, half.between.bandwidth_bytes_per_s) == (0.5, 0.5, 50e9)
     with pytest.raises(UnknownName, match="p4d"):
         find_platform("p4d.24xlarg")

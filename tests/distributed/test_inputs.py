@@ -36,6 +36,6 @@ def test_one_process_copies_for_all_devices_in_turn() -> None:
 
 
 def test_what_is_no_feeding() -> None:
-    for wrong in ("0/s", "-5"):
-        with pytest.raises(BadValue, match="decodes more than 0 samples a second"):
+    for wrong in ("0/s", "-5", "x", "inf", "3 GB/s"):
+        with pytest.raises(BadValue, match="--decode must be samples a second of a node"):
             paleo_lite.scale("resnet50", workers=[8], decode=wrong, **ASKED)
