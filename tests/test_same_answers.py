@@ -110,6 +110,8 @@ ASKED = {
            "efficiency": ("{profile} {other} --gpu k40m --method notebook --jobs 1", (["{profile}", "{other}"],),
                           {"method": "notebook", "jobs": 1, **K40M}),
            "compare": ("{profile} {other}", ("{profile}", "{other}"), {}),
+           "ppp": ("--predict alexnet --gpu k40m --batch-size 32 {steps}", ("{steps}",),
+                   {"predict": "alexnet", "batch_size": 32, **K40M}),
        }.items()},
 }  # fmt: skip
 
@@ -185,6 +187,11 @@ def files(tmp_path_factory) -> dict[str, str]:
         columns = {"Kernel": kernels, "Sil(ns)": times, "FLOPs": [4.29e9, 0.0, 1e6], "Bytes": [1e6, 0.0, 1.44e8],
                    "Direction": ["fprop", "bprop", "fprop"], "Op": ["conv2d", "conv2d", "relu"]}  # fmt: skip
         parquet.write_table(pyarrow.table(columns), folder / f"{name}_32.parquet")
+    steps = [("conv2d", "fprop", 1, 5e6), ("linear", "fprop", 1, 2e6), ("linear", "bprop", 2, 4e6),
+             ("conv2d", "bprop", 2, 1e7), ("add_", "fprop", 1, 7e6)] * 4  # fmt: skip
+    columns = dict(zip(("Op", "Direction", "TId", "Sil(ns)"), map(list, zip(*steps))))
+    named = {"Kernel": [f"kernel_of_{op}" for op in columns["Op"]], **columns}
+    parquet.write_table(pyarrow.table(named), folder / "steps_32.parquet")
     kernel = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "args": {"device": 0, "stream": 7}}
     names = enumerate(["sgemm_nt", "elementwise"])
     events = [{**kernel, "name": name, "ts": 10 * at, "dur": 5} for at, name in names]
@@ -193,7 +200,7 @@ def files(tmp_path_factory) -> dict[str, str]:
     pl.sweep("alexnet,resnet50", "k80-die,k40m", folder / "sweep.csv", batch_sizes="1:16:x2", price="1 USD/h", jobs=1)
     return {"measured": f"{folder}/measured.csv", "sweep": f"{folder}/sweep.csv", "trace": f"{folder}/trace.json",
             "profile": f"{folder}/profile_32.parquet", "other": f"{folder}/other_32.parquet",
-            "network": f"{folder}/net.prototxt"}  # fmt: skip
+            "network": f"{folder}/net.prototxt", "steps": f"{folder}/steps_32.parquet"}  # fmt: skip
 
 
 PROTOTXT = """name: "one layer"

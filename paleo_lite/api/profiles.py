@@ -132,7 +132,7 @@ def efficiency(
 
 
 def kernels(
-    path: Paths,
+    paths: Paths,
     *,
     gpu: str | Device,
     precision: str = "fp32",
@@ -147,7 +147,7 @@ def kernels(
 
     Parameters
     ----------
-    path : path, or sequence of paths
+    paths : path, or sequence of paths
         A profile; or several, and folders of them, whose kernels are summed: the ranks of a job.
     direction : str
         Kernels of which pass: one of `paleo_lite.efficiency.DIRECTIONS`.
@@ -172,7 +172,7 @@ def kernels(
     from ..profiles.detect import open_profile
 
     device = _device(gpu, precision, hardware_files)
-    profiles = [open_profile(file, name_pattern) for file in _files(path)]
+    profiles = [open_profile(file, name_pattern) for file in _files(paths)]
     try:
         report = report_kernels(profiles, device, precision, direction=direction, full_names=full_names)
     except NothingOnDevice:
