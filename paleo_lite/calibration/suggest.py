@@ -249,14 +249,14 @@ def narrowest(prediction: Prediction) -> tuple[Workload, tuple[float, float]] | 
     """The one measurement that would narrow a prediction most, and the interval then, if the time is as expected.
 
     Of small networks, and of the network itself at another batch size, so that a prediction does not wait for it. None
-    where the model does not learn, or nothing fits.
+    where the model does not learn, nothing fits, or what was asked runs as `measure` does not: under an engine.
     """
     asked, model, slopes = prediction.workload, prediction.model, prediction.terms.slopes
-    if not isinstance(model, CalibratedModel) or slopes is None:
+    if not isinstance(model, CalibratedModel) or slopes is None or asked.execution != "eager":
         return None
-    phase = PHASES[0] if asked.phase in ("inference", "forward") else PHASES[1]
+    phase = PHASES[any(name.startswith("backward") for name in asked.passes)]
     names = dict.fromkeys((*SMALL, *(name for name in NETWORKS if name == asked.network.name)))
-    ones = [Workload(find_network(name), asked.precision, 1, phase, asked.execution) for name in names]
+    ones = [Workload(find_network(name), asked.precision, 1, phase) for name in names]
     steps = [one.but(batch_size=size) for one in ones for size in BATCH_SIZES[:2]]
     steps = [step for step in steps if surely_fits(step, prediction.device) and _key(step) != _key(asked)]
     if not steps:

@@ -61,4 +61,7 @@ def narrowing(prediction: Prediction) -> list[tuple[str, str]]:
         return []
     step, interval = found
     said = f"{step.network.name}, {step.phase}, batch {step.batch_size}"
-    return [("narrower", f"{say_interval(interval)} once {said} is measured: paleo-lite calibrate --suggest 3")]
+    more = f"--gpu {prediction.device.id} --precision {prediction.precision} --network {prediction.network}"
+    more += "" if prediction.batch_size == 1 else f" --batch-size {prediction.batch_size}"
+    more += "" if prediction.phase == "inference" else f" --phase {prediction.phase}"
+    return [("narrower", f"{say_interval(interval)} once {said} is measured: paleo-lite calibrate --suggest 3 {more}")]

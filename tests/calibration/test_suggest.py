@@ -5,6 +5,7 @@ Tests: report/suggestions.py.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -150,6 +151,12 @@ def run(*arguments: str, columns: int = 80) -> str:
     return result.stdout
 
 
+def test_the_command_that_a_prediction_names_can_be_typed() -> None:
+    text = " ".join(run("predict", "mobilenet_v2", "--gpu", "k40m", "--phase", "training", "--top", "0").split())
+    command = re.search(r"paleo-lite (calibrate --suggest 3 .*? --phase training)", text)
+    assert command is not None and "mobilenet_v2 on k40m, fp32 training" in run(*command[1].split())
+
+
 def test_the_page_says_what_to_run() -> None:
     text = run("calibrate", "--suggest", "2", "--gpu", "k80", "--network", "vgg16", "--precision", "fp64")
     found = pl.calibrate(suggest=2, gpu="k80", network="vgg16", precision="fp64")
@@ -171,6 +178,7 @@ def test_the_one_measurement_does_what_it_promises(phase: str) -> None:
     alone = suggest(prediction.model, prediction.machine, [prediction.workload], 1, [step])
     assert alone.suggestions[0].interval == pytest.approx((low, high))
     assert narrowest(pl.predict("mobilenet_v2", gpu="k40m", time_model="roofline")) is None
+    assert narrowest(pl.predict("mobilenet_v2", gpu="k40m", execution="folded")) is None
 
 
 NO_HEAVY = """
