@@ -185,11 +185,7 @@ def suggest(
         low, high = interval_of(asked_s, deviation)
         return float(high / low), (float(low), float(high)) if is_single else None
 
-    from ..measure.clock import RISE_S, Effort  # with what times, and only then
-
-    effort = Effort(warm_up_s=RISE_S)
-    measuring_s = np.array([effort.takes_s(float(time_s)) for time_s in times])
-    found = []
+    measuring_s, found = measuring(times), []
     for place, covariance in choose(model.covariance, slopes, targets, measuring_s, count):
         taken = float(times[place]), float(measuring_s[place])
         found.append(Suggestion(*_key(candidates[place]), *taken, *narrowed(covariance, _own_variance(model))))
@@ -200,6 +196,14 @@ def suggest(
         first.batch_size if len(sizes) == 1 else None, first.phase, asked_s if is_single else None, factor, interval,
         found, model.label, len(candidates),
     )  # fmt: skip
+
+
+def measuring(times_s: Floats) -> Floats:
+    """Seconds that timing steps on a GPU takes, by what they are expected to take."""
+    from ..measure.clock import RISE_S, Effort  # with what times, and only then
+
+    effort = Effort(warm_up_s=RISE_S)
+    return np.array([effort.takes_s(float(time_s)) for time_s in times_s])
 
 
 def choose(

@@ -15,10 +15,9 @@ from paleo_lite.calibration.fit import Prior, Runs, fit
 from paleo_lite.calibration.measured_devices import Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.population import Measured
-from paleo_lite.calibration.suggest import choose
+from paleo_lite.calibration.suggest import choose, measuring
 from paleo_lite.calibration.validate import expected_from, scores
 from paleo_lite.hardware import find_device
-from paleo_lite.measure.clock import Effort
 from paleo_lite.report.document import Column, Document, Table
 from paleo_lite.timing.calibrated import sensitivities
 from paleo_lite.timing.fitted import own_variance
@@ -106,8 +105,7 @@ def _held(devices: MeasuredDevices, key: Key) -> _Held:
     prior = devices.prior(key, ignore=lambda other: other.chip == chip, known=False)
     runs = runs_of(group, find_device(key.gpu), key.precision)
     times, gradient = sensitivities(runs.features, runs.rates, np.exp(prior.mean), runs.run, len(runs))
-    measuring_s = np.array([Effort().takes_s(float(time_s)) for time_s in times])
-    return _Held(group, runs, prior, gradient / times[:, None], measuring_s)
+    return _Held(group, runs, prior, gradient / times[:, None], measuring(times))
 
 
 def _scored(held: _Held, places: Sequence[int]) -> list[dict[str, float]]:
