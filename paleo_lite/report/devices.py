@@ -155,7 +155,7 @@ def _link_columns(spare: int = 0) -> list[Column]:
     return [
         Column("id", "id", left=True),
         Column("name", "name", left=True, fold=True),
-        Column("kind", "kind", left=True, spare=spare),
+        Column("kind", "kind", left=True, spare=spare + 1),
         Column("bandwidth_bytes_per_s", "one\ndirection", lambda value: format_si(value, "B/s")),
         Column("per", "of a", left=True, spare=spare),
     ]
