@@ -36,6 +36,7 @@ from .options import Names
 @options.calibration()
 @options.top()
 @options.name_pattern()
+@options.decompressed()
 @options.hardware_files()
 def compare(
     paths: tuple[Path, ...], more_a: tuple[Path, ...], more_b: tuple[Path, ...], top: int | None, **question: Any

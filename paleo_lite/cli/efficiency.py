@@ -34,6 +34,7 @@ from .options import WHOLE, Names
     help="Print means too, such as by batch_size,nodes.",
 )
 @options.name_pattern()
+@options.decompressed()
 @click.option(
     "--durations", multiple=True, metavar="FILE", type=click.Path(path_type=Path, exists=True),
     help="Measured batch durations, which rates are over instead of kernel times: a CSV table, a CSV of markers, TAU "

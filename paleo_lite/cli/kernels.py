@@ -35,6 +35,7 @@ from .options import Names, Printing
     "--program", default="python train.py", show_default=True, cls=Printing, help="What --next-command profiles."
 )
 @options.name_pattern()
+@options.decompressed()
 @options.hardware_files()
 def kernels(
     paths: tuple[Path, ...], top: int | None, order: str, tool: str | None, program: str, **question: Any

@@ -146,6 +146,14 @@ class Quantity(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
+def _allow_decompressed(_: click.Context, __: click.Parameter, most: float | None) -> None:
+    """Of all processes, also those that read files for this one."""
+    if most is not None:
+        from ..profiles.raw import allow
+
+        allow(most)
+
+
 class _Shape(click.ParamType):  # type: ignore[type-arg]
     """A shape such as 3x224x224."""
 
@@ -481,6 +489,10 @@ cluster = together(
 direction = _option(
     "--direction", type=Names("direction", ".efficiency:DIRECTIONS"), default="all", help="Kernels of which pass."
 )
+decompressed = _option(
+    "--decompressed", metavar="SIZE", type=Quantity("B"), expose_value=False, callback=_allow_decompressed,
+    help="What a gzip file may hold, such as 20GB. [default: 64 times its size]",
+)  # fmt: skip
 name_pattern = _option(
     "--name-pattern", metavar="REGEX",
     help="How to read a run's settings from file names: named groups, (?P<nodes>\\d+).",

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from ..errors import BadProfile
 from ..profiles.configuration import parse_name
+from ..profiles.raw import is_gzip
 
 SAME = {
     "loader": "data_loader", "bs": "batch_size", "batch_size_per_gpu": "batch_size", "grad": "gradient_precision",
@@ -160,11 +161,9 @@ def read_durations(
     """
     book = DurationBook()
     for path in _files(paths):
-        try:
-            with path.open("rb") as file:
-                is_parquet = file.read(4) == b"PAR1"
-        except OSError as error:
-            raise BadProfile(f"{path}: cannot be read ({error.strerror})") from None
+        is_gzip(path)  # which refuses what is no file
+        with path.open("rb") as file:
+            is_parquet = file.read(4) == b"PAR1"
         if is_parquet:
             if initialisation is None:
                 raise BadProfile(f"{path}: TAU intervals also need those of runs of one batch, for the initialisation")

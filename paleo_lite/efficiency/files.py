@@ -88,9 +88,12 @@ def _sums(profile: Profile) -> notebook.NotebookSums:
 
 
 def _steady(profile: Profile, steps: range | None, by: str) -> tuple[Steady, DeviceTime | None]:
-    ran, parts = Activity(), []
+    ran, parts, many = Activity(), [], 0
     for batch in profile.batches({*runs.COLUMNS, *activity.COLUMNS, *(["layer"] if by == "module" else [])}):
         parts.append(runs.find_runs(batch))
+        many += len(parts[-1].table)
+        if many > runs.MOST:
+            raise BadProfile(f"more than {runs.MOST:,} operations: profile fewer iterations, or use --method notebook")
         ran.add(batch)
     _check_kernels(profile, sum(part.length for part in parts))
     steady = steady_state(runs.together(parts), steps, by)

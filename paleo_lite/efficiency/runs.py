@@ -28,6 +28,9 @@ COLUMNS = (
 )  # fmt: skip
 """What is read of a profile."""
 
+MOST = 2**22
+"""Runs of a profile that are held, some 100 bytes each."""
+
 _FIELDS = np.dtype(
     [
         ("signature", np.int32),  # place in `signatures`

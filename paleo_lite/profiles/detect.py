@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import BadProfile, UnknownFormat
 from .configuration import parse_name
+from .raw import is_gzip
 from .table import Profile, Reader
 
 READERS: tuple[tuple[str, str], ...] = (
@@ -66,14 +67,12 @@ def load_reader(module: str, name: str) -> Reader:
 
 def read_head(path: Path) -> bytes:
     """The first bytes of a file, of what is inside where it is gzip."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(HEAD)
-    except OSError as error:
-        raise BadProfile(f"{path}: cannot be read ({error.strerror})") from None
+    zipped = is_gzip(path)
+    with path.open("rb") as file:
+        raw = file.read(HEAD)
     if not raw:
         raise BadProfile(f"{path}: the file is empty")
-    if raw[:2] != b"\x1f\x8b":
+    if not zipped:
         return raw
     try:
         return zlib.decompressobj(wbits=31).decompress(raw, HEAD)

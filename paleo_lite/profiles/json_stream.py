@@ -8,17 +8,17 @@ refuted guess is replaced by counting brackets outside strings.
 
 from __future__ import annotations
 
-import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar, cast
+from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from ..errors import BadProfile
 from .json_cuts import array_start, last_comma_and_end, last_seam
+from .raw import is_gzip, opened
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class JsonArray(Generic[T]):
             If the file cannot be read, is no JSON, ends too early or holds an element above `ELEMENT_LIMIT`; the
             message gives the byte.
         """
-        with _open(self.path) as file:
+        with opened(self.path) as file:
             head = self._find_array(file)
             wanted = PIECE
             while True:
@@ -197,7 +197,7 @@ class JsonArray(Generic[T]):
 
 def bad_at(path: Path, byte: int, what: str) -> BadProfile:
     """The error for a place in the document, which in gzip is not that of the file."""
-    where = " of the decompressed text" if _is_gzip(path) else ""
+    where = " of the decompressed text" if is_gzip(path) else ""
     return BadProfile(f"{path}: at byte {byte}{where}: {what}")
 
 
@@ -219,21 +219,6 @@ def decode_around(array: JsonArray[Any], type_: type[T]) -> T | None:
             f"{array.path}: what surrounds {array.key!r}, up to byte {array._offset + len(array._buffer)}, cannot "
             f"be read ({_BYTE.sub('', str(error)).strip()})"
         ) from None
-
-
-def _open(path: Path) -> BinaryIO:
-    try:
-        return cast(BinaryIO, gzip.open(path, "rb")) if _is_gzip(path) else path.open("rb")
-    except OSError as error:
-        raise BadProfile(f"{path}: cannot be read ({error.strerror})") from None
-
-
-def _is_gzip(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(2) == b"\x1f\x8b"
-    except OSError as error:
-        raise BadProfile(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _place_of(error: Exception) -> int | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import re
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..errors import BadProfile
+from .raw import opened
 
 LONGEST_LINE = 2**20
 """Bytes; the longest real one, a C++ name with its template arguments, has some 20,000."""
@@ -49,9 +49,7 @@ def numbered_lines(path: Path, most: int | None = None) -> Iterator[tuple[int, s
     """
     number = blank = size = 0
     try:
-        with path.open("rb") as raw:
-            zipped = raw.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if zipped else path.open("rb") as file:
+        with opened(path) as file:
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
                 size += len(line)

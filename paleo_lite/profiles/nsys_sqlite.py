@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ..errors import BadProfile
 from .launches import LAUNCH, OPERATION, Links, direction_of
-from .lines import gpu_category, shown
+from .lines import LONGEST_LINE, gpu_category, shown
 from .sqlite_file import opened, recognised_tables, tables_of
 from .table import batch_of
 
@@ -40,6 +40,8 @@ COPY_KINDS = {
 """ENUM_CUDA_MEMCPY_OPER."""
 
 _ROWS = 2**14
+_TEXT = 2**24  # characters of a batch's own texts
+_LONGEST_NS = 2**53  # a hundred days: what a float holds to the nanosecond
 _LINKED = ("op", "params", "direction")
 _NVTX_KINDS = (34, 59, 60, 70, 71)  # marks and ranges, of ENUM_NSYS_EVENT_TYPE; the rest declares domains and names
 _TORCH_RANGE = re.compile(
@@ -95,6 +97,7 @@ class _Reader:
         self.path, self.connection, self.tables = path, connection, tables
         self.most = path.stat().st_size  # no table has more rows than the file has bytes
         self.links: Links | None = None
+        self._names: dict[Any, str] = {}
         self._pids: dict[int, int] = {}
         self._operations: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
@@ -108,23 +111,44 @@ class _Reader:
         selected = [f't."{name}"' if name in has else "NULL" for name in _COLUMNS]
         number = next((f't."{name}"' for name in _NAMES if name in has), "NULL")
         where = f"WHERE t.eventType IN {_NVTX_KINDS}" if "eventType" in has else ""
-        cursor = self.connection.execute(
-            f"SELECT t.rowid, {number}, s.value, {', '.join(selected)} FROM {table} t "
-            f"LEFT JOIN StringIds s ON s.id = {number} {where}"
-        )
+        cursor = self.connection.execute(f"SELECT t.rowid, {number}, {', '.join(selected)} FROM {table} t {where}")
         count = 0
-        while rows := cursor.fetchmany(_ROWS):
+        for rows in self._groups(cursor):
             count += len(rows)
             if count > self.most:  # a damaged tree can lead to the same pages again and again
                 raise BadProfile(f"{self.path}: {table} has more rows than the file has bytes")
-            row_ids, numbers, names, *values = map(list, zip(*rows))
-            for row, given, name in zip(row_ids, numbers, names):
-                if given is not None and name is None:
-                    raise BadProfile(f"{self.path}: {table} row {row}: StringIds has no entry {given!r:.40}")
+            row_ids, numbers, *values = map(list, zip(*rows))
+            names = [self._name(table, row, given) for row, given in zip(row_ids, numbers)]
             found = dict(zip(_COLUMNS, values))
             own = found["text"]
             found["name"] = [str(n if text is None else text) if n or text else None for n, text in zip(names, own)]
             yield row_ids, found
+
+    @staticmethod
+    def _groups(cursor: sqlite3.Cursor) -> Iterator[list[tuple[Any, ...]]]:
+        """Rows, some at a time: fewer where they hold long texts of their own."""
+        text = 2 + _COLUMNS.index("text")
+        group: list[tuple[Any, ...]] = []
+        size = 0
+        for row in cursor:
+            group.append(row)
+            size += len(row[text]) if isinstance(row[text], (str, bytes)) else 0
+            if len(group) == _ROWS or size > _TEXT:
+                yield group
+                group, size = [], 0
+        if group:
+            yield group
+
+    def _name(self, table: str, row: int, number: Any) -> str | None:
+        """An entry of StringIds: looked up once, since many rows have it and it may be long."""
+        if number is None:
+            return None
+        if number not in self._names:
+            found = self.connection.execute("SELECT value FROM StringIds WHERE id = ?", (number,)).fetchone()
+            if found is None or found[0] is None:
+                raise BadProfile(f"{self.path}: {table} row {row}: StringIds has no entry {number!r:.40}")
+            self._names[number] = str(found[0])[:LONGEST_LINE]
+        return self._names[number]
 
     def link(self, present: list[str]) -> None:
         """Remember PyTorch's ranges and the calls that launch, to tell which operation is behind each kernel."""
@@ -182,6 +206,9 @@ class _Reader:
         }
         for ours, theirs in (("bytes", "bytes"), ("stream", "streamId"), ("device", "deviceId")):
             found[ours] = [_whole(value) for value in rows[theirs]]
+        for row, size in zip(row_ids, found["bytes"]):
+            if size is not None and not 0 <= size <= _LONGEST_NS:
+                raise BadProfile(f"{self.path}: {table} row {row}: {size:,} bytes, expected 0 to {_LONGEST_NS:,}")
         if self.links is not None and category != "marker":
             owners = rows["globalTid"] if category == "api" else rows["globalPid"]
             at = self.links.find(np.full(len(row_ids), -1), self._launch_keys(owners, rows["correlationId"]))
@@ -200,7 +227,8 @@ class _Reader:
     def _times(self, table: str, row_ids: list[int], rows: dict[str, list[Any]]) -> tuple[list[int], list[int | None]]:
         for row, start, end in zip(row_ids, rows["start"], rows["end"]):
             unfinished = end is None and table == "NVTX_EVENTS"
-            if not isinstance(start, int) or not (unfinished or (isinstance(end, int) and end >= start)):
+            whole = isinstance(end, int) and isinstance(start, int) and 0 <= end - start < _LONGEST_NS
+            if not isinstance(start, int) or not (unfinished or whole):
                 raise BadProfile(f"{self.path}: {table} row {row}: begins at {_said(start)} and ends at {_said(end)}")
         return rows["start"], rows["end"]
 

@@ -6,6 +6,7 @@ version's. A row whose FLOPs and bytes are both 0 is one that pyprof could not c
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 
 from ..errors import BadProfile
 from .arrow import from_numpy, to_numpy, words
+from .raw import opened
 from .table import batch_of
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ ABSENT = ("", "-", "na", "na=na,")
 _ROWS = 2**18
 _GROUP_BYTES = 4 * 2**30  # a row group is read whole: more than this is not a pyprof file
 _BLOCK_BYTES = 2**20
-_PROBLEMS = (pa.ArrowException, OSError, ValueError, OverflowError, IndexError, MemoryError)
+_PROBLEMS = (pa.ArrowException, OSError, ValueError, OverflowError, IndexError, MemoryError, EOFError, zlib.error)
 
 
 class PyprofParquet:
@@ -66,17 +68,17 @@ class PyprofParquet:
         """
         if not head.startswith(b"PAR1"):
             return False
-        with _open(path) as file:
+        with open_parquet(path) as file:
             return bool({"Kernel", "Sil(ns)"} & set(file.schema_arrow.names))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """The rows, 262,144 at a time; memory holds one row group of the wanted columns."""
-        with _open(path) as file:
+        with open_parquet(path) as file:
             wanted = _wanted(path, file.schema_arrow.names, columns)
             _check_size(path, file)
         texts = [wanted[column] for column in TEXT if column in wanted]
         row = 0
-        with _open(path, texts) as file:
+        with open_parquet(path, texts) as file:
             # Threads would compete with the processes that read other files.
             pieces = file.iter_batches(_ROWS, columns=list(wanted.values()), use_threads=False)
             for piece in _guarded(path, pieces):
@@ -102,7 +104,7 @@ class PyprofCsv:
         types = {ours: pa.string() for ours in TEXT.values()} | {ours: pa.float64() for ours in NUMBERS.values()}
         convert = pa_csv.ConvertOptions(column_types=types, null_values=["", "na", "-", "nan", "NaN"])
         try:
-            with _stream(path) as raw:
+            with pa.PythonFile(opened(path), mode="r") as raw:
                 read = pa_csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
                 reader = pa_csv.open_csv(raw, read_options=read, convert_options=convert)
                 wanted = _wanted(path, reader.schema.names, columns)
@@ -114,18 +116,34 @@ class PyprofCsv:
             raise BadProfile(f"{path}: cannot be read as a pyprof CSV ({_first_line(error)})") from None
 
 
-def _open(path: Path, texts: Sequence[str] = ()) -> pq.ParquetFile:
+def open_parquet(path: Path, texts: Sequence[str] = ()) -> pq.ParquetFile:
+    """A parquet file whose columns are each there once and hold no lists or structs.
+
+    Parameters
+    ----------
+    path : Path
+    texts : sequence of str
+        Columns to be read as dictionaries.
+
+    Raises
+    ------
+    BadProfile
+    """
     try:
-        return pq.ParquetFile(path, read_dictionary=list(texts), page_checksum_verification=True)
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        names = file.schema_arrow.names
+        odd = next((name for name in names if names.count(name) > 1), None) if len({*names}) < len(names) else None
+        if odd is not None:
+            raise BadProfile(f"{path}: the column {odd[:60]!r} is there twice")
+        nested = next((field for field in file.schema_arrow if pa.types.is_nested(field.type)), None)
+        if nested is not None:
+            raise BadProfile(f"{path}: the column {nested.name[:60]!r} holds lists or structs, not text or numbers")
+        if texts:
+            file.close()
+            file = pq.ParquetFile(path, read_dictionary=list(texts), page_checksum_verification=True)
+        return file
     except _PROBLEMS as error:
         raise BadProfile(f"{path}: parquet that is truncated or corrupted ({_first_line(error)})") from None
-
-
-def _stream(path: Path) -> Any:
-    with path.open("rb") as file:
-        zipped = file.read(2) == b"\x1f\x8b"
-    raw = pa.OSFile(str(path))
-    return pa.CompressedInputStream(raw, "gzip") if zipped else raw
 
 
 def _guarded(path: Path, pieces: Any) -> Iterator[pa.RecordBatch]:

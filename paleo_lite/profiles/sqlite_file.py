@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ..errors import BadProfile
+from .raw import is_gzip
 
 MAGIC = b"SQLite format 3\0"
 
@@ -70,13 +71,11 @@ def tables_of(connection: sqlite3.Connection) -> dict[str, list[str]]:
 
 def _check_length(path: Path) -> None:
     """Compare the file with the number of pages in its header (SQLite file format, 1.3): a cut one has fewer."""
-    try:
-        with path.open("rb") as file:
-            header = file.read(100)
-        size = path.stat().st_size
-    except OSError as error:
-        raise BadProfile(f"{path}: cannot be read ({error.strerror or error})") from None
-    if header[:2] == b"\x1f\x8b":
+    zipped = is_gzip(path)
+    with path.open("rb") as file:
+        header = file.read(100)
+    size = path.stat().st_size
+    if zipped:
         raise BadProfile(f"{path}: compressed SQLite, which cannot be read as it is: decompress it first (gunzip)")
     if len(header) < 100 or not header.startswith(MAGIC):
         raise BadProfile(f"{path}: not SQLite, or cut within its header")

@@ -123,6 +123,13 @@ class KernelTable(msgspec.Struct, frozen=True, eq=False):
         return frame
 
 
+def _names(values: Any) -> pa.DictionaryArray:
+    """Texts, each held once however long it is and however many rows have it."""
+    places: dict[str | None, int] = {}
+    codes = [None if value is None else places.setdefault(value, len(places)) for value in values]
+    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array([*places], pa.string()))
+
+
 def batch_of(columns: Mapping[str, Any], length: int, keep: tuple[str, ...] | None = None) -> pa.RecordBatch:
     """A record batch in the order and types of `SCHEMA`, null where a column is not given.
 
@@ -144,8 +151,10 @@ def batch_of(columns: Mapping[str, Any], length: int, keep: tuple[str, ...] | No
             array = pa.nulls(length, field.type)
         elif isinstance(value, (pa.Array, pa.ChunkedArray)):
             array = value if value.type == field.type else value.cast(field.type)
+        elif field.type == _NAME:
+            array = _names(value)
         else:
-            array = pa.array(value, type=pa.string() if field.type == _NAME else field.type).cast(field.type)
+            array = pa.array(value, type=field.type)
         if isinstance(array, pa.ChunkedArray):
             array = array.combine_chunks()
         fields.append(field)

@@ -9,16 +9,16 @@ negative (down to -182 us in pthread_join) are not durations and are null. Messa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ..errors import BadProfile
+from .pyprof import open_parquet
 from .table import batch_of
 
 _INTERVAL = ("calls", "inc_time", "exc_time")
@@ -64,7 +64,7 @@ class TauParquet:
         """
         if not head.startswith(b"PAR1"):
             return False
-        with _open(path) as file:
+        with open_parquet(path) as file:
             names = set(file.schema_arrow.names)
         return "function" in names and any(set(needed[:2]) <= names for needed in (_INTERVAL, _ATOMIC))
 
@@ -76,9 +76,9 @@ class TauParquet:
         BadProfile
             If the file is truncated or corrupted, lacks a column, or a count or size is negative or absent.
         """
-        with _open(path) as file:
+        with open_parquet(path) as file:
             words = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
-        with _open(path, words) as file:
+        with open_parquet(path, words) as file:
             names = file.schema_arrow.names
             for number in range(file.metadata.num_row_groups):
                 size = file.metadata.row_group(number).total_byte_size
@@ -103,13 +103,6 @@ def category_of(function: str) -> str:
     """Whether a timer or event of TAU's is of communication, as MPI's calls and message sizes are."""
     lowered = function[:200].lower()
     return "communication" if lowered.startswith(("mpi_", "message size", "nccl")) else "cpu"
-
-
-def _open(path: Path, words: Sequence[str] = ()) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(path, read_dictionary=list(words), page_checksum_verification=True)
-    except _PROBLEMS as error:
-        raise BadProfile(f"{path}: parquet that is truncated or corrupted ({_first_line(error)})") from None
 
 
 def _tidy(path: Path, row: int, piece: pa.RecordBatch, columns: tuple[str, ...] | None) -> pa.RecordBatch:

@@ -8,7 +8,6 @@ byte, the end of their string. What TAU's numbers mean: see `tau`.
 from __future__ import annotations
 
 import codecs
-import gzip
 import re
 import zlib
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import pyarrow as pa
 
 from ..errors import BadProfile
 from .lines import number_of, shown
+from .raw import opened
 from .table import batch_of
 from .tau import category_of
 
@@ -224,9 +224,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder("utf-8")("paleo-latin-1")
     first = True
     try:
-        with path.open("rb") as raw:
-            zipped = raw.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if zipped else path.open("rb") as file:
+        with opened(path) as file:
             while chunk := file.read(_CHUNK):
                 if first:
                     declared = _DECLARATION.match(chunk)

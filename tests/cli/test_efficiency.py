@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 
 from measured import DATA
 from paleo_lite.cli import main
+from paleo_lite.efficiency import runs
 from paleo_lite.profiles.pyprof import PyprofParquet
 
 CONV = "N=2,C=4,H=8,W=8,K=6,P=8,Q=8,R=3,S=3,ph=1,pw=1,U=1,V=1,dh=1,dw=1,g=1,fp32,"
@@ -203,6 +204,12 @@ def test_a_bad_file_among_good_ones(folder):
     answer = json.loads(run(folder, "--keep-going", "--format", "json").stdout)
     assert len(answer["rows"]) == 4
     assert [failure["file"] for failure in answer["failed"]] == [str(bad)]
+
+
+def test_no_more_operations_than_memory_holds(folder, monkeypatch):
+    monkeypatch.setattr(runs, "MOST", 10)
+    result = run(folder, "--jobs", 1)
+    assert result.exit_code == 1 and "more than 10 operations: profile fewer iterations" in result.stderr
 
 
 def test_whatever_one_file_does_the_others_are_read(folder, monkeypatch):

@@ -185,6 +185,7 @@ def test_chosen_columns(tmp_path):
     [
         ({"end": 99}, "CUPTI_ACTIVITY_KIND_KERNEL row 1: begins at 100 and ends at 99"),
         ({"end": "soon"}, "row 1: begins at 100 and ends at 'soon'"),
+        ({"end": 2**62}, "row 1: begins at 100 and ends at 4611686018427387904"),
         ({"start": 1.5}, "row 1: begins at 1.5"),
         ({"demangledName": 77}, "row 1: StringIds has no entry 77"),
     ],
@@ -192,6 +193,24 @@ def test_chosen_columns(tmp_path):
 def test_one_clear_error(tmp_path, changed, message):
     with pytest.raises(BadProfile, match=message):
         read(build(tmp_path / "run.sqlite", **changed))
+
+
+def test_a_long_name_is_held_once_however_many_kernels_have_it(tmp_path):
+    path = build(tmp_path / "run.sqlite")
+    database = sqlite3.connect(path)
+    database.execute("UPDATE StringIds SET value = ? WHERE id = 0", ("gemm" * 500_000,))
+    rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000) SELECT "
+    columns = ", ".join(column.split()[0] for column in KERNEL.split(", "))
+    database.execute(
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL ({columns}) {rows} {columns} FROM n, "
+        "(SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid = 1)"
+    )
+    database.commit()
+    database.close()
+    kernels = next(iter(NsysSqlite().batches(path, None)))
+    assert len(kernels) == 3003 and len(kernels.column("kernel").dictionary) == 1
+    assert len(kernels.column("kernel")[0].as_py()) == 2**20
+    assert kernels.nbytes < 2**22
 
 
 def test_without_the_tables_it_says_which_were_looked_for(tmp_path):

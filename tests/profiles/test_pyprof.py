@@ -193,3 +193,17 @@ def test_a_real_file_beside_pandas(data_folder):
     params = expected["Params"].astype(object)
     assert table["params"].to_pylist() == params.where(params != "na=na,", None).tolist()
     assert table["tensor_core"].to_pylist() == [{"0": False}.get(word) for word in expected["TC"]]
+
+
+def test_columns_that_are_no_columns(tmp_path):
+    path = tmp_path / "file"
+    rows = [pa.array(["gemm"]), pa.array([5]), pa.array([1]), pa.array([2])]
+    pq.write_table(pa.Table.from_arrays(rows, names=["Kernel", "Sil(ns)", "TId", "TId"]), path)
+    with pytest.raises(BadProfile, match="file: the column 'TId' is there twice"):
+        open_profile(path)
+    pq.write_table(pa.table({"Kernel": ["gemm"], "Sil(ns)": [5], "Params": [["N=1"]]}), path)
+    with pytest.raises(BadProfile, match="file: the column 'Params' holds lists or structs"):
+        open_profile(path)
+    pq.write_table(pa.Table.from_arrays([rows[0], rows[1], rows[1]], names=["function", "calls", "calls"]), path)
+    with pytest.raises(BadProfile, match="file: the column 'calls' is there twice"):
+        open_profile(path)
