@@ -54,8 +54,10 @@ def describe_launches(recorded: Recorded) -> Launching | None:
     delays = delays_ns(recorded, events)
     delays = delays[delays >= 0]
     queues = []
-    for device, stream in np.unique(events[["device", "stream"]]).tolist():
-        mine = events[(events["device"] == device) & (events["stream"] == stream)]
+    key = (events["device"].astype(np.int64) << 32) + events["stream"]
+    for one in np.unique(key).tolist():
+        mine = events[key == one]
+        device, stream = int(mine["device"][0]), int(mine["stream"][0])
         times = np.concatenate([mine["launch"], mine["start"]])
         change = np.repeat([1, -1], len(mine))
         waiting = np.cumsum(change[np.argsort(times, kind="stable")])

@@ -39,6 +39,9 @@ _BY_NUMBERS = re.compile(r"conv|pool|norm|upsample|gelu|mean|sum|amax|amin|argm|
 """Operations whose work the numbers among their arguments decide: strides, windows, which dimensions are reduced. Those
 of others (a learning rate) would part what is alike."""
 
+_COLLECTIVE = "record_param_comms"
+"""The operation that says what a collective carries."""
+
 _MESSAGE = b'{"collective":%s,"dtype":%s,"in":%s,"out":%s,"group":%s}'
 _NO_ARGS = Args()
 _DIGITS = re.compile(r"-?\d{1,18}", re.ASCII)
@@ -172,7 +175,9 @@ class Rows:
             end_ns = start_ns + np.nan_to_num(duration_ns).astype(np.int64)
             self._remember_operations(events, args, kind, start_ns, end_ns, ids)
             self._remember_launches(events, kind, start_ns, ids)
-            self._remember_marks(events, start_ns, end_ns)
+            marks = np.array([name.startswith(PROFILER_STEP) for name in names.dictionary.to_pylist()], bool)
+            marked = np.flatnonzero((kind == _MARKER) | marks[names.indices.to_numpy()])
+            self._remember_marks(events, marked.tolist(), start_ns, end_ns)
         there = [event.cat in _ON_DEVICE for event in events]
         counted = np.array([event.cat == COUNTED for event in events])
         unknown = np.isnan(duration_ns) | counted
@@ -214,7 +219,7 @@ class Rows:
         record["name"] = np.where(is_cpu[at], [self._names.setdefault(name, len(self._names)) for name in names], -1)
         told = [
             (bytes(of.dims), bytes(of.types), bytes(of.numbers) if _BY_NUMBERS.search(name) else b"")
-            if not of.collective
+            if name != _COLLECTIVE or not of.collective
             else (_MESSAGE % (of.collective, of.message_type, of.numbers_in, of.numbers_out, of.group_size),)
             for of, name in zip(theirs, names)
         ]
@@ -239,8 +244,9 @@ class Rows:
         record["thread"] = self._thread_codes([events[i] for i in calls])
         self._launches.append(record)
 
-    def _remember_marks(self, events: list[Event], start_ns: Integers, end_ns: Integers) -> None:
-        for place, event in enumerate(events):
+    def _remember_marks(self, events: list[Event], marked: list[int], start_ns: Integers, end_ns: Integers) -> None:
+        for place in marked:
+            event = events[place]
             if event.cat == "user_annotation" or (event.cat == "Operator" and event.name.startswith(PROFILER_STEP)):
                 self._marks.append((event.name, int(start_ns[place]), int(end_ns[place])))
             elif event.cat == "gpu_user_annotation":
