@@ -24,6 +24,7 @@ READERS: tuple[tuple[str, str], ...] = (
     ("nvprof_csv", "MetricsCsv"),
     ("nvprof_text", "SummaryText"),
     ("pyprof", "PyprofCsv"),
+    ("rocprof", "RocprofCsv"),
     ("vtune", "HotspotsCsv"),
     ("vtune", "ApsSummary"),
     ("torch_table", "TorchTable"),

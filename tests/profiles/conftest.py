@@ -178,6 +178,10 @@ s,ms,,,,,,,MB,GB/s,,,
 "GTX 1080 Ti (0)","reduce<int>(int*)",101,"dram_utilization","Device Memory Utilization","Low (1)","Mid (5)","Low (2)"
 "GTX 1080 Ti (0)","gemm(int*)",2,"gst_throughput","Global Store Throughput",1.2MB/s,1.3MB/s,976.562500KB/s
 """,
+    "rocprof.RocprofCsv": """"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name","Correlation_Id","Start_Timestamp","End_Timestamp","LDS_Block_Size","Scratch_Size","VGPR_Count","Accum_VGPR_Count","SGPR_Count","Workgroup_Size_X","Workgroup_Size_Y","Workgroup_Size_Z","Grid_Size_X","Grid_Size_Y","Grid_Size_Z"
+"KERNEL_DISPATCH","Agent 4",1,1,852831,1,10,"void addition_kernel<float>(float*, float const*, float const*, int, int)",1,1551874061244694,1551874061255734,0,0,8,0,16,64,1,1,1024,1024,1
+"KERNEL_DISPATCH","Agent 4",1,2,852831,2,13,"subtract_kernel(float*, float const*, float const*, int, int)",2,1551874061259214,1551874061270254,0,0,8,0,16,64,1,1,1024,1024,1
+""",  # noqa: E501, the example of ROCprofiler-SDK's "Kernel naming and filtering using rocprofv3"
     "tau_xml.TauXml": TAU_XML,
     "vtune.HotspotsCsv": """Function,CPU Time,CPU Time:Effective Time,CPU Time:Spin Time,Instructions,CPI Rate,Module
 compress_block,12.504,12.100,0.404,871000000,5.149,app

@@ -47,6 +47,7 @@ SMALL = {
     "vtune.HotspotsCsv": "vtune-hotspots",
     "vtune.ApsSummary": "vtune-aps",
     "torch_table.TorchTable": "torch-table",
+    "rocprof.RocprofCsv": "rocprof",
 }
 
 
