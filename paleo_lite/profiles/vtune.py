@@ -32,9 +32,12 @@ from .tau import category_of
 _GROUPINGS = (
     "Function Stack|Function / Call Stack|Function|Module|Process|Thread|Source File|Source Line|Task Type|Core|Package"
 )
-_HEADING = re.compile(rf'"?(?:{_GROUPINGS})"?(?P<delimiter>[^\w"\s]|\t).*\b(?:CPU|Wait|GPU) Time\b')
+_HEADING = re.compile(
+    rf'"?(?:{_GROUPINGS})"?(?P<delimiter>[^\w"\s]|\t).*\b(?:(?:CPU|Wait|GPU) Time|Hardware Event Count)\b'
+)
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+")
 _SELF_TIME = ("CPU Time", "CPU Time:Self")
+_EVENTS = "Hardware Event Count"
 _MOST_COLUMNS = 1000
 
 _SUMMARY = re.compile(r"\|?\s*Summary information\b")
@@ -52,13 +55,15 @@ _UNITS |= {
 
 
 class HotspotsCsv:
-    """VTune's hotspots, by any delimiter. `duration_ns` is the CPU time in the function itself, `layer` its module.
+    """VTune's hotspots and hardware events, by any delimiter; `layer` is a function's module.
+
+    `duration_ns` is the CPU time in the function itself, which a report of hardware events has not.
 
     Other columns of numbers are ``metric.*``, times in ns: ``metric.cpu_time_spin_time_ns``, ``metric.cpi_rate``.
     """
 
     name = "vtune-hotspots"
-    what = "Intel VTune hotspots CSV"
+    what = "Intel VTune hotspots and hw-events CSV"
 
     def recognises(self, path: Path, head: bytes) -> bool:
         """A heading that begins with what VTune groups by and has a CPU time."""
@@ -86,13 +91,14 @@ class HotspotsCsv:
             rows.append(fields)
         plain = [re.sub(r":\s+", ":", name) for name in table.names]
         time = next((plain.index(name) for name in _SELF_TIME if name in plain), None)
-        if time is None:
+        if time is None and not any(name.startswith(_EVENTS) for name in plain):
             raise BadProfile(f"{path}: no column 'CPU Time' under {shown(', '.join(plain), 200)}")
         found: dict[str, Any] = {
             "category": [category_of(row[0].strip()) for row in rows],
             "kernel": [row[0].strip() for row in rows],
-            "duration_ns": _column(path, numbers, [row[time] for row in rows], "CPU Time", "s"),
         }
+        if time is not None:
+            found["duration_ns"] = _column(path, numbers, [row[time] for row in rows], "CPU Time", "s")
         if "Module" in plain[1:]:
             found["layer"] = [row[plain.index("Module")].strip() or None for row in rows]
         for place, name in enumerate(plain):
@@ -102,7 +108,8 @@ class HotspotsCsv:
                 continue
             is_time = name.startswith("CPU Time") or name.endswith("Time")
             is_time = is_time and not first.endswith("%")
-            metric = f"metric.{_slug(name)}{'_ns' if is_time else ''}"
+            called = name.removesuffix(":Self") if name.startswith(_EVENTS) else name
+            metric = f"metric.{_slug(called)}{'_ns' if is_time else ''}"
             found[metric] = _column(path, numbers, cells, name, "s" if is_time else "")
         yield batch_of(found, len(rows), columns)
 

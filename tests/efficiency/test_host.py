@@ -100,6 +100,27 @@ def test_vtune_by_function_and_module(hotspots) -> None:
     assert report.to_dict()["on"] == "host" and report.to_dict()["time_s"] == pytest.approx(16.839)
 
 
+def test_vtunes_hardware_events_stand_in_for_times(tmp_path) -> None:
+    path = tmp_path / "events.csv"
+    heading = "Function,Module,Hardware Event Count:CPU_CLK_UNHALTED.REF_TSC:Self,"
+    path.write_text(
+        heading + "Hardware Event Count:CPU_CLK_UNHALTED.THREAD:Self\n"
+        "func@0x370780f010,libgomp.so.1.0.0,84000126,92000138\n"
+        "bpnn_adjust_weights.omp_fn.0,backprop,80000120,90000135\n"
+        "bpnn_layerforward.omp_fn.1,backprop,24000036,28000042\n"
+        "[Outside any known module],[Unknown],16000024,20000030\n"
+    )  # as PerfExpert's source quotes a report
+    report = report_host(open_profile(path))
+    assert report.time_s is None and {spot.time_s for spot in report.hotspots} == {None}
+    assert report.hotspots[0].name == "func@0x370780f010"
+    assert report.hotspots[0].share == pytest.approx(92000138 / 230000345)
+    assert report.sums("module")[0] == {
+        "module": "backprop", "functions": 2, "time_s": 0.0, "share": pytest.approx(118000177 / 230000345),
+    }  # fmt: skip
+    shown = kernels(path)
+    assert shown.exit_code == 0 and "40% of the cycles in func@0x370780f010" in shown.stdout
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_says_that_it_is_the_host(hotspots, width) -> None:
     result = kernels(hotspots, width=width)
