@@ -53,7 +53,7 @@ def export(
     output: str | Path,
     *,
     image_size: int | None = None,
-    inputs: Sequence[Sequence[int]] = (),
+    inputs: Sequence[str | Sequence[int]] = (),
     force: bool = False,
 ) -> Shown:
     """Write the descriptor of a network: traced with torch, or read from a file.
@@ -89,9 +89,7 @@ def export(
             raise BadValue("--input is for package.module:factory; a file says its own, and takes --image-size")
         found = read_network_file(Path(network), image_size)
     elif ":" in network:
-        if not inputs:
-            raise BadValue(f"{network} needs the shape of its inputs: --input 3x224x224")
-        found = trace_factory(network, [tuple(shape) for shape in inputs])
+        found = trace_factory(network, inputs, image_size)
     else:
         found = trace_named(network, image_size)
     write_descriptor(found, path)

@@ -46,7 +46,7 @@ def feeding(
     ppp: float | None = None,
     calibration: str | Calibration | None = None,
     image_size: int | None = None,
-    inputs: Sequence[Sequence[int]] = (),
+    inputs: Sequence[str | Sequence[int]] = (),
     hardware_files: Paths = (),
 ) -> Shown:
     """Say whether storage, CPU and host link can feed a network on a device, what limits, and what would help most.

@@ -43,7 +43,7 @@ class Common(TypedDict, total=False):
     training: TrainingOptions | None
     image_size: int | None
     sequence_length: int | None
-    inputs: Sequence[Sequence[int]]
+    inputs: Sequence[str | Sequence[int]]
     clock: str | None
     unit: str | None
     hardware_files: Sequence[str | Path]
@@ -127,8 +127,9 @@ def predict(
         Tokens of a sequence, for networks that read them; in ``prefill`` those of the prompt.
     context : int, optional
         In ``decode`` the tokens that are in the cache already.
-    inputs : sequence of shapes
-        For a factory or module: the shape of one sample per input, without the batch dimension.
+    inputs : sequence of shapes or str
+        For a factory or module: the shape of one sample per input, without the batch dimension; as text with a type
+        (``"int64:128"``) and the argument's name (``"input_ids=int64:128"``).
     flops : float or str, optional
         A FLOP count per sample (``"30.97G"``) in place of a network; a multiply-accumulate counts as 2.
     macs : float or str, optional
@@ -303,7 +304,7 @@ class Counting(TypedDict, total=False):
     batch_size: int
     image_size: int | None
     sequence_length: int | None
-    inputs: Sequence[Sequence[int]]
+    inputs: Sequence[str | Sequence[int]]
     ignore: Sequence[str]
     execution: str
 
@@ -355,7 +356,7 @@ def _count(
     phase: str = "inference",
     image_size: int | None = None,
     sequence_length: int | None = None,
-    inputs: Sequence[Sequence[int]] = (),
+    inputs: Sequence[str | Sequence[int]] = (),
     **counting: Any,
 ) -> LayerCounts:
     """The counts of one network."""
@@ -371,30 +372,28 @@ def _count(
 
 
 def resolve(
-    network: str | Network | nn.Module, image_size: int | None, inputs: Sequence[Sequence[int]],
+    network: str | Network | nn.Module, image_size: int | None, inputs: Sequence[str | Sequence[int]],
     tokens: Tokens | None = None,
 ) -> Network:  # fmt: skip
     """The network that a name, factory or module stands for."""
-    shapes = [tuple(shape) for shape in inputs]
+    given = list(inputs)
     lengths = tokens is not None and (tokens.length or tokens.context)
-    if isinstance(network, str) and ":" not in network and not shapes:
+    if isinstance(network, str) and ":" not in network and not given:
         return find_network(network, image_size, tokens)
     if lengths:
         raise BadValue("--sequence-length and --context are for networks by name or config: others have their inputs")
     if isinstance(network, Network):
         return network
     if not isinstance(network, str):
+        from ..networks.inputs import arguments, read_input
         from ..networks.trace import trace
 
-        if not shapes:
+        if not given:
             raise BadValue("a module needs the shape of its inputs: inputs=[(3, 224, 224)]")
-        return trace(network, *((1, *shape) for shape in shapes))
+        args, kwargs = arguments(map(read_input, given))
+        return trace(network, *args, **kwargs)
     if ":" in network:
-        if image_size is not None:
-            raise BadValue("the image size of a factory's module is that of its input: --input 3x320x320")
-        if not shapes:
-            raise BadValue(f"{network} needs the shape of its inputs: --input 3x224x224")
-        return trace_factory(network, shapes)
+        return trace_factory(network, given, image_size)
     raise BadValue("--input is for package.module:factory; a shipped network takes --image-size")
 
 

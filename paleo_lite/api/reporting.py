@@ -93,7 +93,7 @@ def report(
     program: str | None = None,
     image_size: int | None = None,
     sequence_length: int | None = None,
-    inputs: Sequence[Sequence[int]] = (),
+    inputs: Sequence[str | Sequence[int]] = (),
     hardware_files: Paths = (),
 ) -> Report:
     """Write a report of a prediction or a profile: one HTML file that opens offline.

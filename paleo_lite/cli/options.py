@@ -191,6 +191,17 @@ def _quoted(text: str) -> str:
     return text if re.fullmatch(r"-?\d[\d.,]{0,20}", text) else repr(text)
 
 
+class _Input(click.ParamType):  # type: ignore[type-arg]
+    """What a module is called with, such as 3x224x224, int64:128 or input_ids=int64:128."""
+
+    name = "input"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from ..networks.inputs import read_input
+
+        return read_input(value)
+
+
 WHOLE, SHARE, SHAPE = Whole(), Number(like="0.62"), _Shape()
 
 PRECISIONS = Names("precision", ".units:PRECISION_BYTES")
@@ -359,9 +370,9 @@ sequence_length = _option(
 )  # fmt: skip
 context = _option("--context", type=WHOLE, metavar="TOKENS", help="For --phase decode: tokens in the cache already.")
 inputs = _option(
-    "--input", "inputs", multiple=True, type=SHAPE, metavar="SHAPE",
-    help="Shape of one sample for package.module:factory, such as 3x224x224; once per input. It runs that module's "
-    "code: name only what you would run.",
+    "--input", "inputs", multiple=True, type=_Input(), metavar="[NAME=][TYPE:]SHAPE",
+    help="Shape of one sample for package.module:factory: 3x224x224, int64:128 or input_ids=int64:128; once per "
+    "input. It runs that module's code: name only what you would run.",
 )  # fmt: skip
 precision = _option("--precision", type=PRECISIONS, default="fp32", help="Precision of the arithmetic.")
 convention = _option(

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from ..counting import Shape
 from ..errors import FactoryFailed, TraceFailed, UnknownName
 from .torch_import import MISSING_OPERATOR, import_torchvision
 
@@ -85,6 +86,34 @@ def torchvision_model(name: str, image_size: int | None = None) -> tuple[nn.Modu
         raise TraceFailed(f"{name} cannot be built for images of {size} x {size}: {error}") from error
 
 
+def timm_model(name: str, image_size: int | None = None) -> tuple[nn.Module, Shape, str]:
+    """A model of timm's on the meta device, without weights, the shape of its input, and timm's version.
+
+    Raises
+    ------
+    FactoryFailed
+        If timm is not installed, or cannot build the model for such images.
+    UnknownName
+        If timm has no model of that name.
+    """
+    try:
+        timm = _import("timm")
+    except ImportError:
+        raise FactoryFailed(f"timm:{name} needs timm: pip install timm") from None
+    if not timm.is_model(name):
+        raise UnknownName("model of timm's", name, timm.list_models())
+    size = {} if image_size is None else {"img_size": image_size}
+    try:
+        try:
+            module = build(lambda: timm.create_model(name, **size))
+        except TypeError:  # convolutions alone take images of any size
+            module = build(lambda: timm.create_model(name))
+    except Exception as error:
+        raise FactoryFailed(f"timm:{name} cannot be built: {type(error).__name__}: {error}") from error
+    channels, *sides = module.default_cfg.get("input_size", (3, 224, 224))
+    return module, (channels, *(sides if image_size is None else (image_size, image_size))), str(timm.__version__)
+
+
 def load_factory(reference: str) -> nn.Module:
     """The module that ``package.module:factory`` makes; the factory may also be a module itself.
 
@@ -123,4 +152,4 @@ def _import(name: str) -> Any:
     return importlib.import_module(name)
 
 
-__all__ = ["MetaParameters", "build", "load_factory", "torchvision_model", "torchvision_names"]
+__all__ = ["MetaParameters", "build", "load_factory", "timm_model", "torchvision_model", "torchvision_names"]

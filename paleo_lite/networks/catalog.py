@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..counting import Shape
 from ..errors import BadDescriptor, BadValue, MissingExtra, UnknownName
 from ..files import cache_folder, shipped
 from .descriptor import FORMAT, decode_descriptor, read_bounded, read_descriptor, write_descriptor
+from .inputs import Input, arguments, read_input
 from .network import Network, Tokens
 
 IMPORTERS = {
@@ -33,6 +33,9 @@ _CONFIG = re.compile(rb'"(?:model_type|architectures)" *:')
 _DESCRIPTOR = re.compile(rb'\s*\{\s*"format" *:')
 
 _MACS, _HEAD = re.compile(rb'^"macs": *(\d+)', re.MULTILINE), 2**14
+
+TIMM = "timm:"
+"""Before the name of a model of timm's, which need not be installed otherwise."""
 
 TRACER = 3
 """Raised whenever a trace of the same module would give other layers, so that cached traces are not reused."""
@@ -188,20 +191,46 @@ def trace_named(name: str, image_size: int | None = None) -> Network:
     return trace(module, (1, 3, side, side), name=name, source=source)
 
 
-def trace_factory(reference: str, inputs: Sequence[Shape]) -> Network:
-    """Trace the module that ``package.module:factory`` makes, with one sample per input.
+def trace_factory(
+    reference: str, inputs: Sequence[str | Sequence[int] | Input], image_size: int | None = None
+) -> Network:
+    """Trace the module that ``package.module:factory`` makes, or timm's for ``timm:NAME``, with one sample per input.
+
+    A model of timm's has an input of its own, and takes an image size.
 
     Raises
     ------
-    FactoryFailed, TraceFailed, MissingExtra
+    BadValue
+        If there are no inputs, or an image size, for another module than timm's.
+    FactoryFailed, TraceFailed, MissingExtra, UnknownName
     """
+    given = [read_input(one) for one in inputs]
+    if reference.startswith(TIMM):
+        return _trace_timm(reference, given, image_size)
+    if image_size is not None:
+        raise BadValue("the image size of a factory's module is that of its input: --input 3x320x320")
+    if not given:
+        raise BadValue(f"{reference} needs the shape of its inputs: --input 3x224x224")
     from .torch_import import import_torch
 
     import_torch(f"tracing {reference}")
     from .build import load_factory
     from .trace import trace
 
-    return trace(load_factory(reference), *((1, *shape) for shape in inputs), name=reference, source=reference)
+    args, kwargs = arguments(given)
+    return trace(load_factory(reference), *args, name=reference, source=reference, **kwargs)
+
+
+def _trace_timm(reference: str, given: Sequence[Input], image_size: int | None) -> Network:
+    from .torch_import import import_torch
+
+    import_torch(f"tracing {reference}")
+    from .build import timm_model
+    from .trace import trace
+
+    module, shape, version = timm_model(reference.removeprefix(TIMM), image_size)
+    args, kwargs = arguments(given or [Input(shape)])
+    return trace(module, *args, name=reference, source=f"timm {version}", **kwargs)
 
 
 def all_names() -> Iterator[str]:
