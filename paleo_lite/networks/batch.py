@@ -17,7 +17,7 @@ from .operations import words
 MADE_TO_SIZE = words("expand expand_as broadcast_to repeat tile repeat_interleave")
 """Calls whose result has the size that it is told."""
 
-LARGER_BATCHES = "counts of larger batches take what forward makes to the batch's size for fixed"
+LARGER_BATCHES = "counts of larger batches do not follow what depends on the batch's size"
 """What that means where it cannot be told."""
 
 
@@ -52,7 +52,8 @@ def with_growth(layers: Sequence[Layer], twice: Sequence[Layer]) -> tuple[tuple[
     expected, found = (
         count(part).column("macs", "training", batch_size).sum() for part, batch_size in ((settled, 2), (twice, 1))
     )
-    note = f"two samples take {found / max(expected, 1):.3g} times what is said of them: {LARGER_BATCHES}"
+    more = 100 * (float(found) / max(float(expected), 1) - 1)
+    note = f"two samples have {more:+.3g} % multiply-accumulates beyond those that follow from one: {LARGER_BATCHES}"
     return tuple(settled), note if found != expected else ""
 
 
