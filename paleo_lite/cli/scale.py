@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..api.prediction import scale as run_scale
+from ..errors import BadValue
 from ..units import parse_quantity
 from . import options
 from .command import Answer, command
-from .options import SHARE, WHOLE, Names
+from .options import SHARE, WHOLE, Names, Number
 
 if TYPE_CHECKING:
-    from ..distributed.job import Settings
+    from ..distributed.job import Settings, Split
 
 
 @command()
@@ -32,6 +33,16 @@ if TYPE_CHECKING:
 @click.option("--bucket-size", metavar="SIZE", help="Gradients exchanged at once. [default: 25 MiB, first 1 MiB]")
 @click.option("--no-overlap", is_flag=True, help="Exchange gradients after the backward pass, not beside it.")
 @click.option("--micro-batches", type=WHOLE, help="Parts of a batch in a pipeline. [default: at least 4 per stage]")
+@click.option("--tensor", type=WHOLE, help="Devices of a node that share every matrix; for networks from a config.")
+@click.option("--pipeline", type=WHOLE, help="Stages of equal blocks, one after another.")
+@click.option("--interleaved", type=WHOLE, help="Pieces of each stage, which take turns.")
+@click.option("--sequence-parallel", is_flag=True, help="Devices that share matrices also share the sequence.")
+@click.option("--micro-batch", type=WHOLE, help="Samples that pass through a pipeline at once. [default: 1]")
+@click.option("--zero", type=Number(0, 3), help="What replicas share out with --tensor or --pipeline. [default: 1]")
+@click.option(
+    "--recompute", type=Names("recomputation", ".distributed.job:RECOMPUTATIONS"),
+    help="Of each block, with --tensor or --pipeline. [default: none]",
+)  # fmt: skip
 @click.option(
     "--slowdown", type=float, metavar="SHARE", help="By what share computing takes longer once several devices work."
 )
@@ -74,6 +85,7 @@ def scale(**asked: Any) -> Answer:
       paleo-lite scale resnet50 --gpu k80-die --link ethernet20 --workers 1,2,4,...,128
       paleo-lite scale vgg16 --gpu p100-sxm2 --link nvlink1-x4 --workers 8 --batch-size 64 --advise
       paleo-lite scale resnet50 --topology "2x k40m @ pcie3, 16 nodes @ infiniband-fdr" --workers 2,4,8,...,32
+      paleo-lite scale gpt3-175b --platform dgx-a100 --workers 1024 --tensor 8 --pipeline 16 --precision bf16
       paleo-lite scale vgg16 --gpu v100-sxm2 --link nvlink2-x6 --workers 8 --images 1.28M --epochs 74 --price 3.06
     """
     from ..report.scale import scale_page
@@ -97,4 +109,24 @@ def settings_of(asked: dict[str, Any]) -> Settings:
         micro_batches=asked.pop("micro_batches"),
         slowdown=asked.pop("slowdown") or 0.0,
         interference=asked.pop("interference") or 0.0,
+        split=_split(asked),
     )
+
+
+def _split(asked: dict[str, Any]) -> Split | None:
+    """How many devices share what, taken out of what was asked, which is then of the strategy that does so."""
+    from ..distributed.job import Split
+
+    names = {"tensor": "tensor", "pipeline": "pipeline", "interleaved": "interleaved", "micro_batch": "micro_batch",
+             "sequence_parallel": "sequence", "recompute": "recompute", "zero": "zero_stage"}  # fmt: skip
+    given = {field: value for name, field in names.items() if (value := asked.pop(name)) not in (None, False)}
+    if not given:
+        return None
+    if asked["strategy"] not in ("data", "together"):
+        raise BadValue(
+            f"--tensor, --pipeline and what goes with them are of --strategy together, not {asked['strategy']}"
+        )
+    asked["strategy"] = "together"
+    if "zero_stage" in given:
+        given["zero_stage"] = int(given["zero_stage"])
+    return Split(**given)

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 import msgspec
 
 from ..errors import BadValue
+from ..timing.memory import usable_bytes
 from .clusters import Cluster
 from .collectives import COLLECTIVES
 from .cost import Budget
-from .job import Job, Settings
-from .scale import NO_WORKER, over_what_runs, scale
+from .job import Job, Settings, Split
+from .scale import NO_WORKER, over_what_runs, scale, step_of
 from .step import ScaleRow
 from .strategies import STRATEGIES
+from .together import all_splits
 from .topology import Topology
 
 NEAR = 0.02
@@ -80,11 +82,13 @@ def advise(
         If no strategy is possible.
     """
     settings = settings or Settings()
+    if job.workload.network.remade is not None and workers > 1:
+        return _of_splits(job, topology, workers, batch_size, scaling, settings, budget, cluster)
     asked = [settings.collective] if settings.collective else list(collectives)
     fastest: list[ScaleRow] = []
     refused: dict[str, str] = {}
     for name, strategy in STRATEGIES.items():
-        if strategy.is_bound:
+        if strategy.is_bound or strategy.in_blocks:
             continue
         known = strategy.collectives
         tried = [way for way in (asked or known) if way in known or way not in COLLECTIVES] if known else [None]
@@ -109,6 +113,47 @@ def advise(
         fastest = over_what_runs(fastest)  # all over the simplest
     fastest = _ranked(fastest)
     return Advice(fastest, _why(fastest, job), refused)
+
+
+SHOWN = 6
+"""Splits that advice shows: the best, and the five next."""
+
+
+def _of_splits(
+    job: Job, topology: Topology, workers: int, batch_size: int, scaling: str, settings: Settings,
+    budget: Budget | None, cluster: Cluster | None,
+) -> Advice:  # fmt: skip
+    """Every split of a network of equal blocks, ranked without the cluster's interval; the best of them with it."""
+    machine, total = topology.with_workers(workers), batch_size * (workers if scaling == "weak" else 1)
+    tried: list[tuple[float, Split]] = []
+    reasons: dict[str, str] = {}
+    too_large = 0
+    for split in [settings.split] if settings.split else all_splits(job.workload.network, machine):
+        try:
+            step = step_of(job, machine, msgspec.structs.replace(settings, split=split), total, "together")
+        except BadValue as error:
+            reasons[str(error)] = ""
+            continue
+        if step.memory_bytes is not None and step.memory_bytes <= usable_bytes(job.machine.device):
+            tried.append((float(step.time_s), split))
+        else:
+            too_large += 1
+    if not tried:
+        why = f"{too_large} do not fit into memory" if too_large else next(iter(reasons), "there is none")
+        raise BadValue(f"no split is possible: {why}")
+    tried.sort(key=lambda pair: pair[0])
+    rows = []
+    for _, split in tried[: 2 * SHOWN]:  # on a cluster as it is expected the order may be another
+        one = msgspec.structs.replace(settings, split=split)
+        row = scale(
+            job, topology, [workers], batch_size, scaling=scaling, strategy="together", settings=one, budget=budget,
+            cluster=cluster,
+        )[0]  # fmt: skip
+        rows.append(msgspec.structs.replace(row, strategy=row.notes[0], collective="", notes=row.notes[1:]))
+    rows = sorted(rows, key=lambda row: row.time_s)[:SHOWN]
+    why = f"{rows[0].strategy}: {rows[0].exposed_s / rows[0].time_s:.0%} of the step waits for exchanges; "
+    why += f"the best of {len(tried)} splits that fit, {too_large} do not"
+    return Advice(rows, why, {})
 
 
 def _ranked(rows: list[ScaleRow]) -> list[ScaleRow]:

@@ -54,6 +54,66 @@ class Inputs(msgspec.Struct, frozen=True):
     sample_bytes: float
 
 
+RECOMPUTATIONS = ("none", "selective", "full")
+"""What of a block's forward pass is computed again: nothing, attention's scores and softmax, or all of it."""
+
+
+class Split(msgspec.Struct, frozen=True):
+    """How many devices share what of a network of equal blocks.
+
+    Attributes
+    ----------
+    tensor : int
+        Devices that share every matrix; of one node.
+    pipeline : int
+        Stages of blocks, one after another.
+    interleaved : int
+        Pieces of each stage, which take turns.
+    sequence : bool
+        Whether the devices that share matrices also share the sequence outside of them.
+    micro_batch : int
+        Samples that pass at once.
+    recompute : {"none", "selective", "full"}
+    zero_stage : {0, 1, 2, 3}
+        What of the model's state the replicas share out; 3 is what FSDP does.
+    """
+
+    tensor: int = 1
+    pipeline: int = 1
+    interleaved: int = 1
+    sequence: bool = False
+    micro_batch: int = 1
+    recompute: str = "none"
+    zero_stage: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("tensor", "pipeline", "interleaved", "micro_batch"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise BadValue(f"--{name.replace('_', '-')} must be a whole number of 1 or more, not {value!r}")
+        if self.recompute not in RECOMPUTATIONS:
+            raise BadValue(
+                f"--recompute is {', '.join(RECOMPUTATIONS[:-1])} or {RECOMPUTATIONS[-1]}, not {self.recompute!r}"
+            )
+        if self.zero_stage not in (0, 1, 2, 3):
+            raise BadValue(f"ZeRO has the stages 0 to 3, not {self.zero_stage!r}")
+        if self.interleaved > 1 and self.pipeline == 1:
+            raise BadValue("--interleaved is of the stages of a pipeline: say --pipeline, too")
+
+    def devices(self, data: int) -> str:
+        """``tensor 8, pipeline 16, data 8``."""
+        pieces = f" x {self.interleaved}" if self.interleaved > 1 else ""
+        return f"tensor {self.tensor}, pipeline {self.pipeline}{pieces}, data {data}"
+
+    def describe(self, data: int, micro_batches: int) -> str:
+        """``tensor 8, pipeline 16, data 8: 192 micro-batches of 1``."""
+        words = [self.devices(data)]
+        words += ["the sequence shared"] if self.sequence else []
+        words += [f"ZeRO {self.zero_stage}"] if self.zero_stage else []
+        words += [f"{self.recompute} recomputation"] if self.recompute != "none" else []
+        return f"{', '.join(words)}: {micro_batches} micro-batches of {self.micro_batch}"
+
+
 class Settings(msgspec.Struct, frozen=True):
     """How several devices train together.
 
@@ -79,6 +139,8 @@ class Settings(msgspec.Struct, frozen=True):
         By what share computing takes longer for every doubling of the workers, who wait for the slowest of them.
     inputs : Inputs or None
         What feeds the devices; None: they never wait for samples.
+    split : Split or None
+        For the strategy ``together``: how many devices share what.
     """
 
     collective: str | None = None
@@ -91,6 +153,7 @@ class Settings(msgspec.Struct, frozen=True):
     hiding: float = 1.0
     stragglers: float = 0.0
     inputs: Inputs | None = None
+    split: Split | None = None
 
     def __post_init__(self) -> None:
         if self.gradient_precision is not None:
@@ -127,6 +190,11 @@ class Job:
         self.workload, self.machine, self.model, self.computing = workload, machine, model, computing
         self._steps: dict[Any, DeviceStep] = {}
         self._made: dict[tuple[Any, ...], Any] = {}
+
+    @property
+    def pace(self) -> float:
+        """By what factor computing takes longer than the time model says."""
+        return 1.0
 
     def paced(self, pace: float) -> Job:
         """The same job, computing as many times as long; what does not depend on that is made once for both."""
@@ -199,6 +267,10 @@ class _PacedJob(Job):
     def __init__(self, job: Job, pace: float) -> None:
         super().__init__(job.workload, job.machine, job.model, job.computing)
         self._made, self._job, self._pace = job._made, job, pace
+
+    @property
+    def pace(self) -> float:
+        return self._pace
 
     @property
     def bound(self) -> Job:

@@ -23,6 +23,7 @@ from .measured import Conditioned, condition, parse_measured
 from .platforms import Platform, find_platform
 from .scale import scale, step_of
 from .step import ScaleRow
+from .strategies import find_strategy
 from .table import ScaleTable
 from .topology import Topology, flat, parse_topology
 
@@ -226,7 +227,7 @@ def _table(
     elif not isinstance(named, Platform) and job.model.is_forecast and machine.workers > 1:
         notes.append(f"this cluster was not measured: links, overlap and waiting are {cluster_prior().describe()}")
     notes += _too_large(job, rows)
-    alone = job.at(samples)
+    alone = job.at(1 if find_strategy(request.strategy).in_blocks else samples)
     return ScaleTable(
         network=job.workload.network.name,
         gpu=device.id,

@@ -151,23 +151,26 @@ def step_of(
         If the strategy cannot share this batch out on this machine.
     """
     run, workers = find_strategy(strategy).run, machine.workers
-    if np.any(batch_size < workers):
+    in_blocks = find_strategy(strategy).in_blocks
+    if np.any(batch_size < workers) and not in_blocks:
         raise BadValue(f"a batch of {batch_size} is smaller than {workers} workers: each needs a sample")
 
     def run_on(machine: Topology, settings: Settings, pace: float) -> Step:
-        step = run(job.paced(pace), machine, batch_size, settings.among(workers))
+        of_all = settings if in_blocks else settings.among(workers)  # of replicas that wait for each other
+        step = run(job.paced(pace), machine, batch_size, of_all)
         return step if settings.inputs is None else fed(step, job, machine, batch_size, settings.inputs)
 
     if cluster is None or (workers == 1 and not isinstance(cluster, Conditioned)):
-        step = run_on(machine, settings, 1.0)
+        computed = step = run_on(machine, settings, 1.0)
         best_s = worst_s = step.time_s
     else:
         step, best_s, worst_s, interval = cluster.around(run_on, machine, settings)
+        computed = step
         several = (best_s, worst_s) if workers > 1 else None
         step = msgspec.structs.replace(step, cluster_interval=several, interval=interval)
         if interval is not None:
             return step
-    alone = job.at(batch_size // workers)
+    alone: Step = computed if in_blocks else job.at(batch_size // workers)
     if alone.interval is None:
         return step
     # What is computed lies as far off as one device's step of its samples does. Exchanges and waiting have causes of
@@ -194,11 +197,17 @@ def _row(
         strategy=strategy,
         fits=fits,
         bound_s=bound_s,
-        flops=float(job.workload.work.column("flops", "training", total).sum()),
+        flops=_flops(job, total),
         tokens=tokens * total if (tokens := job.workload.network.tokens) else None,
         peak_per_s=job.machine.peak(job.workload.precision).per_s,
         power_w=job.machine.device.power_w,
     )
+
+
+def _flops(job: Job, samples: int) -> float:
+    """Of a step: a number with a fraction, as whole ones of many samples of a large network fit into no 64 bits."""
+    one, two = (float(job.workload.work.column("flops", "training", number).sum()) for number in (1, 2))
+    return one + (samples - 1) * (two - one)
 
 
 def _limit(machine: Topology, step: Step, ideal_s: float, fits: bool | None) -> str:

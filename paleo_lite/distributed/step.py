@@ -20,7 +20,7 @@ COLUMNS = (
 )  # fmt: skip
 """The documented columns of a row, in their order; further ones stand behind them."""
 
-PER_DEVICE = ("flops_per_s", "mfu", "tokens_per_s", "kwh_per_million", "cost_per_million")
+PER_DEVICE = ("flops_per_s", "mfu", "hfu", "tokens_per_s", "kwh_per_million", "cost_per_million")
 """What a row says of how well devices are used, and what a million samples take."""
 
 
@@ -52,6 +52,8 @@ class Step(msgspec.Struct, frozen=True):
     cluster_interval : tuple of float or None
         The same if computing takes what it is said to: what exchanges and waiting for each other leave open. None where
         nobody says.
+    recomputed : float
+        What is computed again, over forward and backward pass, where a strategy says so.
     """
 
     compute_s: Any
@@ -64,6 +66,7 @@ class Step(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     interval: tuple[Any, Any] | None = None
     cluster_interval: tuple[Any, Any] | None = None
+    recomputed: float = 0.0
     input_s: Any = 0.0
 
     @property
@@ -185,6 +188,11 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         """Model FLOP/s utilisation (Chowdhery et al. 2022, PaLM, appendix B): that over the peak."""
         known = self.flops_per_s is not None and self.peak_per_s
         return self.flops_per_s / self.peak_per_s if known else None  # type: ignore[operator]
+
+    @property
+    def hfu(self) -> float | None:
+        """Hardware FLOP/s utilisation (PaLM, appendix B): MFU with what is computed again."""
+        return None if self.mfu is None else self.mfu * (1 + self.recomputed)
 
     @property
     def tokens_per_s(self) -> float | None:

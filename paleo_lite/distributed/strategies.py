@@ -8,6 +8,7 @@ from ..errors import UnknownName
 from .data_parallel import Run, data, zero
 from .exchange import EXACT, HALVES
 from .model_parallel import hybrid, model_bound, pipelined, tensor
+from .together import together
 
 
 class Strategy(NamedTuple):
@@ -29,6 +30,8 @@ class Strategy(NamedTuple):
         What of the model's state is divided among the devices: `paleo_lite.timing.memory.shared_out`.
     is_bound : bool
         Whether it is a bound, not a plan.
+    in_blocks : bool
+        Whether it says itself how sure its computing is, of micro-batches; others are as sure as one device's step.
     """
 
     run: Run
@@ -38,6 +41,7 @@ class Strategy(NamedTuple):
     by_layer: bool = False
     zero_stage: int = 0
     is_bound: bool = False
+    in_blocks: bool = False
 
 
 STRATEGIES = {
@@ -54,6 +58,12 @@ STRATEGIES = {
     ),
     "pipeline-1f1b": Strategy(
         pipelined("1f1b"), "a stage of layers per device, one forward, one backward", by_layer=True
+    ),
+    "together": Strategy(
+        together,
+        "tensor, sequence, pipeline and data parallel at once, by --tensor and --pipeline",
+        by_layer=True,
+        in_blocks=True,
     ),
     "model-lower": Strategy(
         model_bound("lower"),

@@ -23,8 +23,8 @@ def _last(tape: Tape, blob: Blob) -> Blob:
 
 
 def _logits(tape: Tape, name: str, blob: Blob, config: Config, tied: bool) -> None:
-    vocabulary = config.whole("vocab_size")
-    tape.linear(name, _last(tape, blob), vocabulary, bias=False, own=0 if tied else None)
+    vocabulary = tape.share(config.whole("vocab_size"))
+    tape.linear(name, _last(tape, tape.enter(name, blob)), vocabulary, bias=False, own=0 if tied else None)
 
 
 def llama(
@@ -43,10 +43,14 @@ def llama(
     if heads % kv_heads:
         raise config.fail(f"$.num_key_value_heads is {kv_heads}, which does not divide $.num_attention_heads, {heads}")
     bias, out_bias = config.flag("attention_bias", bias), config.flag("attention_bias", False)
+    own, own_kv = tape.share(heads), tape.share(kv_heads)
     window = config.maybe("sliding_window") if config.flag("use_sliding_window", not bias and not normed) else None
     x = Blob((1, tape.lengths.queries))
     name = f"{root}embed_tokens"
-    x = embedded(tape, name, x, config.whole("vocab_size"), hidden, **({"origin": "function"} if from_one else {}))
+    x = embedded(
+        tape, name, x, tape.share(config.whole("vocab_size")), hidden, **({"origin": "function"} if from_one else {})
+    )
+    x = tape.leave(name, x)
     if from_one:
         x = tape.op(f"{name}.mul", "mul", x, Blob((), CONSTANT))
     positions = tape.positions(root.rstrip("."))
@@ -55,8 +59,9 @@ def llama(
     for index in range(config.whole("num_hidden_layers")):
         at = f"{root}layers.{index}"
         normal, attn = tape.rms_norm(f"{at}.input_layernorm", x, from_one), f"{at}.self_attn"
+        normal = tape.enter(attn, normal)
         parts = []
-        for part, count, has_norm in (("q", heads, normed), ("k", kv_heads, normed), ("v", kv_heads, False)):
+        for part, count, has_norm in (("q", own, normed), ("k", own_kv, normed), ("v", own_kv, False)):
             made = tape.linear(f"{attn}.{part}_proj", normal, count * size, bias)
             if has_norm:
                 made = tape.view(attn, made, (1, tape.lengths.queries, count, size))
@@ -69,7 +74,7 @@ def llama(
         made = tape.attended(
             attn, query, key, parts[2], mask=mask, window=window, dropout=config.share("attention_dropout", 0.0)
         )
-        made = tape.linear(f"{attn}.o_proj", made, hidden, out_bias)
+        made = tape.leave(attn, tape.linear(f"{attn}.o_proj", made, hidden, out_bias))
         x = tape.op(f"{at}.add", "add", x, made)
         normal = tape.rms_norm(f"{at}.post_attention_layernorm", x, from_one)
         feed = _experts if "num_local_experts" in config.fields else _gated
@@ -80,7 +85,8 @@ def llama(
 
 
 def _gated(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
-    inner, bias = config.whole("intermediate_size"), config.flag("mlp_bias", False)
+    inner, bias = tape.share(config.whole("intermediate_size")), config.flag("mlp_bias", False)
+    hidden, x = x.shape[-1], tape.enter(at, x)
     hidden_act = config.fields.get("hidden_activation") or config.fields.get("hidden_act")
     default = "gelu_pytorch_tanh" if config.fields["model_type"] == "gemma" else "silu"
     function = default if default != "silu" else (hidden_act or "silu")
@@ -88,7 +94,7 @@ def _gated(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
         raise config.fail(f"$.hidden_act is {function!r}, known are {', '.join(ACTIVATIONS)}")
     gate = tape.activation(f"{at}.act_fn", tape.linear(f"{at}.gate_proj", x, inner, bias), function)
     up = tape.linear(f"{at}.up_proj", x, inner, bias)
-    return tape.linear(f"{at}.down_proj", tape.op(f"{at}.mul", "mul", gate, up), x.shape[-1], bias)
+    return tape.leave(at, tape.linear(f"{at}.down_proj", tape.op(f"{at}.mul", "mul", gate, up), hidden, bias))
 
 
 def _experts(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
@@ -137,28 +143,32 @@ def gpt2(tape: Tape, config: Config, head: bool) -> None:
     config.divided("n_head", hidden, "n_embd")
     dropped, tokens = config.share("resid_pdrop", 0.1), tape.lengths.queries
     x = tape.view(root, Blob((1, tokens)), (1, tokens))
-    x = embedded(tape, f"{at_root}wte", x, config.whole("vocab_size"), hidden)
+    x = embedded(tape, f"{at_root}wte", x, tape.share(config.whole("vocab_size")), hidden)
+    x = tape.leave(f"{at_root}wte", x)
     positions = tape.positions(root)
-    placed = embedded(tape, f"{at_root}wpe", positions, config.whole("n_positions", 1024), hidden)
+    own = positions._replace(shape=(1, tape.tokens))
+    placed = embedded(tape, f"{at_root}wpe", own, config.whole("n_positions", 1024), hidden)
     x = tape.op(f"{at_root}add", "add", x, placed)
     mask = tape.mask(root, positions)
     x = tape.dropout(f"{at_root}drop", x, config.share("embd_pdrop", 0.1))
     for index in range(config.whole("n_layer")):
         at = f"{at_root}h.{index}"
         attn = f"{at}.attn"
-        made = tape.transposed_linear(f"{attn}.c_attn", tape.layer_norm(f"{at}.ln_1", x), 3 * hidden)
-        parts = tape.parts(f"{attn}.split", made, "split", ((1, tokens, hidden),) * 3)
-        key, value, query = (tape.heads(attn, parts[place], heads) for place in (1, 2, 0))
+        made = tape.enter(attn, tape.layer_norm(f"{at}.ln_1", x))
+        made = tape.transposed_linear(f"{attn}.c_attn", made, 3 * tape.share(hidden))
+        parts = tape.parts(f"{attn}.split", made, "split", ((1, tokens, tape.share(hidden)),) * 3)
+        key, value, query = (tape.heads(attn, parts[place], tape.share(heads)) for place in (1, 2, 0))
         made = tape.attended(
             attn, query, key, value, mask=mask, dropout=config.share("attn_pdrop", 0.1), copied="reshape"
         )
-        made = tape.dropout(f"{attn}.resid_dropout", tape.transposed_linear(f"{attn}.c_proj", made, hidden), dropped)
+        made = tape.leave(attn, tape.transposed_linear(f"{attn}.c_proj", made, hidden))
+        made = tape.dropout(f"{attn}.resid_dropout", made, dropped)
         x = tape.op(f"{at}.add", "add", made, x)
-        made = tape.transposed_linear(
-            f"{at}.mlp.c_fc", tape.layer_norm(f"{at}.ln_2", x), config.whole("n_inner", 4 * hidden)
-        )
+        made = tape.enter(f"{at}.mlp", tape.layer_norm(f"{at}.ln_2", x))
+        made = tape.transposed_linear(f"{at}.mlp.c_fc", made, tape.share(config.whole("n_inner", 4 * hidden)))
         made = tape.activation(f"{at}.mlp.act", made, config.function("activation_function", "gelu_new"))
-        made = tape.dropout(f"{at}.mlp.dropout", tape.transposed_linear(f"{at}.mlp.c_proj", made, hidden), dropped)
+        made = tape.leave(f"{at}.mlp", tape.transposed_linear(f"{at}.mlp.c_proj", made, hidden))
+        made = tape.dropout(f"{at}.mlp.dropout", made, dropped)
         x = tape.op(f"{at}.add", "add", x, made)
     x = tape.layer_norm(f"{at_root}ln_f", x)
     x = tape.view(root, x, x.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
@@ -38,11 +39,23 @@ class Tokens(NamedTuple):
         In ``decode`` the tokens that are in the cache already.
     phase : str
         Those of `GENERATING` keep keys and values and compute the logits of the last token only.
+    tensor : int
+        Devices that share every matrix (Shoeybi et al. 2019, Megatron-LM): the layers are those of one of them.
+    sequence : bool
+        Whether those devices also share the sequence outside of the matrices (Korthikanti et al. 2022).
+    blocks : int or None
+        Only so many of the model's equal blocks.
+    fused : bool or None
+        Whether attention is one kernel; None: as the config says.
     """
 
     length: int | None = None
     context: int | None = None
     phase: str = "inference"
+    tensor: int = 1
+    sequence: bool = False
+    blocks: int | None = None
+    fused: bool | None = None
 
     @property
     def asked(self) -> bool:
@@ -68,6 +81,10 @@ class Network(NamedTuple):
         What somebody who reads a number of this network should know.
     lengths : Lengths or None
         How many tokens a pass takes, of a network that reads sequences.
+    blocks : int
+        Equal blocks that it has one after another; 0 where nobody says.
+    remade : callable or None
+        Makes the same network for other `Tokens`; None where it is not made from a config.
     """
 
     name: str
@@ -77,6 +94,8 @@ class Network(NamedTuple):
     source: str = ""
     notes: tuple[str, ...] = ()
     lengths: Lengths | None = None
+    blocks: int = 0
+    remade: Callable[[Tokens], Network] | None = None
 
     @property
     def input_elements(self) -> int:
@@ -86,6 +105,8 @@ class Network(NamedTuple):
     @property
     def tokens(self) -> int | None:
         """Numbers of one sample that embeddings look up, as language models do; None where there is no embedding."""
+        if self.lengths is not None:
+            return self.lengths.queries if self.lengths.keys > 1 else None
         looked_up = {layer.inputs[0] for layer in self.layers if layer.kind == "embedding" and -1 in layer.parents}
         return max(map(prod, looked_up)) if looked_up else None
 

@@ -39,11 +39,46 @@ class Tape(Builder):
     lengths : Lengths
     fused : bool
         Whether attention is one kernel, or a product, a softmax and a product.
+    ranks : int
+        Devices that share every matrix: the layers are those of one.
+    sequence : bool
+        Whether they share the sequence outside of the matrices, too.
     """
 
-    def __init__(self, where: str, lengths: Lengths, fused: bool = True) -> None:
+    def __init__(
+        self, where: str, lengths: Lengths, fused: bool = True, ranks: int = 1, sequence: bool = False
+    ) -> None:
         super().__init__(where)
-        self.lengths, self.fused = lengths, fused
+        self.lengths, self.fused, self.ranks, self.sequence = lengths, fused, ranks, sequence and ranks > 1
+
+    def share(self, number: int) -> int:
+        """What one device has of so many columns, heads or rows, rounded up."""
+        return -(-number // self.ranks)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a sequence outside of the matrices, on one device."""
+        return self.lengths.queries // (self.ranks if self.sequence else 1)
+
+    def enter(self, name: str, blob: Blob) -> Blob:
+        """What every device needs whole to multiply its columns by: nothing is sent, or shares are gathered.
+
+        Backward the gradients are added up, and with a shared sequence each device keeps its share.
+        """
+        if self.ranks == 1:
+            return blob
+        out = (1, self.lengths.queries, *blob.shape[2:]) if self.sequence else blob.shape
+        return self._exchange(name, "gather" if self.sequence else "copy", blob, out)
+
+    def leave(self, name: str, blob: Blob) -> Blob:
+        """The sum of what every device has from its rows; with a shared sequence each keeps its share of it."""
+        if self.ranks == 1:
+            return blob
+        out = (1, self.tokens, *blob.shape[2:])
+        return self._exchange(name, "scatter" if self.sequence else "sum", blob, out)
+
+    def _exchange(self, name: str, function: str, blob: Blob, out: Shape) -> Blob:
+        return self.op(f"{name}.{function}", "exchange", blob, out=out, function=function, ranks=self.ranks)
 
     def op(
         self, name: str, kind: str, *inputs: Blob, out: Shape | None = None, weights: tuple[Shape, ...] = (),

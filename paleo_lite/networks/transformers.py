@@ -42,6 +42,10 @@ class Architecture(NamedTuple):
         Whether it writes text token by token.
     reads : str
         ``text`` or ``images``.
+    depth : str
+        The key of how many equal blocks there are.
+    heads_key : str
+        The key of how many heads there are, where tensor parallelism can split it; empty where that is not laid out.
     """
 
     write: Callable[[Tape, Config, bool], None]
@@ -50,26 +54,34 @@ class Architecture(NamedTuple):
     longest: int | None = 2048
     generates: bool = True
     reads: str = "text"
+    depth: str = "num_hidden_layers"
+    heads_key: str = ""
 
 
 def _causal(name: str) -> tuple[str, ...]:
     return (f"{name}ForCausalLM", f"{name}Model")
 
 
+_HEADS = "num_attention_heads"
+
 ARCHITECTURES = {
-    "llama": Architecture(decoders.llama, _causal("Llama")),
-    "mistral": Architecture(decoders.llama, _causal("Mistral"), longest=131072),
+    "llama": Architecture(decoders.llama, _causal("Llama"), heads_key=_HEADS),
+    "mistral": Architecture(decoders.llama, _causal("Mistral"), longest=131072, heads_key=_HEADS),
     "mixtral": Architecture(decoders.llama, _causal("Mixtral"), longest=131072),
-    "qwen2": Architecture(partial(decoders.llama, bias=True), _causal("Qwen2"), longest=32768),
-    "qwen3": Architecture(partial(decoders.llama, normed=True), _causal("Qwen3"), longest=32768),
-    "gemma": Architecture(partial(decoders.llama, from_one=True, tied=True), _causal("Gemma"), longest=8192),
-    "gpt2": Architecture(decoders.gpt2, ("GPT2LMHeadModel", "GPT2Model"), "n_positions", 1024),
+    "qwen2": Architecture(partial(decoders.llama, bias=True), _causal("Qwen2"), longest=32768, heads_key=_HEADS),
+    "qwen3": Architecture(partial(decoders.llama, normed=True), _causal("Qwen3"), longest=32768, heads_key=_HEADS),
+    "gemma": Architecture(
+        partial(decoders.llama, from_one=True, tied=True), _causal("Gemma"), longest=8192, heads_key=_HEADS
+    ),
+    "gpt2": Architecture(
+        decoders.gpt2, ("GPT2LMHeadModel", "GPT2Model"), "n_positions", 1024, depth="n_layer", heads_key="n_head"
+    ),
     "gpt_neox": Architecture(decoders.gpt_neox, _causal("GPTNeoX")),
     "opt": Architecture(decoders.opt, _causal("OPT")),
     "bert": Architecture(encoders.bert, ("BertForMaskedLM", "BertModel"), longest=512, generates=False),
     "vit": Architecture(encoders.vit, ("ViTForImageClassification", "ViTModel"), "image_size", None, False, "images"),
     "t5": Architecture(
-        encoders.t5, ("T5ForConditionalGeneration", "T5Model"), "n_positions", None, generates=False
+        encoders.t5, ("T5ForConditionalGeneration", "T5Model"), "n_positions", None, generates=False, depth="num_layers"
     ),
 }  # fmt: skip
 """What is read, by the config's ``model_type``."""
@@ -110,13 +122,39 @@ def read_config(data: bytes, path: str, image_size: int | None = None, tokens: T
         fields["image_size"] = image_size
     lengths = _lengths(config, architecture, tokens)
     fused = fields.get("_attn_implementation", fields.get("attn_implementation", "sdpa")) != "eager"
-    tape = Tape(path, lengths, fused)
+    fused = fused if tokens.fused is None else tokens.fused
+    tape = Tape(path, lengths, fused, tokens.tensor, tokens.sequence)
+    blocks = _split(config, architecture, tape, tokens)
     architecture.write(tape, config, head)
     first = [layer.inputs[0] for layer in tape.layers if layer.parents == (-1,)][:1]
     inputs = ((1, lengths.queries),) * (2 if model == "t5" else 1) if architecture.reads == "text" else tuple(first)
     name = Path(path).parent.name if Path(path).name == "config.json" and Path(path).parent.name else Path(path).stem
     notes = () if tokens.length or tokens.context or architecture.reads != "text" else (_assumed(tokens, lengths),)
-    return tape.network(name, inputs, f"Hugging Face config, {model}", notes)._replace(lengths=lengths)
+    return tape.network(name, inputs, f"Hugging Face config, {model}", notes)._replace(
+        lengths=lengths, blocks=blocks, remade=partial(_remade, data, path, image_size)
+    )
+
+
+def _remade(data: bytes, path: str, image_size: int | None, tokens: Tokens) -> Network:
+    return read_config(data, path, image_size, tokens)
+
+
+def _split(config: Config, architecture: Architecture, tape: Tape, tokens: Tokens) -> int:
+    """Check how the network is split, and cut its blocks to those asked for; how many the model has."""
+    model, blocks = config.fields["model_type"], config.whole(architecture.depth)
+    if tokens.tensor > 1:
+        if not architecture.heads_key:
+            raise BadValue(
+                f"--tensor splits {', '.join(m for m, a in ARCHITECTURES.items() if a.heads_key)}, not {model}"
+            )
+        heads = config.whole(architecture.heads_key)
+        if heads % tokens.tensor:
+            raise BadValue(f"--tensor {tokens.tensor} does not divide the {heads} heads of {Path(config.where).stem}")
+        if tokens.sequence and tape.lengths.queries % tokens.tensor:
+            raise BadValue(f"--tensor {tokens.tensor} does not divide a sequence of {tape.lengths.queries} tokens")
+    if tokens.blocks is not None:
+        config.fields[architecture.depth] = tokens.blocks
+    return blocks
 
 
 def _assumed(tokens: Tokens, lengths: Lengths) -> str:

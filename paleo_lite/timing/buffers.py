@@ -102,7 +102,10 @@ def find_buffers(layers: Sequence[Layer]) -> Buffers:
             else:
                 read.append(add(shape, 0, False, False))
         scales = flow.output_scales[index]
-        if read and (is_alias(layer) or layer.attributes.get("in_place") or _undoes_attention(layers, layer)):
+        in_place = layer.attributes.get("function") in ("copy", "sum") and layer.kind == "exchange"
+        if read and (
+            in_place or is_alias(layer) or layer.attributes.get("in_place") or _undoes_attention(layers, layer)
+        ):
             written = [read[0]] * len(layer.outputs)
         else:
             width = KINDS[layer.kind].element_bytes if layer.kind in KINDS else 0
@@ -121,6 +124,9 @@ def _undoes_attention(layers: Sequence[Layer], layer: Layer) -> bool:
     """Fused attention writes its result in the order of its query in memory: to put it back takes no copy."""
     if layer.kind != "copy" or len(layer.parents) != 1 or layer.parents[0] < 0:
         return False
-    permuted = layers[layer.parents[0]]
-    before = layers[permuted.parents[0]] if permuted.kind == "view" and permuted.parents[0] >= 0 else None
+    before: Layer | None = layers[layer.parents[0]]
+    if before is None or before.kind != "view":
+        return False
+    while before is not None and before.kind == "view":
+        before = layers[before.parents[0]] if before.parents[0] >= 0 else None
     return before is not None and before.kind in KINDS and KINDS[before.kind].group == "attention"

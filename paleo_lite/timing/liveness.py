@@ -96,15 +96,16 @@ def make_plan(layers: Sequence[Layer], graph: Buffers, number_bytes: int) -> Pla
         trainable = bool(layer.weights) and not layer.attributes.get("frozen", False)
         # Of a kind without a record nothing is known: a note of the prediction says so.
         own = (saved_by(layer, wanted, trainable) if reached else None) or SAVES_NOTHING
-        saved.append(_save(layer, own, graph, index, number_bytes))
+        saved.append(_save(layers, own, graph, index, number_bytes))
     return Plan(graph, [layer.kind for layer in layers], sizes, last_use, first_write, saved, wants)
 
 
-def _save(layer: Layer, saved: Saved, graph: Buffers, index: int, number_bytes: int) -> SavedBuffers:
-    """An operation that overwrites what its gradient needs copies it first.
+def _save(layers: Sequence[Layer], saved: Saved, graph: Buffers, index: int, number_bytes: int) -> SavedBuffers:
+    """An operation that overwrites what its gradient needs copies it first; what was gathered is gathered again.
 
     So does a product of many matrices whose operands lie in another order than it can walk (``torch.matmul``).
     """
+    layer = layers[index]
     held, own = [], saved.own_bytes(number_bytes)
     for which in saved.inputs[: len(layer.inputs)]:  # operands that are parameters are there anyway
         parent = layer.parents[which]
@@ -112,7 +113,11 @@ def _save(layer: Layer, saved: Saved, graph: Buffers, index: int, number_bytes: 
         if copied or (which == 0 and layer.attributes.get("in_place")):
             own += prod(layer.inputs[which]) * number_bytes
         else:
-            held.append(graph.reads[index][which])
+            maker = parent
+            while maker >= 0 and layers[maker].kind == "view":
+                maker = layers[maker].parents[0]
+            gathered = maker >= 0 and layers[maker].attributes.get("function") == "gather"
+            held.append(graph.reads[maker if gathered else index][0 if gathered else which])
     if saved.output:
         held += graph.writes[index][:1]
     activations = frozenset(which for which in held if graph.buffers[which].activation)

@@ -110,6 +110,11 @@ def cache(op: Op) -> Cost:
     return cost(op, PassCost(0, 0, op.x, op.x))
 
 
+def exchange(op: Op) -> Cost:
+    """What devices that share a layer send each other: no work of the device, and no kernel of the network's own."""
+    return cost(op, NOTHING)
+
+
 def view(op: Op) -> Cost:
     """Reshape, permute, flatten: no bytes. An expanded view's gradient is summed."""
     if op.y > op.x + op.w:
@@ -172,6 +177,7 @@ KINDS = (
     }),
     _moving("assign", assign, "alone", {}, work_class="elementwise", view=True),
     _moving("cache", cache, "alone", {}),
+    _moving("exchange", exchange, "alone", {}, passes_gradient=True),
     _moving("view", view, "alone", {}, work_class="elementwise", view=True),
     _moving("slice", slicing, "alone", {}, view=True),
 )  # fmt: skip
