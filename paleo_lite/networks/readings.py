@@ -136,7 +136,9 @@ def attention(  # type: ignore[no-untyped-def]
     return Reading(kind, [query, key, value, attn_mask], [], _unless(False, causal=is_causal), "attended")
 
 
-def norm(kind, input, running_mean=None, running_var=None, weight=None, bias=None, *_, **__):  # type: ignore[no-untyped-def]
+def norm(kind, input, running_mean=None, running_var=None, weight=None, bias=None, *rest, **_):  # type: ignore[no-untyped-def]
+    if len(rest) == 4:  # torch.batch_norm has the weights before the statistics, and one argument more
+        weight, bias = running_mean, running_var
     return Reading(kind, [input], [weight, bias], {}, "like")
 
 

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -146,8 +146,12 @@ def _to_meta(value: Any, recorder: Recorder, samples: int) -> Any:
 
 
 def _evaluate(module: nn.Module) -> None:
-    """Evaluation mode, and replicas of a `DataParallel` model counted once."""
-    module.eval()
+    """Evaluation mode, and replicas of a `DataParallel` model counted once.
+
+    What ``torch.export`` made has the mode that it was exported in, and refuses another.
+    """
+    with suppress(NotImplementedError):
+        module.eval()
     for submodule in module.modules():
         if isinstance(submodule, nn.DataParallel):
             submodule.device_ids = []

@@ -299,6 +299,16 @@ def test_a_parameter_may_be_what_a_layer_works_on(name):
     assert sum(layer.parameters for layer in network.layers) == network.parameters
 
 
+def test_an_exported_program_counts_as_the_module_it_was_made_from():
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)).eval()
+    written, exported = (
+        trace(each, (1, 3, 8, 8)) for each in (module, torch.export.export(module, (torch.zeros(1, 3, 8, 8),)).module())
+    )
+    assert exported.notes == ()
+    assert [layer[1:5] for layer in exported.layers] == [layer[1:5] for layer in written.layers]
+    assert exported.parameters == written.parameters
+
+
 def test_products_of_complex_numbers_are_said():
     network = trace(Net(lambda self, x: torch.fft.fft(x) @ self.w, w=nn.Parameter(torch.zeros(8, 8) + 0j)), (2, 8))
     assert network.notes == ("products of complex numbers, 1 of them, are counted as those of real ones",)
