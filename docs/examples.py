@@ -31,6 +31,7 @@ NOT_RUN = {
     r"pip install ": "needs a package index",
     r"paleo-lite measure\b": "takes minutes; tests/measure runs it",
     r"paleo-lite predict .*--gpu ID": "needs what measure wrote",
+    r"paleo-lite layers timm:": "needs timm, which the tests do without",
     r"paleo-lite ui\b": "serves until it is stopped; tests/ui runs it",
     r"paleo-lite efficiency .*markers/": "needs three kinds of profiles; tests/efficiency/test_durations.py",
     r"paleo-lite sweep --networks all": "takes half a minute; tests/cli/test_sweep.py has smaller ones",
