@@ -80,6 +80,11 @@ def make():
         nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.BatchNorm2d(64), nn.ReLU(),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
     )
+
+
+def language_model():
+    """One that reads tokens."""
+    return nn.Sequential(nn.Embedding(1000, 64), nn.TransformerEncoderLayer(64, 4, batch_first=True), nn.Linear(64, 1000))
 '''
 
 _PROTOTXT = """\
@@ -97,6 +102,7 @@ FILES: dict[str, Callable[[], None]] = {
     "sweep.parquet": _sweep,
     "my_package.model": _write("my_package/model.py", _MODEL),
     "mine.toml": _write("mine.toml", (ROOT / "hardware" / "t4.toml").read_text().replace("Tesla T4", "Mine")),
+    "./config.json": _write("config.json", (ROOT / "models" / "bert-base.json").read_text()),
     "alexnet.prototxt": _write("alexnet.prototxt", _PROTOTXT),
 }
 """Files that need no measured data, and what makes them."""
