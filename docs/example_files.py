@@ -84,7 +84,8 @@ def make():
 
 def language_model():
     """One that reads tokens."""
-    return nn.Sequential(nn.Embedding(1000, 64), nn.TransformerEncoderLayer(64, 4, batch_first=True), nn.Linear(64, 1000))
+    encoder = nn.TransformerEncoderLayer(64, 4, batch_first=True)
+    return nn.Sequential(nn.Embedding(1000, 64), encoder, nn.Linear(64, 1000))
 '''
 
 _PROTOTXT = """\
