@@ -33,6 +33,7 @@ NOT_RUN = {
     r"paleo-lite predict .*--gpu ID": "needs what measure wrote",
     r"paleo-lite layers timm:": "needs timm, which the tests do without",
     r"paleo-lite ui\b": "serves until it is stopped; tests/ui runs it",
+    r"paleo-lite kernels ranks/": "needs the ranks of one job; tests/efficiency/test_ranks.py",
     r"paleo-lite efficiency .*markers/": "needs three kinds of profiles; tests/efficiency/test_durations.py",
     r"paleo-lite sweep --networks all": "takes half a minute; tests/cli/test_sweep.py has smaller ones",
 }

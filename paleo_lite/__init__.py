@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .api.serving import ui
     from .api.sweeps import best, sweep
     from .calibration.store import Calibration
-    from .distributed.job import Settings
+    from .distributed.job import Settings, Split
     from .errors import PaleoError
     from .hardware import Machine
     from .networks import network_names
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from .timing.options import TrainingOptions
 
 __all__ = [
-    "Calibration", "Machine", "PaleoError", "Settings", "TrainingOptions", "Workload", "__version__", "audit", "best",
-    "calibrate", "calibrations", "compare", "devices", "efficiency", "export", "feeding", "gemm", "hardware",
+    "Calibration", "Machine", "PaleoError", "Settings", "Split", "TrainingOptions", "Workload", "__version__", "audit",
+    "best", "calibrate", "calibrations", "compare", "devices", "efficiency", "export", "feeding", "gemm", "hardware",
     "kernels", "layers", "links", "measure", "network_names", "networks", "plot", "predict", "predict_several",
     "report", "scale", "sweep", "trace", "ui", "validate",
 ]  # fmt: skip
@@ -55,7 +55,7 @@ _NAMES = {
     "api.serving": "ui",
     "api.sweeps": "best sweep",
     "calibration.store": "Calibration",
-    "distributed.job": "Settings",
+    "distributed.job": "Settings Split",
     "errors": "PaleoError",
     "hardware": "Machine",
     "networks": "network_names",

@@ -475,6 +475,10 @@ def scale(
     if compat is not None:
         return _as_paleo(network, gpu, settings, revision, {**asked, "advise": advise})
     known = _take(asked, "time_model", "ppp", "concurrent", "calibration")
+    if settings is not None and settings.split is not None:
+        if (strategy := asked.get("strategy", "data")) not in ("data", "together"):
+            raise BadValue(f"--tensor, --pipeline and what goes with them are of --strategy together, not {strategy}")
+        asked["strategy"] = "together"
     request = Request(
         cost_asked=asked.pop("cost", False),
         **_take(asked, *Request.__struct_fields__),

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..api.prediction import scale as run_scale
-from ..errors import BadValue
 from ..units import parse_quantity
 from . import options
 from .command import Answer, command
@@ -114,7 +113,7 @@ def settings_of(asked: dict[str, Any]) -> Settings:
 
 
 def _split(asked: dict[str, Any]) -> Split | None:
-    """How many devices share what, taken out of what was asked, which is then of the strategy that does so."""
+    """How many devices share what, taken out of what was asked."""
     from ..distributed.job import Split
 
     names = {"tensor": "tensor", "pipeline": "pipeline", "interleaved": "interleaved", "micro_batch": "micro_batch",
@@ -122,11 +121,6 @@ def _split(asked: dict[str, Any]) -> Split | None:
     given = {field: value for name, field in names.items() if (value := asked.pop(name)) not in (None, False)}
     if not given:
         return None
-    if asked["strategy"] not in ("data", "together"):
-        raise BadValue(
-            f"--tensor, --pipeline and what goes with them are of --strategy together, not {asked['strategy']}"
-        )
-    asked["strategy"] = "together"
     if "zero_stage" in given:
         given["zero_stage"] = int(given["zero_stage"])
     return Split(**given)
