@@ -10,7 +10,7 @@ import urllib.request
 
 from playwright.sync_api import sync_playwright
 
-from paleo_lite.cli.ui import ADDRESS, free_port
+from paleo_lite.api.serving import ADDRESS, free_port
 
 QUERY = "?network=resnet50&gpu=v100-sxm2&gpu=t4&gpu=k80-die&batch=32&phase=training"
 

@@ -20,8 +20,8 @@ import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
+from paleo_lite.api.serving import ADDRESS, free_port
 from paleo_lite.cli import main
-from paleo_lite.cli.ui import ADDRESS, free_port
 from paleo_lite.units import format_si
 
 pytestmark = pytest.mark.slow
