@@ -274,12 +274,12 @@ def test_it_fits_the_screen(visit, tmp_path, scheme):
 def test_a_keyboard_is_enough(visit):
     page = visit()
     reached = []
-    for _ in range(60):
+    for _ in range(120):  # twice around: a page that draws itself anew may take the focus back to its top
         page.keyboard.press("Tab")
         reached.append(
             page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.type")
         )
-        if reached[-1] == "Precision":
+        if reached[-1] == "Precision" and reached.count("Precision") == 1:
             page.keyboard.type("fp64")
             take_option(page, "fp64")
             until(page, "precision", "fp64")
