@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from .api.gemm import gemm
     from .api.measuring import measure
     from .api.plotting import plot
-    from .api.prediction import devices, layers, predict, predict_several, scale, trace
+    from .api.prediction import devices, layers, predict, predict_several, trace
     from .api.profiles import compare, efficiency, kernels
     from .api.reporting import report
+    from .api.scaling import scale
     from .api.serving import ui
     from .api.sweeps import best, sweep
     from .calibration.store import Calibration
@@ -49,9 +50,10 @@ _NAMES = {
     "api.gemm": "gemm",
     "api.measuring": "measure",
     "api.plotting": "plot",
-    "api.prediction": "devices layers predict predict_several scale trace",
+    "api.prediction": "devices layers predict predict_several trace",
     "api.profiles": "compare efficiency kernels",
     "api.reporting": "report",
+    "api.scaling": "scale",
     "api.serving": "ui",
     "api.sweeps": "best sweep",
     "calibration.store": "Calibration",

@@ -1,6 +1,6 @@
 """Every command and the function of its name take the same options, are asked the same, and give the same answer.
 
-Tests: api/calibrations.py, api/catalogue.py, api/feeding.py, api/gemm.py, api/sweeps.py.
+Tests: api/calibrations.py, api/catalogue.py, api/feeding.py, api/gemm.py, api/scaling.py, api/sweeps.py.
 """
 
 from __future__ import annotations

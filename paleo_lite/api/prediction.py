@@ -14,7 +14,7 @@ from msgspec import structs
 from ..calibration.choose import choose_model
 from ..counting import GENERATING, find_convention
 from ..counting.work import ENGINE
-from ..errors import BadQuantity, BadValue, PaleoError
+from ..errors import BadValue, PaleoError
 from ..hardware import Device, Machine, find_device, list_devices
 from ..networks import CountsBeside, LayerCounts, Network, count_network, find_network, trace_factory
 from ..networks.catalog import networks_of_macs
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from ..calibration.several import Predictions
     from ..calibration.store import Calibration
-    from ..distributed.job import Inputs, Settings
-    from ..distributed.table import ScaleTable
     from ..timing.options import TrainingOptions
 
 
@@ -62,28 +60,6 @@ class Question(Common, total=False):
     execution: str | None
     convention: str
     concurrent: bool
-
-
-class ManyDevices(Common, total=False):
-    """What `scale` may be told besides; see there."""
-
-    workers: int | str | Sequence[int] | None
-    link: str | None
-    topology: str | None
-    platform: str | None
-    measured: Sequence[str]
-    batch_size: int | None
-    scaling: str
-    strategy: str
-    ppp_comm: float | None
-    images: float | str | None
-    epochs: float | None
-    price: float | str | None
-    cost: bool
-    concurrent: bool
-    storage: str | None
-    decode: float | str | None
-    pageable: bool
 
 
 def predict(
@@ -168,12 +144,12 @@ def predict(
     >>> pl.predict("vgg16", gpu="k80", precision="fp64").time_s  # doctest: +SKIP
     """
     asked: dict[str, Any] = dict(question)
-    known = _take(asked, "time_model", "ppp", "concurrent", "calibration")
+    known = take(asked, "time_model", "ppp", "concurrent", "calibration")
     if not asked.get("execution"):
         asked["execution"] = ENGINE if asked.get("phase") in GENERATING else "eager"
     # Whoever names a model of the data sheet's figures, or gives a count alone, asks about the whole board.
     is_whole = network is None or known.get("ppp") is not None or known.get("time_model") not in (None, LEARNT)
-    machine = _machine(gpu, asked, is_whole)
+    machine = machine_of(gpu, asked, is_whole)
     if (network, flops, macs).count(None) != 2:
         raise BadValue("a prediction takes a network, a FLOP count or a MAC count: one of the three")
     if network is None:
@@ -188,7 +164,7 @@ def predict(
     if fit_batch and asked.get("batch_size", 1) != 1:
         raise BadValue("fitting the batch chooses its size: leave the batch size out")
     assert network is not None
-    workload, model = _workload_and_model(network, machine, asked, known)
+    workload, model = workload_and_model(network, machine, asked, known)
     if (
         workload.training is None
         and not fit_batch
@@ -266,7 +242,7 @@ def _bare(flops: float | str | None, macs: float | str | None, asked: dict[str, 
     return Workload.of_flops(given, notes=notes, **asked)
 
 
-def _take(asked: dict[str, Any], *names: str) -> dict[str, Any]:
+def take(asked: dict[str, Any], *names: str) -> dict[str, Any]:
     """What is asked of these names, out of `asked`."""
     return {name: asked.pop(name) for name in names if name in asked}
 
@@ -276,7 +252,7 @@ def _lengths(asked: dict[str, Any]) -> tuple[int | None, int | None]:
     return asked.pop("sequence_length", None), asked.pop("context", None)
 
 
-def _machine(gpu: str | Device, asked: dict[str, Any], is_whole: bool = False) -> Machine:
+def machine_of(gpu: str | Device, asked: dict[str, Any], is_whole: bool = False) -> Machine:
     """The machine that was asked for, with what is said of it taken out of `asked`; of a board one device."""
     files = [Path(file) for file in asked.pop("hardware_files", ())]
     device = find_device(gpu, files) if isinstance(gpu, str) else gpu
@@ -284,7 +260,7 @@ def _machine(gpu: str | Device, asked: dict[str, Any], is_whole: bool = False) -
     return make(device, asked.pop("clock", None), asked.pop("unit", None))
 
 
-def _workload_and_model(
+def workload_and_model(
     network: str | Network | nn.Module, machine: Machine, asked: dict[str, Any], known: dict[str, Any]
 ) -> tuple[Workload, TimeModel]:
     """The workload, whose fields are what is left of `asked`, and the model that answers of it on a machine."""
@@ -395,149 +371,6 @@ def resolve(
     if ":" in network:
         return trace_factory(network, given, image_size)
     raise BadValue("--input is for package.module:factory; a shipped network takes --image-size")
-
-
-def scale(
-    network: str | Network | nn.Module,
-    *,
-    gpu: str | Device | None = None,
-    advise: bool = False,
-    settings: Settings | None = None,
-    compat: str | None = None,
-    revision: str = "first",
-    **question: Unpack[ManyDevices],
-) -> ScaleTable:
-    """Predict how a network trains on many devices.
-
-    Parameters
-    ----------
-    network, precision, time_model, ppp, calibration, clock, unit, image_size, sequence_length, inputs, hardware_files
-        As for `predict`.
-    workers : int, str or sequence of int, optional
-        ``8``, ``[1, 2, 4]`` or a range: ``"1,2,4,...,128"``, ``"1:128:x2"``; without any all of the topology.
-    gpu : str or Device, optional
-        May be left out where the topology names it.
-    link : str, optional
-        Between all workers: ``"ethernet20"``, ``"25 GB/s"``.
-    topology : str, optional
-        In place of a link: ``"2x k40m @ pcie3, 16 nodes @ infiniband"`` or a TOML's path.
-    platform : str, optional
-        In place of both: a computer by name, ``"p4d.24xlarge"``, or one whose scaling was measured, ``"dgx1-p100"``.
-    measured : sequence of str
-        What was measured of this network, batch and strategy on this cluster: ``["16 workers: 5,900 samples/s"]``.
-    batch_size : int, optional
-        Samples per worker for weak scaling (32 without one), of all workers for strong (32 for each of the most).
-    scaling : {"weak", "strong"}
-    strategy : str
-        One of `paleo_lite.distributed.strategies.STRATEGIES`.
-    advise : bool
-        Try every strategy and collective on the one number of workers, best first.
-    settings : Settings, optional
-        Collective, buckets, gradient precision: `paleo_lite.distributed.job.Settings`.
-    training : TrainingOptions, optional
-        Optimizer, mixed precision, checkpointing, accumulation.
-    ppp_comm : float, optional
-        The share of the links' bandwidth that is reached, instead of the calibrated one, or 1.
-    images, epochs, price
-        For hours and cost: samples per epoch, epochs, USD per hour of one device (else what it rents for).
-    cost : bool
-        Insist on a cost: an error where no price is known.
-    storage, decode, pageable
-        What feeds each node, where a step may wait for it: storage as in `feeding`, samples per second that a node
-        decodes, and whether one process copies them from pageable memory.
-    concurrent : bool
-        With `ppp`, or `compat`: a layer takes the larger of arithmetic and memory time, not their sum.
-    compat : {"paleo"}, optional
-        Compute as the released PALEO does, defects and all.
-    revision : {"first", "last"}
-        Of PALEO, with `compat`.
-
-    Returns
-    -------
-    ScaleTable
-        Rows with ``time_s``, ``speedup``, ``efficiency``; ``to_dict()``.
-
-    Raises
-    ------
-    PaleoError
-        One of its classes.
-
-    Examples
-    --------
-    >>> import paleo_lite as pl
-    >>> pl.scale("resnet50", gpu="k80-die", link="ethernet20", workers="1,2,4,...,128")[-1].speedup  # doctest: +SKIP
-    """
-    from ..distributed.job import Settings
-    from ..distributed.run import Request, run
-    from ..timing.options import TrainingOptions
-
-    asked: dict[str, Any] = dict(question)
-    if compat is not None:
-        return _as_paleo(network, gpu, settings, revision, {**asked, "advise": advise})
-    known = _take(asked, "time_model", "ppp", "concurrent", "calibration")
-    if settings is not None and settings.split is not None:
-        if (strategy := asked.get("strategy", "data")) not in ("data", "together"):
-            raise BadValue(f"--tensor, --pipeline and what goes with them are of --strategy together, not {strategy}")
-        asked["strategy"] = "together"
-    request = Request(
-        cost_asked=asked.pop("cost", False),
-        **_take(asked, *Request.__struct_fields__),
-    )
-    topology = request.machine([Path(file) for file in asked.get("hardware_files", ())])
-    gpu = gpu or topology.device
-    if gpu is None:
-        raise BadValue(
-            "which device? Give a GPU, or a topology that names it: '2x k40m @ pcie3, 16 nodes @ infiniband'"
-        )
-    machine = _machine(gpu, asked)
-    fed = _take(asked, "storage", "decode", "pageable")
-    if any(fed.values()):
-        settings = structs.replace(settings or Settings(), inputs=_inputs(machine.device, **fed))
-    asked |= {"phase": "training", "training": asked.get("training") or TrainingOptions("sgd")}
-    workload, model = _workload_and_model(network, machine, asked, known)
-    return run(request, topology, workload, machine, model, settings, advise=advise)
-
-
-def _inputs(
-    device: Device, storage: str | None = None, decode: float | str | None = None, pageable: bool = False
-) -> Inputs:
-    """What feeds a node's devices."""
-    from ..distributed.inputs import SAMPLE_BYTES
-    from ..distributed.job import Inputs
-    from ..input_pipeline.places import find_store, link_of_host
-
-    try:
-        per_s = None if decode is None else parse_quantity(str(decode).replace(",", "").removesuffix("/s"), "")
-    except BadQuantity:
-        per_s = 0.0
-    if per_s is not None and not 0 < per_s < float("inf"):
-        raise BadValue(f"--decode must be samples a second of a node, above 0, such as '3,000/s', not {decode!r}")
-    return Inputs(find_store(storage or "memory"), per_s, pageable, *link_of_host(device), SAMPLE_BYTES)
-
-
-_PALEO_KNOWS = ("workers", "link", "batch_size", "scaling", "strategy", "ppp", "ppp_comm", "images", "epochs", "price",
-                "cost", "concurrent")  # fmt: skip
-
-
-def _as_paleo(network: Any, gpu: Any, settings: Settings | None, revision: str, asked: dict[str, Any]) -> ScaleTable:
-    """What the released PALEO says, in the same table; what it does not know is refused."""
-    from ..distributed.job import Settings
-    from ..distributed.run import Request
-    from ..paleo.scale import paleo_table
-    from .provenance import Asked
-
-    settings = settings or Settings()
-    plain = Settings(collective=settings.collective)
-    further = {name: getattr(settings, name) for name in Settings.__struct_fields__}
-    changed = {name: value for name, value in further.items() if value != getattr(plain, name)}
-    unsaid = (None, False, (), "fp32")
-    for name, value in {**asked, **changed}.items():
-        if name not in _PALEO_KNOWS and (name in changed or value not in unsaid):
-            raise BadValue(f"PALEO has no {Asked.option(name)}: leave it out, or leave out --compat paleo")
-    known = {name: asked[name] for name in _PALEO_KNOWS if asked.get(name) is not None}
-    how = {name: known.pop(name) for name in ("ppp", "concurrent") if name in known}
-    request = Request(cost_asked=known.pop("cost", False), **known)
-    return paleo_table(request, network, gpu, collective=settings.collective or "tree", revision=revision, **how)
 
 
 def devices(hardware_files: Sequence[str | Path] = ()) -> list[Device]:

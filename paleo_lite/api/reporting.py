@@ -252,7 +252,7 @@ def _of_network(asked: Asked) -> Document:
 
 def _scaled(asked: Asked, question: dict[str, Any], batch_size: int) -> Any:
     from ..distributed.job import Settings
-    from .prediction import scale
+    from .scaling import scale
 
     same = {
         name: question[name]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..api.prediction import scale as run_scale
+from ..api.scaling import scale as run_scale
 from ..units import parse_quantity
 from . import options
 from .command import Answer, command

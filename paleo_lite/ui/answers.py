@@ -11,7 +11,8 @@ from typing import Any, TypeVar, cast
 import msgspec
 import streamlit as st
 
-from ..api import prediction as api
+from ..api.prediction import predict as run_prediction
+from ..api.scaling import scale as run_scale
 from ..distributed.table import ScaleTable
 from ..errors import PaleoError
 from ..hardware import Device, LinkRegistry, find_device, list_devices, read_links
@@ -65,7 +66,7 @@ def predict(view: View, gpu: str, batch_size: int | None = None) -> Prediction:
 
 @_remember
 def _predict(network: str, gpu: str, precision: str, batch_size: int, phase: str, **model: Any) -> Prediction:
-    return api.predict(
+    return run_prediction(
         network, gpu=gpu, precision=precision, batch_size=batch_size, phase=phase, memory=True, **model
     )  # fmt: skip
 
@@ -102,7 +103,7 @@ def _scale(asked: tuple[tuple[str, Any], ...]) -> ScaleTable:
 
     question = dict(asked)
     settings = Settings(collective=question.pop("collective"))
-    return api.scale(question.pop("network"), settings=settings, **question)
+    return run_scale(question.pop("network"), settings=settings, **question)
 
 
 class ProfileAnswer(msgspec.Struct, frozen=True):
