@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadValue
-from ..input_pipeline.feeding import Feeding, Store, feed
+from ..input_pipeline.feeding import Feeding, feed
 from ..units import element_bytes
 from .job import Inputs, Job
 from .step import Step
@@ -53,6 +53,3 @@ def fed(step: Step, job: Job, machine: Topology, batch_size: Any, inputs: Inputs
     slowest = min(result.stages[:-1], key=lambda stage: stage.per_s)
     losses = {**step.losses, f"input: {slowest.name}": waiting_s}
     return msgspec.structs.replace(step, input_s=waiting_s, losses=losses)
-
-
-__all__ = ["SAMPLE_BYTES", "Inputs", "Store", "fed"]

@@ -79,14 +79,13 @@ def scale(
     for number in workers:
         if number < 1:
             raise BadValue(f"workers must be whole numbers of 1 or more, not {number}")
-    alone = step_of(job, topology.with_workers(1), settings, batch_size, strategy)
+    alone = step_of(job, topology.with_workers(1), settings, batch_size, strategy, cluster)
     alone_per_s, note = _one_worker(job, alone, batch_size, settings)
     rows = []
     for number in workers:
         machine = topology.with_workers(number)
         total = batch_size * number if scaling == "weak" else batch_size
-        known = number > 1 or isinstance(cluster, Conditioned)
-        step = step_of(job, machine, settings, total, strategy, cluster) if known else alone
+        step = step_of(job, machine, settings, total, strategy, cluster) if number > 1 else alone
         bound = step_of(job.bound, *best_case(machine, settings), total, strategy)
         row = _row(job, machine, total, step, alone_per_s or batch_size / alone.time_s, strategy, float(bound.time_s))
         rows.append(msgspec.structs.replace(row, notes=(*row.notes, *note)))
