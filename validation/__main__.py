@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -76,30 +77,16 @@ def _ratios(asked: Asked) -> Truth:
     return rows, lambda: ratio_page(rows), list
 
 
-def _own(asked: Asked) -> Truth:
-    """Steps of a device held out, of which a few are measured: suggested ones, or as many at random."""
+def _held_out(module: str, asked: Asked) -> Truth:
+    """What a module of `steps` says of published steps: its ``truth`` as rows, its ``page`` of them."""
     from .ship import operations_of
-    from .steps.own import own_page, own_truth
     from .steps.published import published_steps
 
-    measurements = published_steps(asked.measured).measurements
-    rows = own_truth(measurements, operations_of(asked.measured), asked.wants)
+    split = import_module(f".steps.{module}", __package__)
+    rows = split.truth(published_steps(asked.measured).measurements, operations_of(asked.measured), asked.wants)
     if not rows:
         raise asked.nothing()
-    return rows, lambda: own_page(rows), list
-
-
-def _order(asked: Asked) -> Truth:
-    """The order of two devices that one source measured on the same step."""
-    from .ship import operations_of
-    from .steps.order import order_page, order_truth
-    from .steps.published import published_steps
-
-    measurements = published_steps(asked.measured).measurements
-    rows = order_truth(measurements, operations_of(asked.measured), asked.wants)
-    if not rows:
-        raise asked.nothing()
-    return rows, lambda: order_page(rows), list
+    return rows, lambda: split.page(rows), list
 
 
 def _transformers(asked: Asked) -> Truth:
@@ -213,8 +200,8 @@ SPLITS: dict[str, Callable[[Asked], Truth]] = {
     "profile": _profiles,
     "ppp": _ppp,
     "ratios": _ratios,
-    "own": _own,
-    "order": _order,
+    "own": partial(_held_out, "own"),
+    "order": partial(_held_out, "order"),
     "transformers": _transformers,
     "collectives": _collectives,
     "scaling": _scaling,

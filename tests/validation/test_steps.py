@@ -24,8 +24,8 @@ from paleo_lite.timing.terms import QUANTILES
 from validation.steps.dataset import Dataset
 from validation.steps.modern import modern_networks, published_engines
 from validation.steps.networks import published_networks
-from validation.steps.order import order_truth
-from validation.steps.own import own_truth
+from validation.steps.order import truth as order_truth
+from validation.steps.own import truth as own_truth
 from validation.steps.published import SOURCES, published_steps
 from validation.steps.timm import SAME, published_timm
 from validation.steps.transformers import transformer_truth

@@ -39,7 +39,7 @@ class OrderRow(msgspec.Struct, frozen=True):
     roofline: float
 
 
-def order_truth(
+def truth(
     measurements: Sequence[Measurement],
     operations: Sequence[Measured] = (),
     wants: Callable[[str, str], bool] = lambda gpu, precision: True,
@@ -102,7 +102,7 @@ def _step(step: Measurement) -> tuple[str, str, int, int]:
     return step.network, step.phase, step.batch_size, step.image_size
 
 
-def order_page(rows: Sequence[OrderRow]) -> Document:
+def page(rows: Sequence[OrderRow]) -> Document:
     """The share of pairs in the right order, by source."""
 
     def share(value: float) -> str:

@@ -58,7 +58,7 @@ class _Held(NamedTuple):
     measuring_s: np.ndarray
 
 
-def own_truth(
+def truth(
     measurements: Sequence[Measurement],
     operations: Sequence[Measured] = (),
     wants: Callable[[str, str], bool] = lambda gpu, precision: True,
@@ -142,7 +142,7 @@ def _row(chosen: str, measured: int, rows: Sequence[dict[str, float]]) -> OwnRow
     return OwnRow(chosen, measured, len(rows) // repeated, points, promised_90=promised, **means)
 
 
-def own_page(rows: Sequence[OwnRow]) -> Document:
+def page(rows: Sequence[OwnRow]) -> Document:
     """Error, coverage and width by number of measurements and how they were chosen."""
 
     def share(value: float) -> str:
