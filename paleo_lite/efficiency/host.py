@@ -179,7 +179,7 @@ class _Sums:
                 sums[:] = [before + more for before, more in zip(sums, added.tolist())]
 
     def _places(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
-        """The group of each row; -1 of what is no row of the host, or was drawn on a device."""
+        """The group of each row; -1 where a row is not the host's, or was drawn on a device."""
         words, labels = [], []
         for name in ("kernel", "category", "layer"):
             column = batch.column(name) if name in batch.schema.names else None

@@ -68,7 +68,7 @@ def budget(path: Path) -> int:
     Raises
     ------
     BadProfile
-        If the environment says something that is no number of bytes.
+        If the environment's value is not a number of bytes.
     """
     told = os.environ.get(VARIABLE, "")
     if told and not told.isdecimal():
