@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .api.gemm import gemm
     from .api.measuring import measure
     from .api.plotting import plot
-    from .api.prediction import devices, layers, predict, predict_several, trace
+    from .api.prediction import devices, layers, predict, predict_several, rule, trace
     from .api.profiles import compare, efficiency, kernels
     from .api.reporting import report
     from .api.scaling import scale
@@ -40,7 +40,7 @@ __all__ = [
     "Calibration", "Machine", "PaleoError", "Settings", "Split", "TrainingOptions", "Workload", "__version__", "audit",
     "best", "calibrate", "calibrations", "compare", "devices", "efficiency", "export", "feeding", "gemm", "hardware",
     "kernels", "layers", "links", "measure", "network_names", "networks", "plot", "predict", "predict_several",
-    "report", "scale", "sweep", "trace", "ui", "validate",
+    "report", "rule", "scale", "sweep", "trace", "ui", "validate",
 ]  # fmt: skip
 
 _NAMES = {
@@ -50,7 +50,7 @@ _NAMES = {
     "api.gemm": "gemm",
     "api.measuring": "measure",
     "api.plotting": "plot",
-    "api.prediction": "devices layers predict predict_several trace",
+    "api.prediction": "devices layers predict predict_several rule trace",
     "api.profiles": "compare efficiency kernels",
     "api.reporting": "report",
     "api.scaling": "scale",

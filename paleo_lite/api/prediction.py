@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, overload
@@ -13,8 +13,11 @@ from msgspec import structs
 
 from ..calibration.choose import choose_model
 from ..counting import GENERATING, find_convention
+from ..counting.kinds import add_rule
+from ..counting.kinds.own import OwnRule
+from ..counting.kinds.products import half_causal
 from ..counting.work import ENGINE
-from ..errors import BadValue, PaleoError
+from ..errors import BadValue, PaleoError, UnknownName
 from ..hardware import Device, Machine, find_device, list_devices
 from ..networks import CountsBeside, LayerCounts, Network, count_network, find_network, trace_factory
 from ..networks.catalog import networks_of_macs
@@ -272,6 +275,14 @@ def workload_and_model(
     return Workload(network, **asked), model
 
 
+CAUSAL = ("full", "half")
+"""Whether attention that is called as causal counts all scores, or half of them."""
+
+_HALF = (
+    "causal attention counts by half in {} layer{}; where a mask is a tensor, or attention is not one kernel, in full"
+)
+
+
 class Counting(TypedDict, total=False):
     """What `layers` may be told; see there."""
 
@@ -283,6 +294,7 @@ class Counting(TypedDict, total=False):
     inputs: Sequence[str | Sequence[int]]
     ignore: Sequence[str]
     execution: str
+    causal: str
 
 
 @overload
@@ -307,6 +319,8 @@ def layers(network: Any, **question: Unpack[Counting]) -> LayerCounts | CountsBe
         Layer names or globs to leave out.
     execution : {"eager", "compiled", "folded"}
         What is fused, at inference; folding changes FLOPs.
+    causal : {"full", "half"}
+        Whether causal attention counts in full, or by half, as what its mask hides is about the half.
 
     Returns
     -------
@@ -333,12 +347,20 @@ def _count(
     image_size: int | None = None,
     sequence_length: int | None = None,
     inputs: Sequence[str | Sequence[int]] = (),
+    causal: str = "full",
     **counting: Any,
 ) -> LayerCounts:
     """The counts of one network."""
     find_convention(convention)
     check_execution(execution, phase)
+    if causal not in CAUSAL:
+        raise UnknownName("way to count causal attention", causal, CAUSAL)
     resolved = resolve(network, image_size, inputs, Tokens(sequence_length))
+    if causal == "half":
+        halved, number = half_causal(resolved.layers)
+        resolved = resolved._replace(
+            layers=tuple(halved), notes=(*resolved.notes, _HALF.format(number, "" if number == 1 else "s"))
+        )
     counts = count_network(resolved, convention, phase=phase, **counting)
     if execution == "eager":
         return counts
@@ -371,6 +393,49 @@ def resolve(
     if ":" in network:
         return trace_factory(network, given, image_size)
     raise BadValue("--input is for package.module:factory; a shipped network takes --image-size")
+
+
+@overload
+def rule(operation: str | type, function: OwnRule, *, macs: bool = False) -> OwnRule: ...
+@overload
+def rule(operation: str | type, *, macs: bool = False) -> Callable[[OwnRule], OwnRule]: ...
+
+
+def rule(operation: str | type, function: OwnRule | None = None, *, macs: bool = False) -> Any:
+    """Count an operation, or a class of modules, by a rule of your own.
+
+    Parameters
+    ----------
+    operation : str or class
+        An operation as notes name it (``"aten.erfinv"``, ``"my_library.my_operation"``), a kind of docs/counting.md
+        (``"softmax"``), whose rule it replaces; or a class of modules: each that is of this very class counts as one
+        layer, whatever is inside.
+    function : callable, optional
+        From a `Layer`, with the shapes of one sample (``inputs``, ``outputs``, ``weights``), to the FLOPs of its
+        forward pass: then each gradient that is wanted takes as much. Or to three numbers: forward pass, data
+        gradient, weight gradient. Without it `rule` is a decorator.
+    macs : bool
+        The function gives multiply-accumulates, 2 FLOPs each, which tensor cores can do.
+
+    Notes
+    -----
+    Bytes are those of one kernel that reads operands and weights once and writes its result. Answers name what a rule
+    of yours has counted. A later rule takes the place of an earlier one.
+
+    Examples
+    --------
+    >>> import paleo_lite as pl
+    >>> from math import prod
+    >>> @pl.rule("aten.erfinv")  # doctest: +SKIP
+    ... def erfinv(layer):
+    ...     return 20 * prod(layer.outputs[0])
+    """
+    if function is None:
+        return lambda function: rule(operation, function, macs=macs)
+    if not callable(function):
+        raise BadValue(f"a rule is a function from a layer to a number, not {function!r}")
+    add_rule(operation, function, macs)
+    return function
 
 
 def devices(hardware_files: Sequence[str | Path] = ()) -> list[Device]:

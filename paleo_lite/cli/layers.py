@@ -31,6 +31,11 @@ from .options import WHOLE, Printing
 @options.sequence_length()
 @options.inputs()
 @click.option(
+    "--causal", type=options.Names("way to count causal attention", ".api.prediction:CAUSAL"), default="full",
+    show_default=True, help="Whether causal attention counts in full, or by half: about what its mask leaves.",
+)  # fmt: skip
+@options.rules()
+@click.option(
     "--depth", type=WHOLE, cls=Printing, help="How many levels of modules to show. [default: as many as are readable]"
 )
 @click.option("--top", type=WHOLE, cls=Printing, help="List so many of the largest layers instead of the modules.")

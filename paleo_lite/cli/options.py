@@ -231,6 +231,19 @@ FORCE: dict[str, Any] = {
 """Known when the files are."""
 
 
+def _run_rules(ctx: click.Context, option: click.Parameter, files: tuple[Path, ...]) -> None:
+    """Run files that say how operations are counted."""
+    import runpy
+
+    from ..errors import BadFile
+
+    for file in () if ctx.resilient_parsing else files:
+        try:
+            runpy.run_path(str(file))
+        except Exception as error:
+            raise BadFile(f"{file}: {type(error).__name__}: {error}") from error
+
+
 def device_ids() -> list[str]:
     """Ids of the shipped devices, without reading their files."""
     from ..files import shipped
@@ -373,6 +386,11 @@ inputs = _option(
     "--input", "inputs", multiple=True, type=_Input(), metavar="[NAME=][TYPE:]SHAPE",
     help="Shape of one sample for package.module:factory: 3x224x224, int64:128 or input_ids=int64:128; once per "
     "input. It runs that module's code: name only what you would run.",
+)  # fmt: skip
+rules = _option(
+    "--rules", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), multiple=True, expose_value=False,
+    callback=_run_rules, is_eager=True,
+    help="A Python file that calls paleo_lite.rule for operations of your own, and is run.",
 )  # fmt: skip
 precision = _option("--precision", type=PRECISIONS, default="fp32", help="Precision of the arithmetic.")
 convention = _option(

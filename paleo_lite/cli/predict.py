@@ -42,6 +42,7 @@ from .options import Printing, Several
 @options.sequence_length()
 @options.context()
 @options.inputs()
+@options.rules()
 @options.hardware_files()
 @click.option(
     "--explain",

@@ -66,17 +66,19 @@ class Op:
         For each input whether a backward pass computes its gradient.
     trainable : bool
         Whether the weights get a gradient.
+    samples : int
+        How many times as large the outputs are as those of one sample.
     """
 
     def __init__(
         self, layer: Layer, batch_size: int, scales: Sequence[bool], output_scales: bool, wants_gradient: Sequence[bool]
     ) -> None:
         self.layer = layer
-        self.batch_size = batch_size
+        self.samples = batch_size if output_scales else 1
         self.inputs = [
             prod(shape) * (batch_size if scaled else 1) for shape, scaled in zip(layer.inputs, scales, strict=True)
         ]
-        self.outputs = [prod(shape) * (batch_size if output_scales else 1) for shape in layer.outputs]
+        self.outputs = [prod(shape) * self.samples for shape in layer.outputs]
         self.weights = [prod(shape) for shape in layer.weights]
         self.wants_gradient = list(wants_gradient)
         self.trainable = bool(layer.weights) and not layer.attributes.get("frozen", False)

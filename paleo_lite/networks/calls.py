@@ -266,7 +266,7 @@ class Operations(TorchDispatchMode):
         if reading is None:
             reading = _reading_of(name, args, kwargs, result)
         if reading is None:
-            kind = "view" if getattr(function, "is_view", False) else f"aten.{name}"
+            kind = "view" if getattr(function, "is_view", False) else f"{getattr(function, 'namespace', 'aten')}.{name}"
             reading = Reading(kind, tensors_in(args, kwargs), [], {}, alike=True)
         if not _is_view_of_parameter(recorder, reading, name, args, kwargs, result):
             written = args[0] if is_in_place(function) else None

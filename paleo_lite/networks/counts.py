@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from ..counting import KINDS, Work, count
+from ..counting.kinds import own_note
 from ..errors import UnknownName
 from ..extras import need
 from ..result import Result
@@ -74,11 +75,13 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the counts should know."""
+        own = own_note([self.work.kinds[index] for index in self.kept])
+        notes = (*self.network.notes, own) if own else self.network.notes
         if not self.unknown:
-            return self.network.notes
+            return notes
         shown = ", ".join(self.unknown[:10]) + (f" and {len(self.unknown) - 10} more" if len(self.unknown) > 10 else "")
         missing = f"not counted, the {self.work.convention.name} convention has no rule for: {shown}"
-        return (*self.network.notes, missing)
+        return (*notes, missing)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One dict per reported layer; count is None where no rule counts it; shapes are those of one sample."""

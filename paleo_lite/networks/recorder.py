@@ -13,10 +13,11 @@ from torch import nn
 from torch.nn.modules import module as nn_module
 
 from ..counting import CONSTANT, INPUT, MATRIX_KINDS, Layer
+from ..counting.kinds.own import MODULES
 from ..counting.layer import gets_gradient
 from ..errors import TraceFailed
 from .operations import words
-from .readings import Reading
+from .readings import Reading, tensors_in
 
 _LAYERS_AT_MOST = 1_000_000
 _ASSUMED_AT_MOST = 1_000  # answers to one data-dependent question before it is taken for an endless loop
@@ -94,6 +95,7 @@ class Recorder:
         self._stand_ins: dict[int, torch.Tensor] = {}
         self._alive: list[Any] = []  # an id stays taken as long as its tensor lives
         self._calls: list[_Call] = []
+        self._whole: nn.Module | None = None  # being called: one layer, as a rule of the user's own says
         self._thread = threading.get_ident()
 
     # Modules
@@ -108,7 +110,7 @@ class Recorder:
         """Be told when a module is called; torch's own global hooks, taken out again, so that no module is touched."""
         handles = [
             nn_module.register_module_forward_pre_hook(self._enter),
-            nn_module.register_module_forward_hook(self._leave, always_call=True),
+            nn_module.register_module_forward_hook(self._leave, with_kwargs=True, always_call=True),
         ]
         try:
             yield
@@ -141,13 +143,22 @@ class Recorder:
         if parent:
             parent.has_children = True
         self._calls.append(_Call(module, path, leaf, len(self._layers)))
+        if self._whole is None and type(module) in MODULES:
+            self._whole = module
 
-    def _leave(self, module: nn.Module, args: Any, result: Any) -> None:
+    def _leave(self, module: nn.Module, args: Any, *rest: Any) -> None:
         if threading.get_ident() != self._thread or not self._calls or self._calls[-1].module is not module:
             return
         call = self._calls.pop()
         if sys.exc_info()[0] is not None and not self.path_of_failure:
             self.path_of_failure = call.path
+        if self._whole is not None and module is self._whole:
+            self._whole, call.has_children = None, False
+            if len(rest) < 2:  # where forward has raised, torch passes no named arguments
+                return
+            kwargs, result = rest
+            reading = Reading(MODULES[type(module)], tensors_in(args, kwargs), list(module.parameters()), {})
+            self.record(reading, tensors_in(result), reading.kind, "function")
         made = len(self._layers) - call.first
         if made == 1 and not call.has_children and call.path:  # the module is this one operation: it gives the name
             self._layers[-1] = self._layers[-1]._replace(name=call.path)
@@ -227,6 +238,8 @@ class Recorder:
         self, reading: Reading, outputs: Sequence[torch.Tensor], function: str, called_as: str, written: Any = None
     ) -> None:
         """Append a layer; `written` is the tensor that an in-place call wrote into."""
+        if self._whole is not None:
+            return
         if len(self._layers) >= _LAYERS_AT_MOST:
             raise TraceFailed(f"more than {_LAYERS_AT_MOST} operations: the module does not seem to end")
         roots, makers = self._roots, self._makers
@@ -265,7 +278,7 @@ class Recorder:
         leaf = self._calls[-1].leaf if self._calls else ""
         self._layers.append(
             Layer(
-                self._label(label, attributes.get("function", reading.kind)),
+                self._label(label, attributes.get("function", reading.kind.rpartition(".")[2])),
                 reading.kind,
                 tuple([tuple(tensor.shape) for tensor in inputs]),
                 tuple([tuple(tensor.shape) for tensor in outputs]),

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from ..counting import GENERATING
-from ..counting.kinds import missing_note
+from ..counting.kinds import missing_note, own_note
 from ..errors import BadValue
 from ..hardware import Machine
 from ..units import element_bytes
@@ -164,6 +164,8 @@ def _notes(workload: Workload, machine: Machine, model: TimeModel) -> list[str]:
         )
     if work.unknown:
         notes.append(missing_note(work.unknown))
+    if own := own_note(work.kinds):
+        notes.append(own)
     if (vector.peak.precision, vector.peak.unit) != (peak.peak.precision, peak.peak.unit):
         notes.append(f"all but convolution, linear, matmul and attention are held against the {vector.describe()}")
     return notes

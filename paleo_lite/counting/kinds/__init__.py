@@ -13,13 +13,14 @@ from ..gemm import Gemm
 from ..layer import Layer, Op
 from . import elementwise, moving, normalisations, pooling, products
 from .kind import Cost, Kind, Saved
+from .own import MODULES, OWN, OwnRule, own_kind
 
 KINDS: dict[str, Kind] = {
     kind.name: kind for family in (products, normalisations, pooling, elementwise, moving) for kind in family.KINDS
 }
 """Every kind, by name."""
 
-MATRIX_KINDS = frozenset(kind.name for kind in KINDS.values() if kind.gemm is not None)
+MATRIX_KINDS = {kind.name for kind in KINDS.values() if kind.gemm is not None}
 """Kinds whose work is multiply-accumulates, which tensor cores can do."""
 
 ELEMENTWISE = frozenset(
@@ -31,6 +32,26 @@ ACTIVATIONS = frozenset(name for name in ELEMENTWISE if KINDS[name].group == "ac
 """Activation functions of single elements."""
 
 Counted = TypeVar("Counted")
+
+
+def add_rule(operation: str | type, rule: OwnRule, macs: bool = False) -> None:
+    """Count an operation or a class of modules by a rule of the user's own; see `paleo_lite.rule`."""
+    name = operation if isinstance(operation, str) else operation.__name__
+    name = name if name in KINDS or "." in name or not isinstance(operation, str) else f"aten.{name}"
+    made = own_kind(name, rule, macs)
+    MATRIX_KINDS.discard(name)
+    if macs:
+        MATRIX_KINDS.add(name)
+    OWN[name] = rule
+    KINDS[name] = made
+    if not isinstance(operation, str):
+        MODULES[operation] = name
+
+
+def own_note(kinds: Sequence[str]) -> str:
+    """Which kinds among these a rule of the user's own counts; empty where none."""
+    own = {kind: kinds.count(kind) for kind in OWN if kind in kinds}
+    return "counted by a rule of your own: " + ", ".join(f"{k} ({n})" for k, n in own.items()) if own else ""
 
 
 def count_layer(op: Op) -> Cost | None:

@@ -109,18 +109,32 @@ def grouped_matmul(op: Op) -> Cost:
 def attention(op: Op) -> Cost:
     """Scaled dot-product attention of queries ``(..., L, E)``, keys ``(..., S, E)`` and values ``(..., S, V)``.
 
-    MACs = scores * (E + V) with scores = ... * L * S, whether or not a mask hides half of them. Scaling 1, softmax 5
+    MACs = scores * (E + V) with scores = ... * L * S, whether or not a mask hides half of them, but for `half_causal`,
+    which counts half of all (as the FLOP/s of FlashAttention's benchmarks do, Dao 2023). Scaling 1, softmax 5
     per score. Bytes are those of a fused kernel, which keeps the scores on chip; backward has twice the MACs (a fused
     kernel's recomputation of the scores comes on top and is not counted).
     """
     q, k, v = op.layer.inputs[:3]
     scores = op.inputs[0] // q[-1] * k[-2]
     macs = scores * (q[-1] + v[-1])
+
+    def seen(number: int) -> int:
+        return op.samples * (number // op.samples // 2) if op.attribute("half") else number
+
     return cost(
         op,
-        PassCost(2 * macs + 6 * scores, macs, op.x, op.y),
-        PassCost(4 * macs + 5 * scores, 2 * macs, op.x + 2 * op.y, sum(op.inputs[:3])),
+        PassCost(seen(2 * macs + 6 * scores), seen(macs), op.x, op.y),
+        PassCost(seen(4 * macs + 5 * scores), seen(2 * macs), op.x + 2 * op.y, sum(op.inputs[:3])),
     )
+
+
+def half_causal(layers: Sequence[Layer]) -> tuple[list[Layer], int]:
+    """Layers whose causal attention counts half, and how many these are."""
+    halved = [
+        layer._replace(attributes={**layer.attributes, "half": True})
+        if layer.kind == "attention" and layer.attributes.get("causal") else layer for layer in layers
+    ]  # fmt: skip
+    return halved, sum(layer.attributes.get("half", False) for layer in halved)
 
 
 def saved_by_attention(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
