@@ -5,7 +5,7 @@ A layer is described by shapes alone, so that layers of a network and kernels of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
@@ -130,6 +130,15 @@ class Flow(NamedTuple):
     output_wants_gradient: list[bool]
     consumers: list[int]
 
+    def of(self, index: int, layer: Layer) -> tuple[tuple[bool, ...], bool, tuple[bool, ...]]:
+        """Which inputs of a layer grow with the batch, whether its outputs do, and which inputs want a gradient."""
+        scales, wants = self.output_scales, self.output_wants_gradient
+        return (
+            tuple([p == INPUT or (p >= 0 and scales[p]) for p in layer.parents]),
+            scales[index],
+            tuple([wants[index] and p >= 0 and wants[p] for p in layer.parents]),
+        )
+
 
 def trace_flow(layers: Sequence[Layer]) -> Flow:
     """Walk the graph once: which tensors grow with the batch, and which get gradients.
@@ -168,11 +177,7 @@ def _passes_gradient(layer: Layer) -> bool:
     return layer.kind != "fill" and not layer.attributes.get("no_gradient", False)
 
 
-def see(layers: Sequence[Layer], flow: Flow, batch_size: int) -> list[Op]:
-    """The layers as `Op` views at a batch size."""
-    ops = []
-    for index, layer in enumerate(layers):
-        scales = [p == INPUT or (p >= 0 and flow.output_scales[p]) for p in layer.parents]
-        wants = [p >= 0 and flow.output_wants_gradient[p] and flow.output_wants_gradient[index] for p in layer.parents]
-        ops.append(Op(layer, batch_size, scales, flow.output_scales[index], wants))
-    return ops
+def see(layers: Sequence[Layer], flow: Flow, batch_size: int, indices: Iterable[int] | None = None) -> list[Op]:
+    """The layers, or those of some indices, as `Op` views at a batch size."""
+    chosen = range(len(layers)) if indices is None else indices
+    return [Op(layers[index], batch_size, *flow.of(index, layers[index])) for index in chosen]

@@ -8,7 +8,7 @@ Not at batch 1: the gradient of what all samples share is a sum over the batch f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from ..units import element_bytes
 from .conventions import CONVENTIONS, Convention, find_convention
 from .kinds import MATRIX_KINDS, count_layer, guarded
 from .kinds.kind import NOTHING, Cost, PassCost
-from .layer import Layer, Op, see, trace_flow
+from .layer import Flow, Layer, Op, see, trace_flow
 
 PASSES = ("inference", "forward", "backward_data", "backward_weight", "update")
 """The passes that work is counted for; ``forward`` is the forward pass of a training step."""
@@ -203,20 +203,22 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
     chosen = find_convention(convention)
     size = element_bytes(precision)
     flow = trace_flow(layers)
+    which, first = _alike(layers, flow)
     at_two, at_three = (
-        [_rows(op, chosen, size, flow.consumers[i]) for i, op in enumerate(see(layers, flow, n))] for n in (2, 3)
+        [_rows(op, chosen, size, flow.consumers[i]) for i, op in zip(first, see(layers, flow, n, first))]
+        for n in (2, 3)
     )
-    shape = (len(layers), len(PASSES), len(COLUMNS))
+    shape = (len(first), len(PASSES), len(COLUMNS))
     try:
         two, three = (
-            np.array([row[0] for row in rows], dtype=np.int64).reshape(shape).T for rows in (at_two, at_three)
+            np.array([row[0] for row in rows], dtype=np.int64).reshape(shape)[which].T for rows in (at_two, at_three)
         )
         count_two, count_three = (
-            np.array([row[1] or 0 for row in rows], dtype=np.int64) for rows in (at_two, at_three)
+            np.array([row[1] or 0 for row in rows], dtype=np.int64)[which] for rows in (at_two, at_three)
         )
     except OverflowError:
         raise CountFailed("the counts of a layer do not fit into 64 bits: are its shapes right?") from None
-    counted = np.array([row[1] is not None for row in at_two], dtype=bool)
+    counted = np.array([row[1] is not None for row in at_two], dtype=bool)[which]
     missing: dict[str, int] = {}
     for layer, known in zip(layers, counted):
         if not known:
@@ -232,11 +234,29 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
         count_fixed=3 * count_two - 2 * count_three,
         counted=counted,
         parameters=np.array([layer.parameters for layer in layers], dtype=np.int64),
-        activations_per_sample=np.array([row[2] for row in at_three], dtype=np.int64)
-        - np.array([row[2] for row in at_two], dtype=np.int64),
+        activations_per_sample=np.array([three[2] - two[2] for two, three in zip(at_two, at_three)], dtype=np.int64)[
+            which
+        ],
         matrix=np.array([layer.kind in MATRIX_KINDS for layer in layers], dtype=bool),
         unknown=tuple(f"{kind} ({number})" for kind, number in sorted(missing.items())),
     )
+
+
+def _alike(layers: Sequence[Layer], flow: Flow) -> tuple[Array, list[int]]:
+    """For each layer a number that those share which a rule cannot tell apart, and the first layer of each number.
+
+    Networks repeat their blocks: two in three layers of a ResNet are like an earlier one.
+    """
+    numbers: dict[tuple[Any, ...], int] = {}
+    which, first = [], []
+    for index, layer in enumerate(layers):
+        facts = layer._replace(name="", parents=(), attributes=repr(layer.attributes))  # type: ignore[arg-type]
+        key = (facts, flow.of(index, layer), flow.consumers[index])
+        number = numbers.setdefault(key, len(first))
+        if number == len(first):
+            first.append(index)
+        which.append(number)
+    return np.array(which, dtype=np.intp), first
 
 
 def _rows(op: Op, convention: Convention, size: int, consumers: int) -> tuple[list[tuple[int, ...]], int | None, int]:
