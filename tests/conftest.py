@@ -60,12 +60,12 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_make_parametrize_id(val, argname):
     """Bytes are named by their argument: compressed ones hold the time, and each process would name them otherwise."""
     return argname if isinstance(val, bytes) else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
     """What takes long begins first; tests of a file stay in one process, which makes their fixtures once.
 
