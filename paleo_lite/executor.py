@@ -110,7 +110,7 @@ def cores() -> int:
 def _in_pool(tasks: Sequence[_Task], work: Work[_Task, _T], jobs: int) -> Generator[tuple[_Task, _T], None, None]:
     """Results of a pool; where a process dies it ends early, and the tasks without a result are left over."""
     before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(jobs, mp_context=_context(work), initializer=_leave_interrupts_to_the_parent)
+    pool = ProcessPoolExecutor(jobs, mp_context=_context(work), initializer=_live_with_the_parent)
     try:
         with closing(_collect(pool, tasks, work)) as results:
             yield from results
@@ -163,8 +163,17 @@ def _context(work: Work[Any, Any]) -> multiprocessing.context.BaseContext:
     return context
 
 
-def _leave_interrupts_to_the_parent() -> None:
+def _live_with_the_parent() -> None:
+    """Interrupts are the parent's business; a process ends with it, also where it was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_after_the_parent, daemon=True).start()
+
+
+def _end_after_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()  # its end of a pipe closes whatever it dies of, however this process was started
+        os._exit(1)
 
 
 @contextmanager

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,6 +33,67 @@ def write_aside(path: Path, data: bytes) -> None:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold a file, in a folder that is made for it, so that no other process does what it stands for.
+
+    The system frees it when the process ends, of whatever. Processes forked in the meantime hold it, too. Afterwards
+    it is gone, and so is the folder if it is empty.
+
+    Raises
+    ------
+    BadValue
+        If another process holds it; the sentence names `what` is going on there and who does it.
+    """
+    file = None
+    try:
+        while file is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("a+")
+            if not _lock(file.fileno()):
+                file.seek(0)
+                raise BadValue(f"{path.parent}: {what} by {file.read(200).strip() or 'another process'}")
+            if not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno())):
+                file.close()  # whoever held it was done and took it away
+                file = None
+        file.truncate(0)
+        host = os.uname().nodename if hasattr(os, "uname") else "this machine"
+        file.write(f"process {os.getpid()} on {host}\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            if sys.platform == "win32":  # where what is open stays
+                file.close()
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # there is something in it
+                path.parent.rmdir()
+    finally:
+        if file is not None:
+            file.close()
+
+
+def _lock(number: int) -> bool:
+    """Whether a file became this process's."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            os.lseek(number, 2**30, os.SEEK_SET)  # what is locked cannot be read there, and others read who holds it
+            msvcrt.locking(number, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except PermissionError:
+        if sys.platform != "win32":
+            raise
+        return False
+    return True
 
 
 def shipped(folder: str) -> Path:

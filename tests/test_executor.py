@@ -112,28 +112,56 @@ def test_processes_are_forked_where_that_is_safe(platform, threads, method, monk
     assert executor._context(find_files).get_start_method() == method
 
 
+@pytest.fixture
+def sleeping(work, files, tmp_path):
+    """A process whose two workers sleep, started in a way; all hold its error output."""
+    made = []
+
+    def start(method):
+        script = tmp_path / "script.py"
+        script.write_text(
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+            "import multiprocessing, pathlib, pool_work\n"
+            "from paleo_lite import executor\n"
+            f"executor._context = lambda work: multiprocessing.get_context({method!r})\n"
+            f"files = sorted(pathlib.Path({str(files[0].parent)!r}).iterdir())\n"
+            "if __name__ == '__main__':\n"
+            "    try: list(executor.run_files(files, pool_work.sleeps, 2))\n"
+            "    except KeyboardInterrupt: sys.exit(130)\n"
+        )
+        # A group of its own, which gets an interrupt as a terminal sends it: to all of them.
+        made.append(subprocess.Popen([sys.executable, str(script)], start_new_session=True, stderr=subprocess.PIPE))
+        return made[-1], wait_for(lambda: list(files[0].parent.glob("pid.*")), 2)
+
+    yield start
+    for process in made:
+        process.kill()
+        process.wait()
+
+
+ON_LINUX = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc, which only Linux has")
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc, which only Linux has")
+@ON_LINUX
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_stops_the_processes(work, files, tmp_path):
-    program = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "import pathlib, pool_work\n"
-        "from paleo_lite.executor import run_files\n"
-        f"files = sorted(pathlib.Path({str(files[0].parent)!r}).iterdir())\n"
-        "if __name__ == '__main__':\n"
-        "    try: list(run_files(files, pool_work.sleeps, 2))\n"
-        "    except KeyboardInterrupt: sys.exit(130)\n"
-    )
-    script = tmp_path / "script.py"
-    script.write_text(program)
-    # A group of its own, which gets the interrupt as a terminal sends it: to all of them.
-    process = subprocess.Popen([sys.executable, str(script)], start_new_session=True, stderr=subprocess.PIPE)
-    workers = wait_for(lambda: list(files[0].parent.glob("pid.*")), 2)
+def test_an_interrupt_stops_the_processes(sleeping):
+    process, workers = sleeping("fork")
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode == 130, errors
     assert errors == b""
+    wait_for(lambda: [0] if not any(alive(path) for path in workers) else [], 1)
+
+
+@pytest.mark.slow
+@ON_LINUX
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+def test_processes_end_with_their_parent_whatever_it_dies_of(sleeping, method, sent):
+    process, workers = sleeping(method)
+    process.send_signal(sent)
+    process.communicate()  # returns when nobody holds its output any more
     wait_for(lambda: [0] if not any(alive(path) for path in workers) else [], 1)
 
 

@@ -2,13 +2,14 @@
 
 While it runs, ``NAME.partial`` holds a manifest and a Parquet file for every finished chunk, each written aside and
 renamed; what is interrupted goes on from there. At the end the chunks are written one after another into one file,
-which takes its name when it is whole. Memory is that of one chunk in each process, however many there are.
+which is looked at, takes its name when it is whole, and only then do the chunks go. The folder is locked, so that two
+sweeps with one output do not write into each other. Memory is that of a chunk in each process, however many there are.
 """
 
 from __future__ import annotations
 
 import errno
-import shutil
+import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,7 +22,7 @@ import numpy as np
 from ..errors import BadFile, BadValue, Interrupted, SweepStopped
 from ..executor import run_tasks
 from ..extras import need
-from ..files import write_aside
+from ..files import locked, write_aside
 from ..result import Result
 from .chunk import compute_chunk
 from .grid import Words
@@ -30,6 +31,7 @@ from .space import Chunk, Space
 
 FORMATS = (".parquet", ".csv")
 _MANIFEST = "manifest.json"
+_LOCK = ".lock"
 _BYTES_AT_MOST = 2**26
 
 Progress = Callable[[int, int], None]
@@ -123,7 +125,8 @@ def run_sweep(
     Raises
     ------
     BadValue
-        If the output exists or has another ending, or its folder of chunks belongs to another sweep.
+        If the output exists or has another ending, its folder of chunks belongs to another sweep, or a process is
+        at work on it.
     SweepStopped
         If it is interrupted or a file cannot be written: the chunks that are done are kept.
     PaleoError
@@ -140,22 +143,27 @@ def run_sweep(
         raise BadValue(f"{output} already exists: choose another name, or --force to replace it")
     folder = output.with_name(f"{output.name}.partial")
     try:
-        _open(folder, space)
-        done = {index for index in range(space.chunk_count) if _file(folder, index).is_file()}
-        kept = len(done)
-        if progress:
-            progress(kept, space.chunk_count)
-        left = [chunk for chunk in space.chunks() if chunk.number not in done]
-        for chunk in _finished(space, left, folder, model_of, jobs, scheduler):
-            done.add(chunk.number)
+        with locked(folder / _LOCK, "it is being swept"):
+            if output.exists() and not force:  # whoever held the lock has written it meanwhile
+                raise BadValue(f"{output} already exists: choose another name, or --force to replace it")
+            _open(folder, space)
+            done = {index for index in range(space.chunk_count) if _file(folder, index).is_file()}
+            kept = len(done)
             if progress:
-                progress(len(done), space.chunk_count)
-        rows, feasible = _merge(folder, space, output)
+                progress(kept, space.chunk_count)
+            left = [chunk for chunk in space.chunks() if chunk.number not in done]
+            for chunk in _finished(space, left, folder, model_of, jobs, scheduler):
+                done.add(chunk.number)
+                if progress:
+                    progress(len(done), space.chunk_count)
+            rows, feasible = _merge(folder, space, output)
+            for file in folder.iterdir():
+                if file.name != _LOCK:
+                    file.unlink()
     except KeyboardInterrupt:
         raise Interrupted(f"the sweep was interrupted; {_what_is_kept(folder, space)}") from None
     except OSError as error:
         raise SweepStopped(_why_unwritten(error, folder, space)) from None
-    shutil.rmtree(folder)
     seconds = time.perf_counter() - started
     return Sweep(output, rows, feasible, space.chunk_count, kept, seconds, space.samples)
 
@@ -181,10 +189,8 @@ def _open(folder: Path, space: Space) -> None:
     """Make the folder, or take up the one that is there if it is of the same sweep."""
     manifest = Manifest(1, space.digest(), space.size, space.chunk_count)
     path = folder / _MANIFEST
-    if not folder.exists():
-        folder.mkdir(parents=True)
     if not path.exists():
-        if any(folder.iterdir()):
+        if any(file.name != _LOCK for file in folder.iterdir()):
             raise BadValue(f"{folder} is not the folder of a sweep: delete it or choose another name for the output")
         write_aside(path, msgspec.json.format(msgspec.json.encode(manifest)))
         return
@@ -199,7 +205,8 @@ def _open(folder: Path, space: Space) -> None:
             f"{folder} is left over from another sweep ({other.rows:,} combinations): delete it or choose another name"
         )
     for stray in folder.glob(".*"):  # what was being written when an earlier run was killed
-        stray.unlink()
+        if stray.name != _LOCK:
+            stray.unlink()
 
 
 def _file(folder: Path, index: int) -> Path:
@@ -248,48 +255,77 @@ def encode_chunk(space: Space, model_of: ModelOf, chunk: Chunk) -> bytes:
 
 def _merge(folder: Path, space: Space, output: Path) -> tuple[int, int]:
     """All chunks in one file, one row group each; how many rows there are, and how many are feasible."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    aside = folder / f".whole{output.suffix}"
+    aside = folder / f".whole.{os.getpid()}{output.suffix}"
     rows = feasible = 0
-    writer = None
+    writer = sink = None
     try:
         for index in range(space.chunk_count):
             try:
                 table = pq.read_table(_file(folder, index), partitioning=None)
             except (ValueError, KeyError) as error:
                 raise BadFile(f"{_file(folder, index)}: {error}; delete it and give the same command") from None
-            if writer is None:
-                writer = _writer(aside, table.schema, space)
+            if writer is None or sink is None:
+                sink = pa.OSFile(str(aside), "wb")
+                writer = _writer(sink, output.suffix, table.schema, space)
             writer.write(table if output.suffix == ".parquet" else _plain(table))
             rows += table.num_rows
             feasible += table.column("reason").null_count
-        assert writer is not None
+        assert writer is not None and sink is not None
         writer.close()
-        writer = None
+        length = sink.tell()
+        sink.close()
+        writer = sink = None
     finally:
-        if writer is not None:
-            _abandon(writer)
+        for open_file in (writer, sink):
+            if open_file is not None:
+                _abandon(open_file)
     if rows != space.size:
         raise BadFile(
             f"{folder}: its chunks have {rows:,} rows, the sweep has {space.size:,}: delete it to start again"
         )
+    _check_whole(aside, length, rows)
     aside.replace(output)
     return rows, feasible
 
 
-def _writer(path: Path, schema: Any, space: Space) -> Any:
+def _check_whole(aside: Path, length: int, rows: int) -> None:
+    """Look at what was written before it takes the place of its chunks: on the disk, as long as it was made.
+
+    Raises
+    ------
+    SweepStopped
+        If it is not.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with aside.open("rb+") as file:
+        os.fsync(file.fileno())
+    try:
+        whole = aside.stat().st_size == length and (
+            aside.suffix != ".parquet" or pq.read_metadata(aside).num_rows == rows
+        )
+    except (pa.ArrowException, ValueError):
+        whole = False
+    if not whole:
+        raise SweepStopped(f"{aside} is not what was written: the disk lost some of it; the chunks are kept beside it")
+
+
+def _writer(sink: Any, suffix: str, schema: Any, space: Space) -> Any:
     import pyarrow as pa
 
     about = msgspec.json.encode({"samples": space.samples, "optimizer": space.optimizer, "ppp": space.ppp})
-    if path.suffix == ".parquet":
+    if suffix == ".parquet":
         import pyarrow.parquet as pq
 
         schema = schema.with_metadata({b"paleo_lite.sweep": about})
-        return pq.ParquetWriter(path, schema, compression="zstd", compression_level=1)
+        return pq.ParquetWriter(sink, schema, compression="zstd", compression_level=1)
     from pyarrow import csv
 
-    return csv.CSVWriter(path, pa.schema([(field.name, _plain_type(field.type)) for field in schema]))
+    return csv.CSVWriter(sink, pa.schema([(field.name, _plain_type(field.type)) for field in schema]))
 
 
 def _plain_type(kind: Any) -> Any:

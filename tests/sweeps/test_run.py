@@ -6,9 +6,11 @@ sweeps/steps.py, sweeps/workers.py.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -28,6 +30,7 @@ from paleo_lite.distributed.topology import flat
 from paleo_lite.errors import BadFile, BadValue, Interrupted, MissingExtra, SweepStopped, UnknownName
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
+from paleo_lite.sweeps import run
 from paleo_lite.sweeps import space as space_module
 from paleo_lite.sweeps.best import find_best
 from paleo_lite.sweeps.run import run_sweep
@@ -246,6 +249,76 @@ def test_processes_write_what_one_writes(tmp_path, small_chunks) -> None:
     for jobs in (1, 2):
         run_sweep(SMALL, tmp_path / f"{jobs}.parquet", default_model, jobs=jobs)
     assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
+
+
+SWEEP = """
+import sys, time
+from pathlib import Path
+from paleo_lite.calibration.choose import default_model
+from paleo_lite.sweeps import run, space
+folder, = sys.argv[1:]
+space.CHUNK_ROWS = 12
+def wait(done, total):
+    if done == 3:
+        (Path(folder) / "here").touch()
+        time.sleep(600)
+small = space.Space(networks=("alexnet",), gpus=("k40m", "v100-sxm2"), batch_sizes=tuple(range(1, 40)))
+if __name__ == "__main__":
+    run.run_sweep(small, Path(folder) / "sweep.parquet", default_model, jobs=1, progress=wait)
+"""
+
+
+@pytest.fixture
+def half_done(tmp_path):
+    """A sweep in a process of its own that stays where three chunks are done, and its space."""
+    process = subprocess.Popen([sys.executable, "-c", SWEEP, str(tmp_path)])
+    while not (tmp_path / "here").exists() and process.poll() is None:
+        time.sleep(0.05)
+    yield process, Space(networks=("alexnet",), gpus=("k40m", "v100-sxm2"), batch_sizes=tuple(range(1, 40)))
+    process.kill()
+    process.wait()
+
+
+def test_two_sweeps_with_one_output(tmp_path, small_chunks, half_done) -> None:
+    """The second is told who is at work; what was killed is taken up, and written as if nothing had been."""
+    process, space = half_done
+    path, whole = tmp_path / "sweep.parquet", tmp_path / "whole.parquet"
+    with pytest.raises(BadValue, match=rf"sweep\.parquet\.partial: it is being swept by process {process.pid} on "):
+        run_sweep(space, path, default_model, jobs=1)
+    process.kill()
+    process.wait()
+    assert run_sweep(space, path, default_model, jobs=1).resumed == 3
+    run_sweep(space, whole, default_model, jobs=1)
+    assert path.read_bytes() == whole.read_bytes()
+    assert {file.name for file in tmp_path.iterdir()} == {"sweep.parquet", "whole.parquet", "here"}
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_chunks_stay_until_what_was_written_is_whole(tmp_path, small_chunks, monkeypatch, suffix) -> None:
+    path = tmp_path / f"sweep.{suffix}"
+
+    def torn(aside: Path, *told) -> None:
+        os.truncate(aside, aside.stat().st_size - 9)  # as another writer or a lost disk leaves it
+        check(aside, *told)
+
+    check = run._check_whole
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "_check_whole", torn)
+        with pytest.raises(SweepStopped, match="is not what was written"):
+            run_sweep(SMALL, path, default_model, jobs=1)
+    assert not path.exists()
+    assert run_sweep(SMALL, path, default_model, jobs=1).resumed == SMALL.chunk_count
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch) -> None:
+    """As in a folder that others own: root, who runs tests in containers, may write everywhere."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(SweepStopped, match=r"the sweep cannot be written: .*Permission denied"):
+        run_sweep(SMALL, tmp_path / "sweep.parquet", default_model, jobs=1)
 
 
 @pytest.fixture
