@@ -26,7 +26,7 @@ from ..errors import BadFile, BadProfile
 from .chrome_events import CATEGORIES, LATEST_US, bad_element, decode_events
 from .chrome_rows import Rows
 from .json_stream import JsonArray, decode_around
-from .table import batch_of
+from .table import batch_of, coded
 
 _KEY = re.compile(rb'"(traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
 _LINKED = ("op", "params", "direction", "execution", "step", "launch_ns")
@@ -66,15 +66,16 @@ class ChromeTrace:
             raised before the first batch, since the trace is read whole before.
         """
         with tempfile.TemporaryFile() as spool:
-            placed = columns is None or "layer" in columns
-            rows = Rows(linked=placed or not set(_LINKED).isdisjoint(columns or ()), placed=placed)
+            wanted = columns is None or "layer" in columns
+            rows = Rows(linked=wanted or not set(_LINKED).isdisjoint(columns or ()), placed=wanted)
             try:
                 base_ns = _spool(path, rows, spool)
             except OSError as error:  # of the spool: those of the trace have become BadProfile
                 raise BadFile(f"{tempfile.gettempdir()}: cannot hold the rows of {path} ({error.strerror})") from None
             launched = rows.steps() if rows.linked else None
             links = rows.links() if rows.linked else None
-            places = rows.places(links)
+            places = None if launched is None else rows.places(launched.steps)
+            placed = None if places is None or links is None else places.of(links)
             names, params = pa.array(rows.names, pa.string()), pa.array(rows.params, pa.string())
             spool.seek(0)
             for batch in pa.ipc.open_stream(spool):
@@ -86,11 +87,8 @@ class ChromeTrace:
                 if links is not None:
                     at = np.where(own >= 0, own, links.find(external, correlation))
                     found |= links.columns(at, names, params)
-                if places is not None:
-                    inside = np.where(at >= 0, places.of_operation[at], -1).astype(np.int32)
-                    found["layer"] = pa.DictionaryArray.from_arrays(
-                        pa.array(inside, mask=inside < 0), pa.array(places.names, pa.string())
-                    )
+                if places is not None and placed is not None:
+                    found["layer"] = coded(np.where(at >= 0, placed[at], -1), places.names)
                 yield batch_of(found, batch.num_rows, columns)
 
 

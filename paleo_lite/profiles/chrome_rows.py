@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -27,7 +27,7 @@ from .chrome_events import (
 )
 from .json_stream import Piece
 from .launches import BPROP, LAUNCH, OPERATION, STEP, Integers, Links, direction_of
-from .marks import PROFILER_STEP, Steps, find_steps
+from .marks import PROFILER_STEP, Launched, Steps, find_steps
 from .modules import Places, Range
 from .ncu import counted_flops
 
@@ -53,44 +53,6 @@ _KERNEL, _MEMCPY, _COMMUNICATION, _CPU, _API, _MARKER = map(
 _ON_DEVICE = frozenset(cat for cat, of in CATEGORIES.items() if of in ("kernel", "memcpy", "memset")) | {
     "gpu_user_annotation"
 }
-
-
-class Launched(NamedTuple):
-    """In which iteration events on a device were launched.
-
-    Attributes
-    ----------
-    steps : Steps
-        When the host was in each.
-    ran : Steps
-        When the device was, where the profiler says so; else the same.
-    correlations, times : ndarray of int64
-        Of all launches, by correlation.
-    """
-
-    steps: Steps
-    ran: Steps
-    correlations: Integers
-    times: Integers
-
-    def columns(self, correlation: Integers, start: Integers, base_ns: int) -> dict[str, pa.Array]:
-        """`launch_ns` and `step` of events.
-
-        What no known call launched is of the step in which it began: at a trace's begin that is often the last step
-        before it, whose launches were not traced.
-        """
-        time, known = start, np.zeros(len(start), bool)
-        if len(self.correlations):
-            place = np.minimum(np.searchsorted(self.correlations, correlation), len(self.correlations) - 1)
-            known = (self.correlations[place] == correlation) & (correlation >= 0)
-            time = np.where(known, self.times[place], start)
-        found = np.where(known, self.steps.find(time), self.ran.find(start))
-        return {
-            "launch_ns": pa.array(time + base_ns, mask=~known),
-            "step": pa.DictionaryArray.from_arrays(
-                pa.array(found.astype(np.int32), mask=found < 0), pa.array(self.steps.names, pa.string())
-            ),
-        }
 
 
 class Rows:
@@ -135,20 +97,19 @@ class Rows:
         launches, self._launches = np.concatenate(self._launches), []
         return Links(operations, launches, external_ids=2 * self._alike <= self._with_both)
 
-    def places(self, links: Links | None) -> Places | None:
-        """In which of the program's ranges the operations ran; None where it was not asked for."""
-        return Places(self._ranges, links) if self.placed and links is not None else None
+    def places(self, steps: Steps) -> Places | None:
+        """The program's ranges; None where they were not asked for."""
+        return Places(self._ranges, steps) if self.placed else None
 
     def steps(self) -> Launched:
         """The iterations, once all events were seen."""
         launches = np.concatenate(self._launches) if self._launches else np.empty(0, LAUNCH)
         names, starts, ends = zip(*self._marks) if self._marks else ((), (), ())
         steps = find_steps(names, np.array(starts, np.int64), np.array(ends, np.int64), launches["start"])
-        order = np.argsort(launches["correlation"], kind="stable")
         on_device = [self._device_marks.get(name) for name in steps.names]
         ranges = np.array([mark for mark in on_device if mark is not None], np.int64).reshape(-1, 2)
         ran = Steps(steps.names, *ranges.T) if len(ranges) == len(on_device) else steps
-        return Launched(steps, ran, launches["correlation"][order], launches["start"][order])
+        return Launched(steps, ran, launches)
 
     def batch(self, path: Path, piece: Piece[Decoded]) -> pa.RecordBatch:
         """The columns that events have by themselves, and `external`, `correlation` and `own` to link them by.

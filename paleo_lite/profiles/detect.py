@@ -33,6 +33,19 @@ READERS: tuple[tuple[str, str], ...] = (
 
 HEAD = 64 * 2**10
 
+_NSYS = (
+    "a report of Nsight Systems, which only NVIDIA's tools read: "
+    "`nsys export --type sqlite -o {stem}.sqlite {name}` makes a file that is read here"
+)
+_INSTEAD = {
+    ".nsys-rep": _NSYS,
+    ".qdrep": _NSYS,
+    ".ncu-rep": "a report of Nsight Compute, which only NVIDIA's tools read: "
+    "`ncu --import {name} --csv > {stem}.csv` makes a file that is read here",
+    ".xplane.pb": "an XSpace of JAX or TensorFlow: read is the trace that is written beside it, `*.trace.json.gz`",
+}
+"""What to make of files that no reader knows, by the ending of their names."""
+
 
 def open_profile(path: Path, name_pattern: str | None = None) -> Profile:
     """Recognise a profile.
@@ -56,6 +69,9 @@ def open_profile(path: Path, name_pattern: str | None = None) -> Profile:
         readers.append(reader := load_reader(module, name))
         if reader.recognises(path, head):
             return Profile(path, reader.name, reader, parse_name(path.name, name_pattern))
+    instead = next((how for ending, how in _INSTEAD.items() if path.name.endswith(ending)), None)
+    if instead is not None:
+        raise UnknownFormat(f"{path}: {instead.format(name=path.name, stem=path.name.partition('.')[0])}")
     known = "; ".join(reader.what for reader in readers)
     raise UnknownFormat(f"{path}: not a profile that paleo-lite reads. It reads: {known}")
 

@@ -3,16 +3,19 @@
 PyTorch's profiler marks each call of its ``step`` (``ProfilerStep#3``); those win. Else what a program marks itself
 (``record_function("train_step")``, NVTX) is taken for iterations where it comes at least twice under one name but for
 its digits, one after the other, and around almost everything that was launched. Of several such, one in the other, the
-outermost: a network's blocks come within its steps.
+outermost: a network's blocks come within its steps. A mark without a length lasts to the next of its name.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+
+from .table import coded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,6 +54,50 @@ class Steps(NamedTuple):
         return np.where((place >= 0) & (times < self.ends[place]), place, -1)
 
 
+class Launched:
+    """In which iteration events on a device were launched.
+
+    Parameters
+    ----------
+    steps : Steps
+        When the host was in each.
+    ran : Steps
+        When the device was, where the profiler says so; else the same.
+    launches : structured ndarray
+        All launches, see `launches.LAUNCH`.
+
+    Attributes
+    ----------
+    steps : Steps
+    launches : structured ndarray
+        By correlation.
+    """
+
+    def __init__(self, steps: Steps, ran: Steps, launches: NDArray[Any]) -> None:
+        self.steps, self._ran = steps, ran
+        self.launches = launches[np.argsort(launches["correlation"], kind="stable")]
+
+    def find(self, correlation: Integers) -> Integers:
+        """The place in `launches` of what launched each event, by its correlation; -1 for none that is known."""
+        keys = self.launches["correlation"]
+        if not len(keys):
+            return np.full(len(correlation), -1, dtype=np.int64)
+        place = np.minimum(np.searchsorted(keys, correlation), len(keys) - 1)
+        return np.where((keys[place] == correlation) & (correlation >= 0), place, -1)
+
+    def columns(self, correlation: Integers, start: Integers, base_ns: int = 0) -> dict[str, pa.Array]:
+        """`launch_ns` and `step` of events.
+
+        What no known call launched is of the step in which it began: at a trace's begin that is often the last step
+        before it, whose launches were not traced.
+        """
+        place = self.find(correlation)
+        time = start.copy()
+        time[place >= 0] = self.launches["start"][place[place >= 0]]
+        found = np.where(place >= 0, self.steps.find(time), self._ran.find(start))
+        return {"launch_ns": pa.array(time + base_ns, mask=place < 0), "step": coded(found, self.steps.names)}
+
+
 def find_steps(names: Sequence[str], starts: Integers, ends: Integers, launches: Integers) -> Steps:
     """The iterations among ranges.
 
@@ -68,7 +115,9 @@ def find_steps(names: Sequence[str], starts: Integers, ends: Integers, launches:
     best, longest = Steps([], np.empty(0, np.int64), np.empty(0, np.int64)), 0.0
     for family, members in families.items():
         order = np.array(sorted(members, key=lambda place: (starts[place], ends[place])))
-        begin, end = starts[order], ends[order]
+        begin, end = starts[order], ends[order].copy()
+        if len(times) and (begin == end).all():
+            end = np.append(begin[1:], max(times[-1] + 1, begin[-1] + 1))
         if (begin[1:] < end[:-1]).any():
             continue
         found = Steps(_numbered([names[place] for place in order]), begin, end)

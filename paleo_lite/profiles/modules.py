@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .launches import Integers, Links
+    from .marks import Steps
 
 _NO_PLACE = (PROFILER_STEP, STEP, "nccl:")
 """Ranges that do not say where in the program something is."""
@@ -35,29 +36,29 @@ class Range(NamedTuple):
 
 
 class Places:
-    """Where in the program operations are.
+    """Where in the program something is.
 
     Parameters
     ----------
     ranges : sequence of Range
         In any order.
-    links : Links
+    steps : Steps
+        The iterations, whose marks are no place.
 
     Attributes
     ----------
     names : list of str
         Paths such as ``Model_0/Block_3/Linear_7``, each once.
-    of_operation : ndarray of int64
-        For each of the links' operations its place in `names`, -1 for none.
     """
 
-    def __init__(self, ranges: Sequence[Range], links: Links) -> None:
-        kept = sorted(
-            (known for known in ranges if not known.name.startswith(_NO_PLACE)),
-            key=lambda known: (known.thread, known.start, -known.end),
-        )
+    def __init__(self, ranges: Sequence[Range], steps: Steps) -> None:
+        marks = set(zip(steps.starts.tolist(), steps.ends.tolist()))
+        kept = [known for known in ranges if not known.name.startswith(_NO_PLACE)]
+        kept = [known for known in kept if (known.start, known.end) not in marks]
+        kept.sort(key=lambda known: (known.thread, known.start, -known.end))
         codes: dict[str, int] = {}
-        path = np.empty(len(kept), np.int64)
+        self._path = np.empty(len(kept) + 1, np.int64)
+        self._path[-1] = -1  # of what is in none
         open_ranges: list[tuple[Range, str]] = []
         for place, known in enumerate(kept):
             while open_ranges and (open_ranges[-1][0].thread != known.thread or open_ranges[-1][0].end <= known.start):
@@ -65,17 +66,18 @@ class Places:
             own = known.name.removeprefix(MODULE).replace("/", "|")
             text = f"{open_ranges[-1][1]}/{own}" if open_ranges else own
             open_ranges.append((known, text))
-            path[place] = codes.setdefault(text, len(codes))
+            self._path[place] = codes.setdefault(text, len(codes))
         self.names = list(codes)
-        operations = links.operations
-        self.of_operation: Integers = np.full(len(operations), -1)
-        if not kept:
-            return
-        nest = Nest(*(np.array([known[field] for known in kept], np.int64) for field in (1, 2, 3)))
-        around = nest.innermost(operations["thread"], operations["start"])
-        self.of_operation = np.where(around >= 0, path[around], -1)
-        self._follow(links.forward)
+        self._nest = Nest(*(np.array([known[field] for known in kept], np.int64) for field in (1, 2, 3)))
 
-    def _follow(self, forward: NDArray[Any]) -> None:
-        outside = (self.of_operation < 0) & (forward >= 0)
-        self.of_operation[outside] = self.of_operation[forward[outside]]
+    def find(self, thread: NDArray[Any], time: Integers) -> Integers:
+        """The place in `names` of each thread at a time, -1 for none."""
+        return self._path[self._nest.innermost(thread, time)]
+
+    def of(self, links: Links) -> Integers:
+        """The same of each of the links' operations; of a backward one that is nowhere, that of its forward one."""
+        operations, forward = links.operations, links.forward
+        found = self.find(operations["thread"], operations["start"])
+        outside = (found < 0) & (forward >= 0)
+        found[outside] = found[forward[outside]]
+        return found

@@ -3,12 +3,11 @@
 Tables and columns as the file's own comments and the Nsight Systems User Guide ("SQLite Schema Reference") describe
 them. Columns differ between versions, so each table is asked which it has. Times are ns since the session began;
 names are numbers into ``StringIds``. Ranges that PyTorch's ``emit_nvtx`` pushed (``aten::mm, op_id = 7, sizes = [..]``)
-name the operation behind each kernel.
+name the operation behind each kernel; a program's own are its iterations (see `marks`) and layers (see `modules`).
 """
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import BadProfile
-from .launches import LAUNCH, OPERATION, Links, direction_of
+from .launches import LAUNCH
 from .lines import LONGEST_LINE, gpu_category, shown
+from .nvtx import DOMAIN, Linked, Ranges
+from .nvtx import KINDS as NVTX_KINDS
 from .sqlite_file import opened, recognised_tables, tables_of
 from .table import batch_of
 
@@ -42,13 +43,7 @@ COPY_KINDS = {
 _ROWS = 2**14
 _TEXT = 2**24  # characters of a batch's own texts
 _LONGEST_NS = 2**53  # a hundred days: what a float holds to the nanosecond
-_LINKED = ("op", "params", "direction")
-_NVTX_KINDS = (34, 59, 60, 70, 71)  # marks and ranges, of ENUM_NSYS_EVENT_TYPE; the rest declares domains and names
-_TORCH_RANGE = re.compile(
-    r"(?P<op>.+?)(?:, seq = (?P<sequence>\d{1,18}))?(?:, op_id = \d+)?"
-    r"(?:, sizes = (?P<sizes>\[[\d, \[\]]*\]))?(?:, input_op_ids.*)?"
-)
-_TORCH_SIGNS = (", seq = ", ", op_id = ", ", sizes = ")
+_LINKED = ("op", "params", "direction", "execution", "step", "launch_ns", "layer")
 
 
 class NsysSqlite:
@@ -96,11 +91,9 @@ class _Reader:
     def __init__(self, path: Path, connection: sqlite3.Connection, tables: dict[str, list[str]]) -> None:
         self.path, self.connection, self.tables = path, connection, tables
         self.most = path.stat().st_size  # no table has more rows than the file has bytes
-        self.links: Links | None = None
+        self.linked: Linked | None = None
         self._names: dict[Any, str] = {}
         self._pids: dict[int, int] = {}
-        self._operations: dict[str, int] = {}
-        self._sizes: dict[str, int] = {}
 
     def chunks(self, table: str) -> Iterator[tuple[list[int], dict[str, list[Any]]]]:
         """Row ids and columns; names in place of their numbers, None for a column that this version has not."""
@@ -110,7 +103,7 @@ class _Reader:
                 raise BadProfile(f"{self.path}: {table} has no column {needed!r}")
         selected = [f't."{name}"' if name in has else "NULL" for name in _COLUMNS]
         number = next((f't."{name}"' for name in _NAMES if name in has), "NULL")
-        where = f"WHERE t.eventType IN {_NVTX_KINDS}" if "eventType" in has else ""
+        where = f"WHERE t.eventType IN {NVTX_KINDS}" if "eventType" in has else ""
         cursor = self.connection.execute(f"SELECT t.rowid, {number}, {', '.join(selected)} FROM {table} t {where}")
         count = 0
         for rows in self._groups(cursor):
@@ -151,38 +144,35 @@ class _Reader:
         return self._names[number]
 
     def link(self, present: list[str]) -> None:
-        """Remember PyTorch's ranges and the calls that launch, to tell which operation is behind each kernel."""
+        """Remember ranges and the calls that launch, to tell what is behind each kernel, and where in the program."""
         if "NVTX_EVENTS" not in present or "CUPTI_ACTIVITY_KIND_RUNTIME" not in present:
             return
-        threads: dict[int, int] = {}
-        ranges = []
+        ranges = Ranges(self._domains())
         for row_ids, rows in self.chunks("NVTX_EVENTS"):
-            start, end = self._times("NVTX_EVENTS", row_ids, rows)
-            for name, thread, begin, finish in zip(rows["name"], rows["globalTid"], start, end):
-                if name is None or finish is None or not any(sign in name for sign in _TORCH_SIGNS):
-                    continue
-                match = _TORCH_RANGE.fullmatch(name)
-                if match is None:
-                    continue
-                code = self._operations.setdefault(match["op"], len(self._operations))
-                sizes = match["sizes"]
-                params = -1 if sizes is None else self._sizes.setdefault(sizes, len(self._sizes))
-                sequence = -1 if match["sequence"] is None else int(match["sequence"])
-                direction = direction_of(match["op"])
-                thread_code = threads.setdefault(thread, len(threads))
-                ranges.append((-1, thread_code, begin, finish, code, params, sequence, direction))
+            times = self._times("NVTX_EVENTS", row_ids, rows)
+            for event in zip(*(rows[name] for name in ("name", "globalTid", "eventType", "domainId")), *times):
+                ranges.add(*event)
         if not ranges:
             return
-        launches = []
+        calls = []
         for row_ids, rows in self.chunks("CUPTI_ACTIVITY_KIND_RUNTIME"):
             start, _ = self._times("CUPTI_ACTIVITY_KIND_RUNTIME", row_ids, rows)
             keys = self._launch_keys(rows["globalTid"], rows["correlationId"])
-            launches += [
-                (key, threads[thread], begin)
+            calls += [
+                (key, ranges.thread(thread), begin)
                 for key, thread, begin in zip(keys, rows["globalTid"], start)
-                if key >= 0 and thread in threads
+                if key >= 0
             ]
-        self.links = Links(np.array(ranges, OPERATION), np.array(launches, LAUNCH), external_ids=False)
+        self.linked = ranges.link(np.array(calls, LAUNCH))
+
+    def _domains(self) -> dict[Any, str]:
+        """The names of NVTX's domains, by their numbers."""
+        has = self.tables["NVTX_EVENTS"]
+        if not {"eventType", "domainId", "text"} <= {*has}:
+            return {}
+        registered = "(SELECT value FROM StringIds WHERE id = t.textId)" if "textId" in has else "NULL"
+        query = f"SELECT domainId, substr(COALESCE(text, {registered}), 1, 100) FROM NVTX_EVENTS t WHERE eventType = "
+        return {number: str(name) for number, name in self.connection.execute(f"{query}{DOMAIN} LIMIT 10000")}
 
     def columns(self, table: str, row_ids: list[int], rows: dict[str, list[Any]]) -> dict[str, Any]:
         start, end = self._times(table, row_ids, rows)
@@ -209,10 +199,10 @@ class _Reader:
         for row, size in zip(row_ids, found["bytes"]):
             if size is not None and not 0 <= size <= _LONGEST_NS:
                 raise BadProfile(f"{self.path}: {table} row {row}: {size:,} bytes, expected 0 to {_LONGEST_NS:,}")
-        if self.links is not None and category != "marker":
+        if self.linked is not None and category != "marker":
             owners = rows["globalTid"] if category == "api" else rows["globalPid"]
-            at = self.links.find(np.full(len(row_ids), -1), self._launch_keys(owners, rows["correlationId"]))
-            found |= self.links.columns(at, pa.array(self._operations, pa.string()), pa.array(self._sizes, pa.string()))
+            keys = self._launch_keys(owners, rows["correlationId"])
+            found |= self.linked.columns(keys, np.array(start, np.int64))
         return found
 
     def _launch_keys(self, owners: list[Any], correlations: list[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -246,6 +236,8 @@ _EVENT = (
     "bytes",
     "copyKind",
     "text",
+    "eventType",
+    "domainId",
 )
 _COLUMNS = (*_EVENT, *_SIDES)
 

@@ -5,15 +5,17 @@ Absent is null, never 0: a kernel whose FLOPs are unknown is not a kernel that c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
     import pandas
+    from numpy.typing import NDArray
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 
@@ -128,6 +130,12 @@ def _names(values: Any) -> pa.DictionaryArray:
     places: dict[str | None, int] = {}
     codes = [None if value is None else places.setdefault(value, len(places)) for value in values]
     return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array([*places], pa.string()))
+
+
+def coded(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
+    """Texts as places in a list of them; -1 is absent."""
+    codes = codes.astype(np.int32)
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(names, pa.string()))
 
 
 def batch_of(columns: Mapping[str, Any], length: int, keep: tuple[str, ...] | None = None) -> pa.RecordBatch:

@@ -168,3 +168,18 @@ def test_the_head_of_a_gzip_bomb_is_small(tmp_path):
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(b"\0" * 2**26))
     assert len(read_head(path)) <= 2**16
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("run.nsys-rep", "`nsys export --type sqlite -o run.sqlite run.nsys-rep`"),
+        ("run.ncu-rep", "`ncu --import run.ncu-rep --csv > run.csv`"),
+        ("host.xplane.pb", r"`\*\.trace\.json\.gz`"),
+    ],
+)
+def test_what_only_its_maker_reads_is_exported_first(tmp_path, name, said):
+    path = tmp_path / name
+    path.write_bytes(b"NVIDIA Tegra Profiler Report")
+    with pytest.raises(UnknownFormat, match=said):
+        open_profile(path)

@@ -27,6 +27,7 @@ def steps(*ranges: tuple[str, int, int], launches=LAUNCHES) -> list[str]:
         ([("step", 0, 60), ("step", 40, 100)], []),  # they overlap
         ([("optimizer", 40, 50), ("optimizer", 90, 100)], []),  # around little of what was launched
         ([("all", 0, 100)], []),
+        ([("batch", 0, 0), ("batch", 50, 50), ("end", 99, 99)], ["batch 1", "batch 2"]),  # marks without a length
     ],
 )  # fmt: skip
 def test_marks_that_are_iterations(ranges, expected):

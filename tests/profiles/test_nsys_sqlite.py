@@ -1,4 +1,7 @@
-"""Nsight Systems' SQLite: the real file against SQL of its own, and small ones after the real one's schema."""
+"""Nsight Systems' SQLite: the real file against SQL of its own, and small ones after the real one's schema.
+
+Tests: profiles/nvtx.py.
+"""
 
 from __future__ import annotations
 
@@ -84,6 +87,16 @@ def test_real_kernels_are_linked_through_their_launch(real):
 
 
 @pytest.mark.needs_data
+def test_real_kernels_know_when_they_were_launched(real):
+    rows, database = real
+    expected = database.execute(
+        "SELECT r.start FROM CUPTI_ACTIVITY_KIND_KERNEL k LEFT JOIN CUPTI_ACTIVITY_KIND_RUNTIME r"
+        " ON r.correlationId = k.correlationId AND (r.globalTid >> 24) = (k.globalPid >> 24) ORDER BY k.rowid"
+    ).fetchall()
+    assert [(row["launch_ns"],) for row in rows if row["category"] == "kernel"] == expected
+
+
+@pytest.mark.needs_data
 def test_reading_leaves_nothing_beside_the_file(data_folder, tmp_path):
     path = tmp_path / "run.sqlite"
     path.write_bytes((data_folder / REAL).read_bytes())
@@ -165,6 +178,45 @@ def test_names_links_and_directions(tmp_path):
         ("epoch", 50, None),
     ]
     assert {row["thread"] for row in markers} == {3}
+
+
+def with_ranges(path: Path, *ranges: tuple) -> list[tuple]:
+    """Step and layer of the kernels launched at 12 and 32 by one thread, with (start, end, kind, name, domain)."""
+    database = sqlite3.connect(build(path))
+    database.execute("DELETE FROM NVTX_EVENTS")
+    database.execute("ALTER TABLE NVTX_EVENTS ADD COLUMN domainId INTEGER")
+    for number, (start, end, kind, name, domain) in enumerate(ranges, 100):
+        text, known = (name, None) if number % 2 else (None, number)  # some names are registered, others are not
+        database.execute("INSERT INTO StringIds VALUES (?, ?)", (number, name))
+        database.execute(
+            "INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?, ?, ?, ?)", (start, end, kind, text, PID + 3, known, domain)
+        )
+    database.commit()
+    database.close()
+    kernels = [row for row in read(path).to_pylist() if row["category"] == "kernel"]
+    assert [row["launch_ns"] for row in kernels] == [12, 32, 12]  # the third is of another process
+    return [(row["step"], row["layer"]) for row in kernels[:2]]
+
+
+def test_ranges_of_the_program_are_its_iterations_and_layers(tmp_path):
+    """NVTX's documentation: ranges pushed and popped on a thread nest; domains keep those of libraries apart."""
+    found = with_ranges(
+        tmp_path / "run.sqlite",
+        (0, None, 75, "NCCL", 7),
+        (11, 14, 59, "ncclAllReduce", 7),
+        (5, 25, 59, "step 1", 0),
+        (25, 45, 59, "step 2", 0),
+        (10, 20, 59, "encoder/0", 0),
+        (28, 39, 59, "encoder/0", 0),
+        (31, 36, 59, "attention", 0),
+        (0, 50, 60, "epoch", 0),  # started and ended, on whichever thread: nothing is inside of it
+    )
+    assert found == [("step 1", "encoder|0"), ("step 2", "encoder|0/attention")]
+
+
+def test_marks_of_the_program_begin_its_iterations(tmp_path):
+    found = with_ranges(tmp_path / "run.sqlite", (5, None, 34, "batch", 0), (30, None, 34, "batch", 0))
+    assert found == [("batch 1", None), ("batch 2", None)]
 
 
 def test_columns_that_a_version_lacks_are_null(tmp_path):
