@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .text import sentence
+
 
 class PaleoError(Exception):
     """The root of every error that paleo-lite raises on purpose."""
+
+    def __str__(self) -> str:
+        return sentence(super().__str__())  # what it quotes may be a file's
 
 
 class UsageProblem(PaleoError):
@@ -44,7 +49,7 @@ class UnknownName(UsageProblem):
         known = sorted(set(known))
         self.what, self.name = what, name
         lowered = {candidate.lower(): candidate for candidate in known}
-        self.near = [lowered[match] for match in get_close_matches(name.lower(), lowered, n=4, cutoff=0.5)]
+        self.near = [lowered[match] for match in get_close_matches(name[:200].lower(), lowered, n=4, cutoff=0.5)]
         several = name.split(",")
         if len(several) > 1 and lowered.keys() >= {part.strip().lower() for part in several}:
             rest, hint = f"this takes one {what}: say {_either([part.strip() for part in several])}.", ""

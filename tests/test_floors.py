@@ -14,7 +14,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "paleo_lite"
 VALIDATION = PACKAGE.parent / "validation"
 FLOORS = {
-    "units": 1, "errors": 1, "files": 1, "extras": 1, "executor": 1, "ranges": 1, "result": 1, "version": 1,
+    "units": 1, "errors": 1, "files": 1, "extras": 1, "executor": 1, "ranges": 1, "result": 1, "text": 1,
+    "version": 1,
     "counting": 2,
     "networks": 3, "hardware": 3, "profiles": 3, "measure": 3,
     "timing": 4, "efficiency": 4, "distributed": 5, "input_pipeline": 5, "sweeps": 5, "calibration": 5, "paleo": 5,

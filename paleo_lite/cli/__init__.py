@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from ..errors import Interrupted, PaleoError, UsageProblem
+from ..text import sentence
 
 GROUPS = {
     "How long will it take": {
@@ -96,9 +97,8 @@ class OneSentence(click.Group):
         except Exception as error:
             if _debugging(ctx):
                 raise
-            click.echo(
-                f"paleo-lite: a defect of paleo-lite, {type(error).__name__}: {error} (--debug shows where)", err=True
-            )
+            what = sentence(f"{type(error).__name__}: {error}")
+            click.echo(f"paleo-lite: a defect of paleo-lite, {what} (--debug shows where)", err=True)
             ctx.exit(1)
 
 

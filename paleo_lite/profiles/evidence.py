@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute
 
+from ..text import printable
 from .detect import read_head
 from .sqlite_file import MAGIC, opened, tables_of
 from .table import Profile
@@ -136,5 +137,4 @@ def precision_of(seconds: Mapping[str, float]) -> str | None:
 
 
 def _once(names: Iterable[str]) -> tuple[str, ...]:
-    shown = ("".join(letter if letter.isprintable() else "?" for letter in name) for name in names)
-    return tuple(dict.fromkeys(shown))
+    return tuple(dict.fromkeys(map(printable, names)))

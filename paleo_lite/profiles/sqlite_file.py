@@ -34,9 +34,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
         connection.execute("PRAGMA cell_size_check = ON")
         yield connection
     except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeDecodeError) as error:
-        # SQLite's message can quote the file
-        what = "".join(letter if letter.isprintable() else "?" for letter in str(error)[:200])
-        raise BadProfile(f"{path}: SQLite that is cut or corrupted ({what})") from None
+        raise BadProfile(f"{path}: SQLite that is cut or corrupted ({str(error)[:200]})") from None
     finally:
         if connection is not None:
             connection.close()

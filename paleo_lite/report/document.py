@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any
 
@@ -12,6 +13,7 @@ import msgspec
 
 from ..errors import BadValue
 from ..result import Result
+from ..text import cell, printable
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -74,7 +76,7 @@ class Table(msgspec.Struct, frozen=True):
 
     def markdown(self) -> str:
         """A Markdown table, with the title as a bold line."""
-        lines = [f"**{self.title}**", ""] if self.title else []
+        lines = [f"**{_safe(self.title)}**", ""] if self.title else []
         lines.append("| " + " | ".join(column.heading for column in self.columns) + " |")
         lines.append("|" + "|".join(" :-- " if column.left else " --: " for column in self.columns) + "|")
         for row in self.rows:
@@ -216,16 +218,16 @@ class Document(msgspec.Struct, frozen=True):
 
     def markdown(self, level: int = 1) -> str:
         """The whole of it, sections under their headings; charts are left out."""
-        parts = [f"**{self.title}**" if level == 1 else f"{'#' * level} {self.title}"] if self.title else []
-        parts += [self.question] if self.question else []
-        parts += self.lead
-        facts = [f"- {answer.name}: {answer.text}" for answer in self.answers]
-        facts += [f"- {name}: {value}" for name, value in self.facts]
+        title = _safe(self.title)
+        parts = [f"**{title}**" if level == 1 else f"{'#' * level} {title}"] if title else []
+        parts += [_safe(text) for text in (self.question, *self.lead) if text]
+        facts = [_safe(f"- {answer.name}: {answer.text}") for answer in self.answers]
+        facts += [_safe(f"- {name}: {value}") for name, value in self.facts]
         parts += ["\n".join(facts)] if facts else []
-        parts += [part.markdown() if isinstance(part, Table) else part
+        parts += [part.markdown() if isinstance(part, Table) else _safe(part)
                   for part in self.content if not isinstance(part, Chart)]  # fmt: skip
-        parts += [f"{purpose}:\n\n    {command}" for purpose, command in self.commands]
-        notes = [f"> {note}" for note in self.notes]
+        parts += [f"{purpose}:\n\n    {printable(command)}" for purpose, command in self.commands]
+        notes = [_safe(f"> {note}") for note in self.notes]
         parts += ["\n".join(notes)] if notes else []
         parts += [section.markdown(level + 1).rstrip("\n") for section in self.sections]
         return "\n\n".join(parts) + "\n"
@@ -285,10 +287,10 @@ def drawn(
 
 
 def _raw(value: Any) -> Any:
-    """A value for CSV; before Python 3.11 the csv module refuses NUL, which a foreign name may hold."""
+    """A value for CSV."""
     if isinstance(value, (list, tuple)):
-        return "x".join(map(str, value))
-    return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value
+        value = "x".join(map(str, value))
+    return cell(value) if isinstance(value, str) else value
 
 
 def _line(cells: Iterable[str]) -> str:
@@ -302,4 +304,12 @@ def _plain(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")
+    return _safe(text).replace("|", "\\|")
+
+
+def _safe(text: str) -> str:
+    """Text on one line of Markdown that is neither a tag of HTML nor a link; what stands in backticks stays."""
+    return _MARKUP.sub(lambda found: found[1] or f"\\{found[2]}", printable(text))
+
+
+_MARKUP = re.compile(r"(`[^`]*`)|(\](?=\()|<(?=[A-Za-z/!?]))")

@@ -10,6 +10,7 @@ from ..efficiency.metrics import explain
 from ..efficiency.next_command import kernels_that_matter
 from ..efficiency.timeline import Timeline
 from ..profiles.classes import CLASSES
+from ..text import printable
 from ..units import format_si
 from .document import Column, Document, Table
 
@@ -81,15 +82,11 @@ def command_lines(report: KernelReport, commands: list[str]) -> str:
     """The commands of the selective run, with what they are for as shell comments."""
     chosen = kernels_that_matter(report.kernels)
     share = sum(row.share or 0.0 for row in chosen)
-    lines = [f"# step 1 is done: {len(report.kernels)} kernels by time, from {_printable(report.path)}"]
+    lines = [f"# step 1 is done: {len(report.kernels)} kernels by time, from {printable(report.path)}"]
     lines.append(f"# step 2: counters for the {len(chosen)} that matter, {share:.0%} of the time:")
-    lines += [f"#   {row.share or 0:6.1%}  {_printable(row.name)}" for row in chosen]
+    lines += [f"#   {row.share or 0:6.1%}  {printable(row.name)}" for row in chosen]
     lines.append("# collection starts where the program says so: torch.cuda.profiler.start() and stop()")
     return "\n".join([*lines, *commands])
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _ordered(rows: list[KernelRow], order: str) -> list[KernelRow]:

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable
 from typing import IO, Any
 
+from ..text import printable
 from .document import Chart, Column, Document, Table
 
 GAP = 2  # blanks between columns
@@ -208,5 +209,4 @@ def _least(table: Table, column: Column) -> int:
 
 
 def _clean(text: str) -> str:
-    """Text on one line without control characters, which a foreign name may hold."""
-    return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
+    return printable(text).replace("\xa0", " ")

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from ...extras import need
+from ...text import printable, short
 from ..document import Chart, Column, Document, Table
 from .pictures import picture
-from .text import printable, short
 
 ROWS_AT_MOST = 2000
 """Rows of a table beyond this are gathered into one line of its foot."""

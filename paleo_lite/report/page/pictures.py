@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from ...extras import need
+from ...text import printable, short
 from ..charts.theme import Theme
-from .text import printable, short
 
 _THEME = Theme("page", "transparent", "currentColor", "currentColor")
 """Text and axes take the colour of the page's text, so that one drawing serves both themes; groups keep theirs."""

@@ -9,13 +9,13 @@ from ...efficiency.analysis import Efficiency
 from ...efficiency.kernels import KernelReport, KernelRow
 from ...efficiency.next_command import kernels_that_matter
 from ...efficiency.timeline import Timeline
+from ...text import short
 from ...units import format_si
 from ..charts.profiles import class_chart, kernel_roofline, timeline_chart
 from ..document import Answer, Chart, Column, Document, Made, Table, drawn
 from ..efficiency import efficiency_page
 from ..kernels import kernels_page, measure_next
 from .sections import all_of, device_section, sources_section
-from .text import short
 
 _ENOUGH = 0.5  # of an iteration's time must be in operations with known FLOPs (bytes) before a share of peak is shown
 

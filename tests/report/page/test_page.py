@@ -1,7 +1,7 @@
 """Reports as files: complete, escaped, bounded, and with the numbers of the prediction or profile.
 
 Tests: report/page/alternatives.py, report/page/html.py, report/page/pictures.py,
-report/page/prediction.py, report/page/profile.py, report/page/sections.py, report/page/text.py.
+report/page/prediction.py, report/page/profile.py, report/page/sections.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from paleo_lite.report.document import Column, Document, Made, Table
 from paleo_lite.report.page.alternatives import help_content
 from paleo_lite.report.page.html import ROWS_AT_MOST, cells, foot, to_html
 from paleo_lite.report.page.prediction import prediction_report
-from paleo_lite.report.page.text import LETTERS_AT_MOST, printable, short
+from paleo_lite.text import LETTERS_AT_MOST, printable, short
 from paleo_lite.units import format_si
 
 pytestmark = pytest.mark.slow
