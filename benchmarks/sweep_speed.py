@@ -21,6 +21,7 @@ from paleo_lite.errors import PaleoError
 from paleo_lite.executor import cores
 from paleo_lite.hardware import Device, Machine, find_device, list_devices
 from paleo_lite.sweeps.inputs import network_of, stack_of
+from paleo_lite.sweeps.space import Sized
 from paleo_lite.timing import RooflineModel, TimeModel, Workload, predict
 from paleo_lite.timing.broadcast import keep_memory
 from paleo_lite.timing.calibrated import NAMES, POWER
@@ -56,7 +57,7 @@ def device_of(name: str) -> Device:
 
 @lru_cache(2)
 def laid(networks: tuple[str, ...], number_bytes: int, first: int, last: int):
-    stacked = stack_of(tuple((name, "inference") for name in networks), number_bytes, "sgd", None)
+    stacked = stack_of(tuple((Sized(name), "inference") for name in networks), number_bytes, "sgd", None)
     return stacked.at(np.arange(first, last))
 
 
@@ -130,7 +131,7 @@ class LayerObject:
 
 def loop_roofline(network: str, device: Device, precision: str, batch_size: int, model: TimeModel) -> float:
     """One prediction, one object at a time."""
-    layers = network_of(network).layers
+    layers = network_of(Sized(network)).layers
     objects = [LayerObject(op) for op in see(layers, trace_flow(layers), batch_size)]
     machine = Machine(device)
     peaks = machine.peak(precision).per_s, machine.vector_peak(precision).per_s
@@ -140,7 +141,7 @@ def loop_roofline(network: str, device: Device, precision: str, batch_size: int,
 
 def loop_calibrated(network: str, device: Device, precision: str, batch_size: int, model: CalibratedModel) -> float:
     """One prediction, one object at a time; without its interval."""
-    layers = network_of(network).layers
+    layers = network_of(Sized(network)).layers
     rates, values = rates_of(Machine(device), precision), dict(zip(NAMES, np.exp(model.theta).tolist()))
     objects = [LayerObject(op) for op in see(layers, trace_flow(layers), batch_size)]
     device_s = sum(layer.calibrated_s(rates, values, precision) for layer in objects)
@@ -150,7 +151,7 @@ def loop_calibrated(network: str, device: Device, precision: str, batch_size: in
 
 @lru_cache(None)
 def work_of(network: str):
-    return count(network_of(network).layers, "fp32")
+    return count(network_of(Sized(network)).layers, "fp32")
 
 
 def check_loop(loop, network: str, name: str) -> None:
@@ -158,7 +159,7 @@ def check_loop(loop, network: str, name: str) -> None:
     device = find_device("v100-sxm2")
     model = model_of(device.id, "fp32", name)
     for batch_size in (1, 7):
-        workload = Workload(network_of(network), "fp32", batch_size).doing(work_of(network))
+        workload = Workload(network_of(Sized(network)), "fp32", batch_size).doing(work_of(network))
         one = predict(workload, Machine(device), model)
         assert isclose(loop(network, device, "fp32", batch_size, model), one.time_s, rel_tol=1e-12)
 

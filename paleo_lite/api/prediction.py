@@ -375,23 +375,24 @@ def resolve(
 ) -> Network:  # fmt: skip
     """The network that a name, factory or module stands for."""
     given = list(inputs)
-    lengths = tokens is not None and (tokens.length or tokens.context)
+    tokens = tokens or Tokens()
     if isinstance(network, str) and ":" not in network and not given:
         return find_network(network, image_size, tokens)
-    if lengths:
+    if isinstance(network, Network) and network.remade is not None:
+        return network.remade(tokens) if tokens.asked else network
+    if tokens.context or (tokens.length and isinstance(network, Network)):
         raise BadValue("--sequence-length and --context are for networks by name or config: others have their inputs")
     if isinstance(network, Network):
         return network
     if not isinstance(network, str):
-        from ..networks.inputs import arguments, read_input
-        from ..networks.trace import trace
+        from ..networks.inputs import read_input
+        from ..networks.lengths import trace_inputs
 
         if not given:
             raise BadValue("a module needs the shape of its inputs: inputs=[(3, 224, 224)]")
-        args, kwargs = arguments(map(read_input, given))
-        return trace(network, *args, **kwargs)
+        return trace_inputs(network, [read_input(one) for one in given], tokens.length)
     if ":" in network:
-        return trace_factory(network, given, image_size)
+        return trace_factory(network, given, image_size, tokens.length)
     raise BadValue("--input is for package.module:factory; a shipped network takes --image-size")
 
 

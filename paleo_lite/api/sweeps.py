@@ -32,6 +32,7 @@ def sweep(
     precisions: Names = "fp32",
     phases: Names = "inference",
     batch_sizes: Numbers = 1,
+    sequence_lengths: Numbers = (),
     time_models: Names = AUTOMATIC,
     ppp: float | None = None,
     workers: Numbers = 1,
@@ -64,6 +65,9 @@ def sweep(
     batch_sizes, workers : numbers
         A number, a sequence, or a range such as ``"1:1024:x2"``. A batch size is that of all workers together, or per
         worker for weak scaling.
+    sequence_lengths : numbers
+        Tokens of a sequence, of networks that read them: shipped, from a config, or exported for many lengths. Without
+        any, as many as each network says.
     time_models : names
         ``auto`` (what `paleo_lite.predict` takes), or of `paleo_lite.timing.TIME_MODELS`.
     ppp : float, optional
@@ -107,6 +111,7 @@ def sweep(
         precisions=_names(precisions, "precisions", list(PRECISION_BYTES)),
         phases=_names(phases, "phases", list(PHASES)),
         batch_sizes=_numbers(batch_sizes, "batch sizes"),
+        sequence_lengths=_numbers(sequence_lengths, "sequence lengths") if sequence_lengths else (None,),
         time_models=_names(time_models, "time models"),
         workers=numbers,
         strategies=_names(strategies, "strategies"),

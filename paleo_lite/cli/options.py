@@ -384,8 +384,8 @@ sequence_length = _option(
 context = _option("--context", type=WHOLE, metavar="TOKENS", help="For --phase decode: tokens in the cache already.")
 inputs = _option(
     "--input", "inputs", multiple=True, type=_Input(), metavar="[NAME=][TYPE:]SHAPE",
-    help="Shape of one sample for package.module:factory: 3x224x224, int64:128 or input_ids=int64:128; once per "
-    "input. It runs that module's code: name only what you would run.",
+    help="Shape of one sample for package.module:factory: 3x224x224, int64:128 or input_ids=int64:1-4096, a span of "
+    "sequence lengths; once per input. It runs that module's code: name only what you would run.",
 )  # fmt: skip
 rules = _option(
     "--rules", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), multiple=True, expose_value=False,

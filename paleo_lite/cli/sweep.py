@@ -51,6 +51,10 @@ from .options import Quantity, completing
     help="1,2,4 or 1:1024:x2 (doubling) or 8:64:+8; of all workers together, or per worker for weak scaling.",
 )  # fmt: skip
 @click.option(
+    "--sequence-lengths", default="", metavar="RANGE",
+    help="Tokens of a sequence, of networks that read them. [default: as many as each network says]",
+)  # fmt: skip
+@click.option(
     "--time-models", shell_complete=completing(".timing:TIME_MODELS"), default=AUTOMATIC, show_default=True,
     metavar="NAMES",
     help=f"{AUTOMATIC} (what predict takes), {', '.join(TIME_MODELS)}.",

@@ -18,6 +18,7 @@ from ..units import element_bytes
 from .conventions import CONVENTIONS, Convention, find_convention
 from .kinds import MATRIX_KINDS, count_layer, guarded
 from .kinds.kind import NOTHING, Cost, PassCost
+from .kinds.own import OWN
 from .layer import Flow, Layer, Op, see, trace_flow
 
 PASSES = ("inference", "forward", "backward_data", "backward_weight", "update")
@@ -248,9 +249,11 @@ def _alike(layers: Sequence[Layer], flow: Flow) -> tuple[Array, list[int]]:
     Networks repeat their blocks: two in three layers of a ResNet are like an earlier one.
     """
     numbers: dict[tuple[Any, ...], int] = {}
-    which, first = [], []
+    which: list[int] = []
+    first: list[int] = []
     for index, layer in enumerate(layers):
-        facts = layer._replace(name="", parents=(), attributes=repr(layer.attributes))  # type: ignore[arg-type]
+        name = layer.name if layer.kind in OWN else ""  # a rule of a user's may look at it
+        facts = layer._replace(name=name, parents=(), attributes=repr(layer.attributes))  # type: ignore[arg-type]
         key = (facts, flow.of(index, layer), flow.consumers[index])
         number = numbers.setdefault(key, len(first))
         if number == len(first):

@@ -82,7 +82,7 @@ def advise(
         If no strategy is possible.
     """
     settings = settings or Settings()
-    if job.workload.network.remade is not None and workers > 1:
+    if job.workload.network.blocks and workers > 1:
         return _of_splits(job, topology, workers, batch_size, scaling, settings, budget, cluster)
     asked = [settings.collective] if settings.collective else list(collectives)
     fastest: list[ScaleRow] = []

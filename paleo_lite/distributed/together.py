@@ -146,7 +146,7 @@ def lay_out(network: Network, topology: Topology, batch_size: int, split: Split)
         If the network was not made from a config, or devices, blocks or batch cannot be divided so.
     """
     workers, each = topology.workers, split.tensor * split.pipeline
-    if network.remade is None or network.lengths is None:
+    if not network.blocks or network.lengths is None:
         raise BadValue(f"{network.name} has no equal blocks: --tensor and --pipeline are for networks from a config")
     if workers % each:
         raise BadValue(f"--tensor {split.tensor} times --pipeline {split.pipeline} does not divide {workers} workers")

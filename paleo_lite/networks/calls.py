@@ -255,13 +255,16 @@ class Operations(TorchDispatchMode):
             raise _needs_values(f"the shape of {name}'s result depends on the values of a tensor")
         if name not in WANTS_VALUES and any(tensor.is_meta for tensor in tensors_in(args, kwargs)):
             args, kwargs = _map(args, recorder.stand_in), _map(kwargs, recorder.stand_in)
-        result = function(*args, **kwargs)
+        reading = _read(name, args, kwargs)
+        if reading is not None and len(function._schema.returns) == 1:
+            result = results.make(function, is_in_place(function), args, kwargs, reading)
+        else:
+            result = function(*args, **kwargs)
         made = tensors_in(result)
         if not made or name in NOT_AN_OPERATION:
             return result
         if name in VIEWS_OR_COPIES and is_in_place(function):
             return result  # the same tensor in another shape
-        reading = _read(name, args, kwargs)
         main = made[:1] if reading is not None and isinstance(result, tuple) else made
         if reading is None:
             reading = _reading_of(name, args, kwargs, result)

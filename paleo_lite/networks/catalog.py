@@ -12,7 +12,7 @@ from pathlib import Path
 from ..errors import BadDescriptor, BadValue, MissingExtra, UnknownName
 from ..files import cache_folder, shipped
 from .descriptor import FORMAT, decode_descriptor, read_bounded, read_descriptor, write_descriptor
-from .inputs import Input, arguments, read_input
+from .inputs import Input, read_input
 from .network import Network, Tokens
 
 IMPORTERS = {
@@ -126,7 +126,8 @@ def read_network_file(path: Path, image_size: int | None = None, tokens: Tokens 
         network: Network | None = resolve_name(IMPORTERS[path.suffix])(data, str(path), image_size)
         if network is not None:
             return network
-    return decode_descriptor(data, path)
+    network = decode_descriptor(data, path)
+    return network if network.remade is None or not (tokens and tokens.asked) else network.remade(tokens)
 
 
 def _path_of(name: str) -> Path:
@@ -192,11 +193,13 @@ def trace_named(name: str, image_size: int | None = None) -> Network:
 
 
 def trace_factory(
-    reference: str, inputs: Sequence[str | Sequence[int] | Input], image_size: int | None = None
-) -> Network:
+    reference: str, inputs: Sequence[str | Sequence[int] | Input], image_size: int | None = None,
+    length: int | None = None,
+) -> Network:  # fmt: skip
     """Trace the module that ``package.module:factory`` makes, or timm's for ``timm:NAME``, with one sample per input.
 
-    A model of timm's has an input of its own, and takes an image size.
+    A model of timm's has an input of its own, and takes an image size. `length` is that of a sequence, of which the
+    inputs say between which two it lies.
 
     Raises
     ------
@@ -215,10 +218,9 @@ def trace_factory(
 
     import_torch(f"tracing {reference}")
     from .build import load_factory
-    from .trace import trace
+    from .lengths import trace_inputs
 
-    args, kwargs = arguments(given)
-    return trace(load_factory(reference), *args, name=reference, source=reference, **kwargs)
+    return trace_inputs(load_factory(reference), given, length, name=reference, source=reference)
 
 
 def _trace_timm(reference: str, given: Sequence[Input], image_size: int | None) -> Network:
@@ -226,11 +228,10 @@ def _trace_timm(reference: str, given: Sequence[Input], image_size: int | None) 
 
     import_torch(f"tracing {reference}")
     from .build import timm_model
-    from .trace import trace
+    from .lengths import trace_inputs
 
     module, shape, version = timm_model(reference.removeprefix(TIMM), image_size)
-    args, kwargs = arguments(given or [Input(shape)])
-    return trace(module, *args, name=reference, source=f"timm {version}", **kwargs)
+    return trace_inputs(module, given or [Input(shape)], name=reference, source=f"timm {version}")
 
 
 def all_names() -> Iterator[str]:

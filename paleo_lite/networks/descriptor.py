@@ -1,7 +1,9 @@
 """Descriptors: a network as one small JSON file, so that predicting it needs no torch.
 
 The layers are columns (``name``, ``kind``, ...), each on one line. Shapes and attribute sets repeat a lot: the columns
-hold numbers that point into the lists ``shapes`` and ``attributes``.
+hold numbers that point into the lists ``shapes`` and ``attributes``. A network for many sequence lengths has three
+``lengths``, and what differs between them as ``[at the first, second, third]`` in shapes, ``{"by_length": [...]}`` in
+attributes.
 """
 
 from __future__ import annotations
@@ -11,16 +13,19 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ..counting import CONSTANT, Layer, count
+from ..counting import CONSTANT, Layer, Shape, count
 from ..errors import BadDescriptor
 from ..files import write_aside
-from .network import Network
+from .lengths import lengths_of, three_of, with_lengths
+from .network import Lengths, Network
 
 FORMAT = 1
 _BYTES_AT_MOST = 64 * 2**20
 
 
-Size = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+ByLength = Annotated[list[Whole], msgspec.Meta(min_length=3, max_length=3)]
+Size = Whole | ByLength
 From0 = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
@@ -51,30 +56,37 @@ class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layers: Columns
     notes: list[str] = []
     macs: From0 | None = None  # of inference, one sample: in the head, so that a number can be looked up
+    lengths: ByLength | None = None
 
 
 def write_descriptor(network: Network, path: Path) -> None:
     """Write a network; the file appears whole or not at all."""
+    three = three_of(network)
+    every = zip(*(one.layers for one in three or (network,)))
     shapes, attributes = _Pool(), _Pool()
     fields: dict[str, list[Any]] = {field: [] for field in Columns.__struct_fields__}
-    for layer in network.layers:
+    for alike in every:
+        layer = alike[0]
         for field in ("name", "kind", "parameters", "origin"):
             fields[field].append(getattr(layer, field))
         for field in ("inputs", "outputs", "weights"):
-            fields[field].append([shapes.place(list(shape)) for shape in getattr(layer, field)])
+            together = zip(*(getattr(one, field) for one in alike))
+            fields[field].append([shapes.place(_beside(list, *each)) for each in together])
         fields["parents"].append(list(layer.parents))
-        fields["attributes"].append(attributes.place(layer.attributes))
+        fields["attributes"].append(attributes.place(_beside(_by_length, *(one.attributes for one in alike))))
     head = {
         "format": FORMAT,
         "name": network.name,
         "source": network.source,
         "notes": list(network.notes),
-        "inputs": [list(shape) for shape in network.inputs],
+        "inputs": [_beside(list, *each) for each in zip(*(one.inputs for one in three or (network,)))],
         "parameters": network.parameters,
         "macs": int(count(network.layers).column("macs", "inference").sum()),
         "shapes": shapes.items,
         "attributes": attributes.items,
     }
+    if three:
+        head["lengths"] = lengths_of(three)
     lines = [f'"{key}": {_compact(value)}' for key, value in head.items()]
     columns = ",\n".join(f'"{key}": {_compact(value)}' for key, value in fields.items())
     body = "{\n" + ",\n".join(lines) + ',\n"layers": {\n' + columns + "\n}\n}\n"
@@ -116,17 +128,44 @@ def decode_descriptor(data: bytes, path: Path) -> Network:
         raise BadDescriptor(f"{path}: {error}") from None
     if found.format != FORMAT:
         raise BadDescriptor(f"{path}: $.format is {found.format}, this version of paleo-lite reads {FORMAT}")
-    return Network(
-        name=found.name,
-        inputs=tuple(tuple(shape) for shape in found.inputs),
-        layers=_layers(found, path),
-        parameters=found.parameters,
-        source=found.source,
-        notes=tuple(found.notes),
-    )
+    one = Network(found.name, (), (), found.parameters, found.source, tuple(found.notes))
+    if found.lengths is None:
+        return one._replace(inputs=_shapes(found.inputs, 0), layers=_layers(found, path, 0))
+    return with_lengths([
+        one._replace(inputs=_shapes(found.inputs, which), layers=_layers(found, path, which), lengths=Lengths(n, n))
+        for which, n in enumerate(found.lengths)
+    ])  # fmt: skip
 
 
-def _layers(found: Descriptor, path: Path) -> tuple[Layer, ...]:
+def _beside(mark: Any, *values: Any) -> Any:
+    """One for all where they are alike; else what differs between three of them, marked."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: _beside(mark, *(value[key] for value in values)) for key in first}
+    if isinstance(first, (tuple, list)):
+        return [_beside(mark, *parts) for parts in zip(*values)]
+    return first if all(value == first for value in values) else mark(values)
+
+
+def _by_length(values: Any) -> dict[str, Any]:
+    return {"by_length": list(values)}
+
+
+def _shapes(shapes: list[list[Any]], which: int) -> tuple[Shape, ...]:
+    return tuple(tuple([size if isinstance(size, int) else size[which] for size in shape]) for shape in shapes)
+
+
+def _at(value: Any, which: int) -> Any:
+    """An attribute at one of three lengths."""
+    if isinstance(value, dict):
+        by_length = value.get("by_length")
+        if isinstance(by_length, list) and len(by_length) == 3:
+            return by_length[which]
+        return {key: _at(item, which) for key, item in value.items()}
+    return [_at(item, which) for item in value] if isinstance(value, list) else value
+
+
+def _layers(found: Descriptor, path: Path, which: int) -> tuple[Layer, ...]:
     columns = found.layers
     length = len(columns.name)
     for field in Columns.__struct_fields__:
@@ -136,7 +175,8 @@ def _layers(found: Descriptor, path: Path) -> tuple[Layer, ...]:
             )
     if len(set(columns.name)) < length:
         raise BadDescriptor(f"{path}: $.layers.name has the same name twice")
-    shapes = [tuple(shape) for shape in found.shapes]
+    shapes = _shapes(found.shapes, which)
+    attributes = [_at(one, which) for one in found.attributes] if found.lengths else found.attributes
     layers = []
     for index in range(length):
         inputs, parents = columns.inputs[index], columns.parents[index]
@@ -158,7 +198,7 @@ def _layers(found: Descriptor, path: Path) -> tuple[Layer, ...]:
                 tuple([shapes[pointer] for pointer in columns.weights[index]]),
                 tuple(parents),
                 columns.parameters[index],
-                found.attributes[columns.attributes[index]],
+                attributes[columns.attributes[index]],
                 columns.origin[index],
             )
         )

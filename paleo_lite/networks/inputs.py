@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..counting import Shape
 from ..errors import BadValue, UnknownName
 from ..units import parse_shape
+
+Size = int | tuple[int, int]
+"""A size; or the sequence length, of which it is said between which two it lies."""
 
 TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")
 
@@ -17,21 +19,21 @@ class Input(NamedTuple):
 
     Attributes
     ----------
-    shape : tuple of int
-        Of one sample, without the batch dimension.
+    shape : tuple of int or (int, int)
+        Of one sample, without the batch dimension. Two numbers are a span of sequence lengths.
     dtype : str
         One of `TYPES`.
     name : str
         The argument of forward; empty for the next one in order.
     """
 
-    shape: Shape
+    shape: tuple[Size, ...]
     dtype: str = "float32"
     name: str = ""
 
 
 def read_input(given: str | Sequence[int] | Input) -> Input:
-    """Read ``"3x224x224"``, ``"int64:128"``, ``"input_ids=int64:128"``, or a shape.
+    """Read ``"3x224x224"``, ``"int64:128"``, ``"input_ids=int64:1-4096"``, or a shape.
 
     Raises
     ------
@@ -48,16 +50,44 @@ def read_input(given: str | Sequence[int] | Input) -> Input:
         raise BadValue(f"{given!r}: {name!r} is not the name of an argument, as in input_ids=int64:128")
     if dtype and dtype not in TYPES:
         raise UnknownName("type of an input", dtype, TYPES)
-    return Input(parse_shape(shape), dtype or "float32", name)
+    return Input(tuple(_spanned(shape)) if "-" in shape else parse_shape(shape), dtype or "float32", name)
 
 
-def arguments(inputs: Iterable[Input]) -> tuple[list[Any], dict[str, Any]]:
-    """One sample of each input as tensors without memory: those by place, and those by name."""
+def _spanned(text: str) -> Iterator[Size]:
+    """Sizes of which some are spans: ``1-4096x768``."""
+    for part in text.lower().replace("×", "x").split("x"):
+        ends = [parse_shape(end)[0] for end in part.split("-")] if part.count("-") == 1 and part[0] != "-" else []
+        if "-" not in part:
+            yield parse_shape(part)[0]
+        elif len(ends) == 2 and ends[0] < ends[1]:
+            yield ends[0], ends[1]
+        else:
+            raise BadValue(f"{text!r} is not a shape: a sequence length lies between two, as in int64:1-4096")
+
+
+def span_of(inputs: Iterable[Input]) -> tuple[int, int] | None:
+    """Between which two the sequence length lies, where the inputs have one.
+
+    Raises
+    ------
+    BadValue
+        If they differ.
+    """
+    spans = {size for one in inputs for size in one.shape if isinstance(size, tuple)}
+    if len(spans) > 1:
+        said = " and ".join(f"{least}-{most}" for least, most in sorted(spans))
+        raise BadValue(f"inputs have one sequence length between them, not {said}")
+    return spans.pop() if spans else None
+
+
+def arguments(inputs: Iterable[Input], length: int | None = None) -> tuple[list[Any], dict[str, Any]]:
+    """One sample of each input as tensors without memory, at a sequence length: those by place, and those by name."""
     import torch
 
     args, kwargs = [], {}
     for one in inputs:
-        tensor = torch.empty((1, *one.shape), dtype=getattr(torch, one.dtype), device="meta")
+        shape = [size if isinstance(size, int) else length for size in one.shape]
+        tensor = torch.empty((1, *shape), dtype=getattr(torch, one.dtype), device="meta")
         if one.name:
             kwargs[one.name] = tensor
         else:

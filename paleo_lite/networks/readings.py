@@ -98,11 +98,11 @@ def linear(kind, input, weight, bias=None):  # type: ignore[no-untyped-def]
 
 
 def matmul(kind, left, right, **_):  # type: ignore[no-untyped-def]
-    return Reading(kind, [left, right], [], {"inner": left.shape[-1]}, alike=True)
+    return Reading(kind, [left, right], [], {"inner": left.shape[-1]}, "matrix", alike=True)
 
 
 def matmul_added(kind, added, left, right, *_, **__):  # type: ignore[no-untyped-def]
-    return Reading(kind, [left, right], [added], {"inner": left.shape[-1], "bias": True}, alike=True)
+    return Reading(kind, [left, right], [added], {"inner": left.shape[-1], "bias": True}, "matrix", alike=True)
 
 
 def matmul_summed(kind, added, left, right, *_, **__):  # type: ignore[no-untyped-def]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..counting.kinds import ELEMENTWISE
 from .readings import Reading
 
 Shape = Sequence[int]
@@ -36,8 +37,13 @@ def make(function: Any, in_place: bool, args: Sequence[Any], kwargs: dict[str, A
 
 
 def _like(reading: Reading, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    first = reading.tensors[0]  # of another layout a ReLU keeps it and a softmax does not
-    return _empty(first, first.shape) if first.is_contiguous() else None
+    first = reading.tensors[0]
+    if first.is_contiguous():
+        return _empty(first, first.shape)
+    if reading.kind not in ELEMENTWISE:  # a softmax does not keep another layout
+        return None
+    with torch._C._DisableTorchDispatch():
+        return torch.empty_like(first)
 
 
 def _alias(reading: Reading, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -55,6 +61,20 @@ def _linear(reading: Reading, args: Sequence[Any], kwargs: dict[str, Any]) -> An
     if not fits or (bias is not None and bias.shape != weight.shape[:1]):
         return None
     return _empty(x, (*x.shape[:-1], weight.shape[0]))
+
+
+def _matrix(reading: Reading, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """A product of two matrices, or of as many pairs; what is added to it changes no shape."""
+    left, right = reading.tensors
+    if left.dim() != right.dim() or left.dim() not in (2, 3) or left.dtype != right.dtype:
+        return None
+    if left.shape[-1] != right.shape[-2] or left.shape[:-2] != right.shape[:-2]:
+        return None
+    shape = [*left.shape[:-1], right.shape[-1]]
+    for added in reading.weights:
+        if added.dtype != left.dtype or _broadcast_shape(shape, added.shape) != shape:
+            return None
+    return None if "dtype" in kwargs or "out_dtype" in kwargs else _empty(left, shape)
 
 
 def _convolution(reading: Reading, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -134,6 +154,7 @@ _SHORTCUTS = {
     "alias": _alias,
     "attended": _attention,
     "linear": _linear,
+    "matrix": _matrix,
     "convolution": _convolution,
     "broadcast": _broadcast,
     "joined": _concat,

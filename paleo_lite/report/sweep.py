@@ -76,7 +76,7 @@ def _share(value: float) -> str:
 
 _CONFIGURATION = (
     "network", "gpu", "precision", "phase", "time_model", "answer", "scaling", "strategy", "link", "collective",
-    "workers", "batch_size",
+    "workers", "sequence_length", "batch_size",
 )  # fmt: skip
 
 _COLUMNS = [
@@ -89,6 +89,7 @@ _COLUMNS = [
     Column("scaling", "scaling", left=True, spare=11),
     Column("link", "link", left=True, spare=10),
     Column("collective", "collective", left=True, spare=13),
+    Column("sequence_length", "tokens", lambda value: f"{value:,}"),
     Column("batch_size", "batch", lambda value: f"{value:,}"),
     Column("time_s", "time", _seconds),
     Column("interval", "at 90 %", say_interval, spare=7),

@@ -319,7 +319,7 @@ def _batches(path: Path) -> Iterator[Any]:
             convert = csv.ConvertOptions(
                 column_types=dict.fromkeys(WORDS, pa.string())
                 | dict.fromkeys(NUMBERS, pa.float64())
-                | dict.fromkeys(("batch_size", "workers", "batch_size_per_worker"), pa.int64()),
+                | dict.fromkeys(("batch_size", "workers", "batch_size_per_worker", "sequence_length"), pa.int64()),
                 strings_can_be_null=True, quoted_strings_can_be_null=False,
             )  # fmt: skip
             with csv.open_csv(path, convert_options=convert) as reader:

@@ -161,10 +161,11 @@ def _table(grid: Grid) -> Columns:
         return words(names, "device", "model")
 
     return {
-        "network": words([network for network, _ in chunk.cases], "case"),
+        "network": words([network.name for network, _ in chunk.cases], "case"),
         "gpu": words(chunk.gpus, "device"),
         "precision": words([chunk.precision]),
         "phase": words([phase for _, phase in chunk.cases], "case"),
+        "sequence_length": numbers(np.array([-1 if n.length is None else n.length for n, _ in chunk.cases]), "case"),
         "batch_size": numbers(grid.batches, "batch"),
         "workers": numbers(grid.workers, "workers"),
         "scaling": words(space.scalings, "scaling"),

@@ -14,22 +14,23 @@ from ..distributed.overlap import Buckets, make_buckets
 from ..errors import PaleoError
 from ..hardware import Device, Machine, find_device
 from ..networks import Network, find_network
+from ..networks.network import Tokens
 from ..timing.broadcast import Case, Stack, stack
 from ..timing.memory import memory_coefficients, model_bytes
 from ..timing.models import LEARNT, TimeModel, find_model
 from ..timing.options import TrainingOptions, with_update
 from ..timing.workload import Workload
 from ..units import PRECISION_BYTES
-from .space import AUTOMATIC
+from .space import AUTOMATIC, Sized
 
 ModelOf = Callable[[Device, str, "str | None"], TimeModel]
 """From a device, a precision and None or ``calibrated`` to the best model there is, or a `PaleoError`."""
 
 
 @lru_cache(256)
-def network_of(name: str) -> Network:
-    """A network by name."""
-    return find_network(name)
+def network_of(name: Sized) -> Network:
+    """A network by name and length."""
+    return find_network(name.name, tokens=None if name.length is None else Tokens(name.length))
 
 
 @lru_cache(512)
@@ -39,7 +40,7 @@ def device_of(name: str, files: tuple[str, ...]) -> Device:
 
 
 @lru_cache(512)
-def counted(name: str, number_bytes: int) -> Work:
+def counted(name: Sized, number_bytes: int) -> Work:
     """A network's work with numbers of that size: what precisions of one size have in common."""
     return count(network_of(name).layers, _of_size(number_bytes))
 
@@ -49,14 +50,16 @@ def _of_size(number_bytes: int) -> str:
     return next(precision for precision, size in PRECISION_BYTES.items() if size == number_bytes)
 
 
-def work_of(name: str, precision: str, optimizer: str) -> Work:
+def work_of(name: Sized, precision: str, optimizer: str) -> Work:
     """A network's work with the update of an optimizer."""
     work = counted(name, PRECISION_BYTES[precision])
     return with_update(work, precision, TrainingOptions(optimizer))
 
 
 @lru_cache(2048)
-def memory_parts(name: str, precision_bytes: int, phase: str, optimizer: str) -> tuple[tuple[int, int, int], int, int]:
+def memory_parts(
+    name: Sized, precision_bytes: int, phase: str, optimizer: str
+) -> tuple[tuple[int, int, int], int, int]:
     """Bytes of parameters, gradients and optimizer state, other fixed bytes, and bytes per sample of a case."""
     training = trains(phase)  # memory is that of a step or of a forward pass, nothing between
     workload = Workload(
@@ -74,27 +77,27 @@ def passes(phase: str) -> int:
 
 
 @lru_cache(512)
-def buckets_of(name: str, number_bytes: int) -> Buckets:
+def buckets_of(name: Sized, number_bytes: int) -> Buckets:
     """A network's gradients in buckets: with which each layer's backward pass belongs."""
     workload = Workload(network_of(name), _of_size(number_bytes), phase="training").doing(counted(name, number_bytes))
     return make_buckets(gradient_bytes(workload))
 
 
 @lru_cache(512)
-def exchanges_of(name: str, number_bytes: int) -> dict[tuple[Any, ...], Any]:
+def exchanges_of(name: Sized, number_bytes: int) -> dict[tuple[Any, ...], Any]:
     """Where the exchanges of a network's gradients are kept once they are known: no device changes them."""
     return {}
 
 
 @lru_cache(64)
-def layers_of(name: str, precision_bytes: int, optimizer: str) -> Stack:
+def layers_of(name: Sized, precision_bytes: int, optimizer: str) -> Stack:
     """The entries of a network's training step, layer by layer."""
     work = work_of(name, _of_size(precision_bytes), optimizer)
     return stack([Case(network_of(name).layers, work, "training", by_layer=True)])
 
 
 @lru_cache(64)
-def stack_of(cases: tuple[tuple[str, str], ...], precision_bytes: int, optimizer: str, in_buckets: bool) -> Stack:
+def stack_of(cases: tuple[tuple[Sized, str], ...], precision_bytes: int, optimizer: str, in_buckets: bool) -> Stack:
     """The entries of several networks and phases; in buckets: their backward passes in pieces."""
     same = _of_size(precision_bytes)
     return stack(

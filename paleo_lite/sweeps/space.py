@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -19,6 +20,7 @@ from ..distributed.strategies import STRATEGIES
 from ..errors import BadValue, UnknownName
 from ..hardware import Device, find_device
 from ..networks import find_network, is_network_file
+from ..networks.network import Tokens
 from ..ranges import parse_range
 from ..result import Result
 from ..timing.models import TIME_MODELS
@@ -39,9 +41,16 @@ ROWS_PER_S, ROW_BYTES = 150_000, 40
 """Of one core with everything written, and of a row in Parquet: measured, for estimates."""
 
 _DIMENSIONS = (
-    "networks", "gpus", "precisions", "phases", "batch_sizes", "time_models", "workers", "strategies", "scalings",
-    "links", "collectives",
+    "networks", "gpus", "precisions", "phases", "sequence_lengths", "batch_sizes", "time_models", "workers",
+    "strategies", "scalings", "links", "collectives",
 )  # fmt: skip
+
+
+class Sized(NamedTuple):
+    """A network by name, and the tokens of a sequence; None: as many as the network says."""
+
+    name: str
+    length: int | None = None
 
 
 class Chunk(NamedTuple):
@@ -49,7 +58,7 @@ class Chunk(NamedTuple):
 
     number: int
     precision: str
-    cases: tuple[tuple[str, str], ...]
+    cases: tuple[tuple[Sized, str], ...]
     gpus: tuple[str, ...]
     batch_sizes: tuple[int, ...]
 
@@ -61,6 +70,8 @@ class Space(Result, msgspec.Struct, frozen=True):
     ----------
     networks, gpus, precisions, phases : tuple of str
         Names as their registries have them.
+    sequence_lengths : tuple of int or None
+        Tokens of a sequence, of networks that read them.
     batch_sizes : tuple of int
         Samples per worker for weak scaling, of all workers together for strong scaling.
     time_models : tuple of str
@@ -85,6 +96,7 @@ class Space(Result, msgspec.Struct, frozen=True):
     gpus: tuple[str, ...]
     precisions: tuple[str, ...] = ("fp32",)
     phases: tuple[str, ...] = ("inference",)
+    sequence_lengths: tuple[int | None, ...] = (None,)
     batch_sizes: tuple[int, ...] = (1,)
     time_models: tuple[str, ...] = (AUTOMATIC,)
     workers: tuple[int, ...] = (1,)
@@ -150,6 +162,9 @@ class Space(Result, msgspec.Struct, frozen=True):
             If one is unknown.
         """
         files = [Path(file) for file in self.hardware_files]
+        for name, length in product(self.networks, self.sequence_lengths):
+            if length is not None:
+                find_network(name, tokens=Tokens(length))
         return msgspec.structs.replace(
             self,
             networks=tuple(name if is_network_file(name) else find_network(name).name for name in self.networks),
@@ -179,26 +194,30 @@ class Space(Result, msgspec.Struct, frozen=True):
     def size(self) -> int:
         """Combinations."""
         return (
-            len(self.precisions) * len(self.networks) * len(self.phases) * len(self.gpus) * len(self.batch_sizes)
-            * prod(self.spread)
+            len(self.precisions) * self._case_count * len(self.gpus) * len(self.batch_sizes) * prod(self.spread)
         )  # fmt: skip
+
+    @property
+    def _case_count(self) -> int:
+        return len(self.networks) * len(self.sequence_lengths) * len(self.phases)
 
     def steps(self) -> tuple[int, int, int]:
         """How many cases, devices and batch sizes a chunk has at most."""
         most = max(CHUNK_ROWS // prod(self.spread), 1)
         gpus = min(len(self.gpus), most)
         batches = min(len(self.batch_sizes), max(most // gpus, 1))
-        return min(len(self.networks) * len(self.phases), max(most // (gpus * batches), 1)), gpus, batches
+        return min(self._case_count, max(most // (gpus * batches), 1)), gpus, batches
 
     @property
     def chunk_count(self) -> int:
         """Chunks."""
-        lengths = (len(self.networks) * len(self.phases), len(self.gpus), len(self.batch_sizes))
+        lengths = (self._case_count, len(self.gpus), len(self.batch_sizes))
         return len(self.precisions) * prod(-(-length // step) for length, step in zip(lengths, self.steps()))
 
     def chunks(self) -> Iterator[Chunk]:
         """All chunks in their order."""
-        cases = tuple((network, phase) for network in self.networks for phase in self.phases)
+        sized = [Sized(*each) for each in product(self.networks, self.sequence_lengths)]
+        cases = tuple(product(sized, self.phases))
         case_step, gpu_step, batch_step = self.steps()
         number = 0
         for precision in self.precisions:

@@ -15,6 +15,7 @@ from ..timing.models import RooflineModel, Want
 from ..units import PRECISION_BYTES
 from .grid import Grid
 from .inputs import network_of, passes, stack_of
+from .space import Sized
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,7 +96,7 @@ def one_worker(grid: Grid) -> Single:
     return Single(sizes, time, low, high, bound, flops, whole)
 
 
-def _groups(cases: Sequence[tuple[str, str]], entries: int) -> list[tuple[int, int]]:
+def _groups(cases: Sequence[tuple[Sized, str]], entries: int) -> list[tuple[int, int]]:
     """Neighbouring cases that have about so many entries together; alike layers make a third of all."""
     groups, first, held = [], 0, 0
     for place, (name, phase) in enumerate(cases):
