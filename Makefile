@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
-.PHONY: predict test quick fuzz coverage mutants lint benchmark descriptors calibrations accuracy speedup images docs examples clean data
+.PHONY: predict test quick thorough fuzz coverage mutants lint benchmark descriptors calibrations accuracy speedup images docs examples clean data
 
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
@@ -19,6 +19,10 @@ test: $(STAMPS)/test lint
 # What to run after each change, within a minute.
 quick: $(STAMPS)/test
 	$(PYTEST) -m "not slow and not needs_data"
+
+# Every network beside every peer, where `make test` takes one of each family.
+thorough: $(STAMPS)/test
+	$(PYTEST) -m thorough
 
 # The random tests with examples that nobody has seen; what they find becomes a test of its own.
 fuzz: $(STAMPS)/test
