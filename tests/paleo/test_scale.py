@@ -33,10 +33,13 @@ def published():
 
 @pytest.mark.slow
 @pytest.mark.needs_data
-@pytest.mark.parametrize("network", ["alex_v2", "inception_v3"])
-def test_every_entry_of_the_web_demo(published, network):
+@pytest.mark.parametrize(
+    ("network", "step"),
+    [("alex_v2", 1), ("inception_v3", 7), pytest.param("inception_v3", 1, marks=pytest.mark.thorough)],
+)
+def test_every_entry_of_the_web_demo(published, network, step):
     """432 entries, three exchanges each, 1 to 128 workers: milliseconds to 1e-4, speed-ups to the printed digits."""
-    entries = {key: entry for key, entry in published.items() if key.startswith(f"{network},")}
+    entries = dict([item for item in published.items() if item[0].startswith(f"{network},")][::step])
     whole = find_network(f"paleo_{network}")
     for key, entry in entries.items():
         _, device, link, software, batch, scaling, cudnn = key.split(",")
@@ -50,7 +53,7 @@ def test_every_entry_of_the_web_demo(published, network):
             )  # fmt: skip
             assert [row.time_s * 1e3 for row in rows] == pytest.approx(times, rel=1e-4), (key, collective)
             assert [row.speedup for row in rows] == pytest.approx(speedups, abs=2e-3), (key, collective)
-    assert len(entries) == 216
+    assert len(entries) == -(-216 // step)
 
 
 def test_firecaffe():

@@ -147,13 +147,13 @@ def check_row(row: dict, answer: ScaleRow) -> None:
 def test_several_workers_are_those_of_scale(tmp_path, strategy) -> None:
     """What broadcasts (the first three) is what `scale` says of each; what does not is taken from there."""
     space = Space(
-        networks=("alexnet", "resnet50"), gpus=("k80-die", "v100-sxm2"), phases=("training",), batch_sizes=(8, 36, 64),
+        networks=("alexnet", "resnet18"), gpus=("k80-die",), phases=("training",), batch_sizes=(8, 36),
         workers=(1, 4, 8), strategies=(strategy,), scalings=("weak", "strong"), links=("pcie3-x16", "10 Gbit/s"),
         time_models=("default", "roofline"),
     )  # fmt: skip
     rows = [row for row in rows_of(space, tmp_path / "sweep.parquet") if row["reason"] is None]
     check_against_scale(rows)
-    assert sum(row["workers"] > 1 for row in rows) > 30
+    assert sum(row["workers"] > 1 for row in rows) > 20
 
 
 def test_what_follows_an_impossible_combination_is_those_of_scale(tmp_path) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import log10
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .render import altair
 from .theme import SERIES, SHAPES
 
@@ -103,7 +105,8 @@ def names_beside(
     """
     alt, rows = altair(), list(rows)
     at = [(x.share(row["x"]) * x.pixels, (1 - y.share(row["y"])) * y.pixels) for row in (*rows, *others)]
-    taken = [(left - 4, top - 4, left + 4, top + 4) for left, top in at]
+    taken = np.zeros((len(at) + len(rows), 4))  # a box each: left, top, right and bottom; empty ones cover nothing
+    taken[: len(at)] = np.reshape(at, (-1, 2))[:, [0, 1, 0, 1]] + [-4, -4, 4, 4]
     ways: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
     named = 0
     for row, (left, top) in zip(rows, at):
@@ -113,8 +116,8 @@ def names_beside(
             start = left + dx - {"left": 0.0, "right": wide, "center": wide / 2}[align]
             box = start, top + dy - _LINE / 2, start + wide, top + dy + _LINE / 2
             inside = box[0] >= 0 and box[2] <= x.pixels and box[1] >= 0 and box[3] <= y.pixels
-            if inside and not any(_cover(box, each) for each in taken):
-                taken.append(box)
+            if inside and not _covers_any(box, taken[: len(at) + named]):
+                taken[len(at) + named] = box
                 ways.setdefault(way, []).append({"x": row["x"], "y": row["y"], "label": row[key]})
                 named += 1
                 break
@@ -126,5 +129,6 @@ def names_beside(
     return layers, named
 
 
-def _cover(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _covers_any(box: tuple[float, ...], taken: np.ndarray[Any, np.dtype[np.float64]]) -> bool:
+    left, top, right, bottom = taken.T
+    return bool(((box[0] < right) & (left < box[2]) & (box[1] < bottom) & (top < box[3])).any())
