@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from .marks import either
 from .render import POINTS_AT_MOST, altair, decades, values
 from .theme import SERIES, SHAPES
 
@@ -68,12 +69,12 @@ def accuracy_chart(pairs: Sequence[Pair], title: str, subtitle: str = "") -> Any
     few = len(kept) <= BARS_AT_MOST
     dots = alt.Chart().mark_point(filled=True, size=36 if few else 10, opacity=0.8).encode(
         x=x, y=y, color=colour, shape=shape,
-        tooltip=["name:N", "group:N", alt.Tooltip("measured:Q", format=".4~g"),
+        tooltip=[alt.Tooltip("name:N"), alt.Tooltip("group:N"), alt.Tooltip("measured:Q", format=".4~g"),
                  alt.Tooltip("predicted:Q", format=".4~g"), alt.Tooltip("error:Q", format="+.1%")],
     )  # fmt: skip
     guides = [_guide(alt, x, y, low, high, share) for share in (1.0, WITHIN, 1 / WITHIN)]
     bars = alt.Chart().mark_rule(opacity=0.35).encode(
-        x=x, y=alt.Y("low:Q", scale=scale, axis=ruled, title="predicted (ms)"), y2="high:Q", color=colour
+        x=x, y=alt.Y("low:Q", scale=scale, axis=ruled, title="predicted (ms)"), y2=alt.Y2("high:Q"), color=colour
     )  # fmt: skip
     lines = [subtitle] if subtitle else []
     if few and any(row["low"] is not None for row in rows):
@@ -101,7 +102,7 @@ def _ratios(alt: Any, rows: Sequence[dict[str, Any]], dots: Any) -> Any:
     y = alt.Y("ratio:Q", title="predicted / measured", axis=alt.Axis(format="~g", values=ticks),
               scale=alt.Scale(type="log", domain=[1 / reach, reach], nice=False))  # fmt: skip
     edges = alt.Data(values=[{"ratio": 1.0}, {"ratio": WITHIN}, {"ratio": 1 / WITHIN}])
-    dash = alt.condition("datum.ratio == 1", alt.value([1, 0]), alt.value([4, 4]))
+    dash = either(alt.StrokeDashValue, "datum.ratio == 1", [1, 0], [4, 4])
     rules = alt.Chart(edges).mark_rule(strokeWidth=1).encode(y=y, strokeDash=dash)
     return alt.layer(rules, dots.transform_calculate(ratio="1 + datum.error").encode(y=y)).properties(
         width=480, height=140

@@ -117,12 +117,14 @@ def _paired(
         )  # fmt: skip
         colour = alt.Color("side:N", title=None, legend=alt.Legend(orient="top"),
                            scale=alt.Scale(domain=list(sides), range=[SERIES[1], SERIES[0]]))  # fmt: skip
-        tips = ["name:N", "side:N", alt.Tooltip("label:N", title="time")]
+        tips = [alt.Tooltip("name:N"), alt.Tooltip("side:N"), alt.Tooltip("label:N", title="time")]
         bar = base.mark_bar().encode(color=colour, tooltip=tips, **hollow(colour, dashed=True))
-        text = base.mark_text(align="left", dx=3, fontSize=9).encode(x=alt.X("end:Q", title=time), text="label:N")
+        text = base.mark_text(align="left", dx=3, fontSize=9).encode(
+            x=alt.X("end:Q", title=time), text=alt.Text("label:N")
+        )
         named = alt.Title(part, fontSize=12, frame="group")
         spread = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2)
-        spread = spread.encode(x=alt.X("low:Q", title=time), x2="end:Q")
+        spread = spread.encode(x=alt.X("low:Q", title=time), x2=alt.X2("end:Q"))
         panels.append(alt.layer(bar, spread, text).properties(width=520, height=alt.Step(13), title=named))
     if not panels:
         values([])

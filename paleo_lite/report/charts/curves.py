@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import BadValue
 from ...timing import Prediction
-from .marks import BOUNDS_ARE, PLAIN, SERIES_AT_MOST, hollow, told_apart
+from .marks import BOUNDS_ARE, PLAIN, SERIES_AT_MOST, either, hollow, told_apart
 from .render import altair, decades, time_unit, values
 
 _DECADE = 10.0
@@ -91,9 +91,9 @@ def _panel(alt: Any, data: Any, rows: Sequence[dict[str, Any]], colour: Any, sha
     else:
         scale, axis = alt.Scale(zero=True), alt.Axis(format=PLAIN)
     y = {field: alt.Y(f"{field}:Q", title=title, scale=scale, axis=axis) for field in (key, f"{key}_low")}
-    band = base.mark_area(opacity=0.18).encode(y=y[f"{key}_low"], y2=f"{key}_high:Q", color=colour)
-    dash = alt.condition("datum.bound", alt.value([5, 4]), alt.value([1, 0]))
-    line = base.mark_line().encode(y=y[key], color=colour, strokeDash=dash, detail="bound:N")
+    band = base.mark_area(opacity=0.18).encode(y=y[f"{key}_low"], y2=alt.Y2(f"{key}_high:Q"), color=colour)
+    dash = either(alt.StrokeDashValue, "datum.bound", [5, 4], [1, 0])
+    line = base.mark_line().encode(y=y[key], color=colour, strokeDash=dash, detail=alt.Detail("bound:N"))
     dots = base.mark_point(filled=True, size=45, opacity=1).encode(
         y=y[key], color=colour, shape=shape, **hollow(colour),
         tooltip=[alt.Tooltip("series:N", title="device"), alt.Tooltip("batch:Q", title="batch size"),

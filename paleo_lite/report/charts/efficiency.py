@@ -55,9 +55,9 @@ def efficiency_chart(result: Efficiency) -> Any:
                   axis=alt.Axis(format="%", labels=last, ticks=last, domain=last))  # fmt: skip
         shape = alt.Shape("quantity:N", legend=None,
                           scale=alt.Scale(domain=list(QUANTITIES.values()), range=list(SHAPES[:2])))  # fmt: skip
-        tips = ["value:N", "quantity:N", "profiles:Q",
+        tips = [alt.Tooltip("value:N"), alt.Tooltip("quantity:N"), alt.Tooltip("profiles:Q"),
                 *(alt.Tooltip(f"{key}:Q", format=".1%") for key in ("mean", "low", "high"))]  # fmt: skip
-        reach = base.mark_rule(strokeWidth=3, opacity=0.4).encode(x=alt.X("low:Q", scale=axis), x2="high:Q")
+        reach = base.mark_rule(strokeWidth=3, opacity=0.4).encode(x=alt.X("low:Q", scale=axis), x2=alt.X2("high:Q"))
         dots = base.mark_point(filled=True, size=60, opacity=1).encode(x=x, shape=shape, tooltip=tips)
         panels.append(alt.layer(reach, dots).properties(width=440, height=alt.Step(18)))
     lines = [f"{_many(len(result.rows))}, {result.method} method; dots are means, bars reach from lowest to highest"]

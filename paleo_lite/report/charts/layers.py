@@ -131,9 +131,14 @@ def kind_chart(prediction: Prediction) -> Any:
                 scale=alt.Scale(domain=[0, 1.2])),
     )  # fmt: skip
     colour = group_colour(list(kept)).legend(None)
-    tips = ["kind:N", "quantity:N", "value:N", alt.Tooltip("label:N", title="share")]
+    tips = [
+        alt.Tooltip("kind:N"),
+        alt.Tooltip("quantity:N"),
+        alt.Tooltip("value:N"),
+        alt.Tooltip("label:N", title="share"),
+    ]
     bars = base.mark_bar().encode(color=colour, tooltip=tips, **hollow(colour, dashed=True))
-    text = base.mark_text(align="left", dx=4).encode(text="label:N")
+    text = base.mark_text(align="left", dx=4).encode(text=alt.Text("label:N"))
     panel = alt.layer(bars, text, data=values(rows)).properties(width=210, height=alt.Step(19))
     names = [name for name, _ in QUANTITIES.values()]
     chart = panel.facet(column=alt.Column("quantity:N", sort=names, title=None))
@@ -182,8 +187,8 @@ def pass_chart(prediction: Prediction) -> Any:
             x=alt.X("taken:Q", title=f"time ({unit})", axis=alt.Axis(format=PLAIN, tickCount=8)),
             color=colour,
             **hollow(colour, dashed=True),
-            order="order:Q",
-            tooltip=["pass:N", alt.Tooltip("group:N", title="kind of layer"), "time:N"],
+            order=alt.Order("order:Q"),
+            tooltip=[alt.Tooltip("pass:N"), alt.Tooltip("group:N", title="kind of layer"), alt.Tooltip("time:N")],
         )
     )
     return bars.properties(width=620, height=alt.Step(34), title=alt.Title(title, subtitle=subtitle))

@@ -73,7 +73,7 @@ def pareto_chart(best: Best) -> Any:
     layers = [points]
     if ends := [row for row in rows if "x_low" in row]:
         spread = alt.Chart(alt.Data(values=ends)).mark_rule(strokeWidth=2, opacity=0.3, clip=True)
-        layers.insert(0, spread.encode(x=x_low, x2="x_high:Q", y=y_low, y2="y_high:Q", color=colour))
+        layers.insert(0, spread.encode(x=x_low, x2=alt.X2("x_high:Q"), y=y_low, y2=alt.Y2("y_high:Q"), color=colour))
     corners: list[dict[str, float]] = []
     if len(best.columns) == 2:
         before = first in LARGER_IS_BETTER  # up to where a row is beaten

@@ -82,8 +82,10 @@ def _classes(alt: Any, rows: Sequence[PredictedRow], ppp: float) -> Any:
     )  # fmt: skip
     colour = alt.Color("side:N", title=None, legend=alt.Legend(orient="top"),
                        scale=alt.Scale(domain=list(_SIDES), range=[SERIES[1], SERIES[0]]))  # fmt: skip
-    bars = base.mark_bar().encode(color=colour, tooltip=["what:N", "side:N", alt.Tooltip("label:N", title="time")])
-    text = base.mark_text(align="left", dx=3, fontSize=9).encode(text="label:N")
+    bars = base.mark_bar().encode(
+        color=colour, tooltip=[alt.Tooltip("what:N"), alt.Tooltip("side:N"), alt.Tooltip("label:N", title="time")]
+    )
+    text = base.mark_text(align="left", dx=3, fontSize=9).encode(text=alt.Text("label:N"))
     height = 2.2 * _ROW * len(order)
     left = alt.layer(bars, text).properties(width=_WIDE, height=height)
     most = max(1.0, *(row["share"] for row in shares))
@@ -96,7 +98,7 @@ def _classes(alt: Any, rows: Sequence[PredictedRow], ppp: float) -> Any:
         y=alt.Y("what:N", sort=order, title=None, axis=alt.Axis(labels=False, ticks=False)), x=x,
         color=alt.Color("of:N", title=None, scale=inks, legend=alt.Legend(orient="top", labelLimit=300)),
         shape=alt.Shape("of:N", title=None, scale=said, legend=alt.Legend(orient="top", labelLimit=300)),
-        tooltip=["what:N", "of:N", "label:N"],
+        tooltip=[alt.Tooltip("what:N"), alt.Tooltip("of:N"), alt.Tooltip("label:N")],
     )  # fmt: skip
     right = alt.layer(*_one_for_all(alt, ppp, "x"), dots).properties(width=_WIDE, height=height)
     return alt.hconcat(left, right, spacing=16).resolve_scale(color="independent", shape="independent")
@@ -129,7 +131,7 @@ def _layers(alt: Any, found: PredictedBeside, rows: Sequence[PredictedRow], ppp:
             color=colour,
             size=alt.Size("weight:Q", title="share of time", scale=alt.Scale(range=[15, 250]),
                           legend=alt.Legend(format=".1%", tickCount=3)),
-            tooltip=["name:N", "kind:N", alt.Tooltip("took:N", title="measured"),
+            tooltip=[alt.Tooltip("name:N"), alt.Tooltip("kind:N"), alt.Tooltip("took:N", title="measured"),
                      alt.Tooltip("ppp:Q", format=".2f", title="PPP"),
                      alt.Tooltip("peak:Q", format=".1%", title="of peak FLOP/s")],
         )  # fmt: skip
@@ -146,8 +148,12 @@ def _one_for_all(alt: Any, ppp: float, channel: str) -> list[Any]:
     data = alt.Chart(alt.Data(values=[{"share" if channel == "x" else "ppp": ppp, "said": f"PPP {ppp:.3g}"}]))
     if channel == "x":
         at = alt.X("share:Q")
-        text = data.mark_text(align="left", dx=4, dy=-6, fontSize=10).encode(x=at, y=alt.value(0), text="said:N")
+        text = data.mark_text(align="left", dx=4, dy=-6, fontSize=10).encode(
+            x=at, y=alt.YValue(0), text=alt.Text("said:N")
+        )
         return [data.mark_rule(strokeWidth=1.5).encode(x=at), text]
     up = alt.Y("ppp:Q")
-    text = data.mark_text(align="right", dy=-6, fontSize=10).encode(y=up, x=alt.value("width"), text="said:N")
+    text = data.mark_text(align="right", dy=-6, fontSize=10).encode(
+        y=up, x=alt.XValue("width"), text=alt.Text("said:N")
+    )
     return [data.mark_rule(strokeWidth=1.5).encode(y=up), text]

@@ -43,9 +43,9 @@ def class_chart(report: KernelReport, title: str = "") -> Any:
     )
     bars = base.mark_bar().encode(
         color=group_colour([row["class"].replace(" ", "_") for row in rows]).legend(None),
-        tooltip=["class:N", "time:N", "label:N", "calls:Q"],
+        tooltip=[alt.Tooltip("class:N"), alt.Tooltip("time:N"), alt.Tooltip("label:N"), alt.Tooltip("calls:Q")],
     )
-    text = base.mark_text(align="left", dx=4).encode(text="label:N")
+    text = base.mark_text(align="left", dx=4).encode(text=alt.Text("label:N"))
     total = "no durations" if report.time_s is None else format_si(report.time_s, "s")
     subtitle = f"{sum(row.calls for row in report.kernels):,} kernels, {total}"
     named = alt.Title(title or title_of(report), subtitle=subtitle)
@@ -104,11 +104,15 @@ def timeline_chart(timeline: Timeline, title: str) -> Any:
             .mark_rect(strokeWidth=0)
             .encode(
                 x=x,
-                x2="to:Q",
+                x2=alt.X2("to:Q"),
                 y=alt.Y("low:Q", title="busy" if len(devices) == 1 else f"device {device}", axis=alt.Axis(format="%")),
-                y2="high:Q",
+                y2=alt.Y2("high:Q"),
                 color=group_colour(list(timeline.classes), "kind of kernel"),
-                tooltip=["group:N", alt.Tooltip("from:Q", format=".4~r"), alt.Tooltip("busy:Q", format=".1%")],
+                tooltip=[
+                    alt.Tooltip("group:N"),
+                    alt.Tooltip("from:Q", format=".4~r"),
+                    alt.Tooltip("busy:Q", format=".1%"),
+                ],
             )
         )
         panels.append(bars.properties(width=860, height=220 if len(devices) == 1 else 110))

@@ -11,7 +11,7 @@ from typing import Any
 from ...distributed.step import ScaleRow
 from ...distributed.table import ScaleTable
 from ...units import format_si
-from .marks import BOUNDS_ARE, PLAIN, hollow, told_apart
+from .marks import BOUNDS_ARE, PLAIN, either, hollow, told_apart
 from .render import altair, time_unit, values
 from .theme import GROUPS
 
@@ -78,15 +78,17 @@ def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: str = "") -> An
             y=alt.Y("strategy:N", sort=names, title=None, axis=alt.Axis(labelLimit=400)),
             x=time,
             color=_part_colour(alt, alt.Legend(orient="bottom")),
-            opacity=alt.condition("datum.unfit", alt.value(0.3), alt.value(1)),
-            order="order:Q",
-            tooltip=["strategy:N", "part:N", alt.Tooltip("time:Q", format=".4~r", title=unit),
+            opacity=either(alt.OpacityValue, "datum.unfit", 0.3, 1),
+            order=alt.Order("order:Q"),
+            tooltip=[alt.Tooltip("strategy:N"), alt.Tooltip("part:N"), alt.Tooltip("time:Q", format=".4~r", title=unit),
                      alt.Tooltip("limited:N", title="limited by")],
         )
     )  # fmt: skip
     base = alt.Chart(alt.Data(values=whole)).encode(y=alt.Y("strategy:N", sort=names))
-    spread = base.mark_rule().encode(x=alt.X("low:Q", title=said), x2="high:Q")
-    unfit = base.mark_text(align="left", dx=6, fontSize=10).encode(x=alt.X("end:Q", title=said), text="said:N")
+    spread = base.mark_rule().encode(x=alt.X("low:Q", title=said), x2=alt.X2("high:Q"))
+    unfit = base.mark_text(align="left", dx=6, fontSize=10).encode(
+        x=alt.X("end:Q", title=said), text=alt.Text("said:N")
+    )
     lines = [line for line in (subtitle, f"{rows[0].workers} workers; hidden communication is not drawn") if line]
     ranked = "in this order: what fits, then the fastest; of those within 2 % of it the simplest first"
     lines.append(f"{ranked}; lines: 90 % intervals" if any(row.interval for row in rows) else ranked)
@@ -205,7 +207,7 @@ def _ideal(alt: Any, workers: Sequence[int], key: str) -> list[Any]:
     x, y = _workers(alt, workers), _axis(alt, key)
     line = alt.Chart(alt.Data(values=ends)).mark_line(strokeWidth=1, opacity=0.6).encode(x=x, y=y)
     name = alt.Chart(alt.Data(values=ends[-1:])).mark_text(align="right", dx=-8 if weak else -14, dy=-7, fontSize=10)
-    return [line, name.encode(x=x, y=y, text="said:N")]
+    return [line, name.encode(x=x, y=y, text=alt.Text("said:N"))]
 
 
 _TITLES = {"efficiency": "efficiency: share of the ideal speed-up", "speedup": "speed-up", "cost": "cost (USD)"}
@@ -223,16 +225,19 @@ def _lines(alt: Any, data: Any, look: tuple[Any, Any], workers: Sequence[int], k
     if key == "cost":
         colour, shape = colour.copy().legend(None), shape.copy().legend(None)
     base = alt.Chart(data).encode(x=_workers(alt, workers), y=_axis(alt, key), color=colour)
-    band = alt.Chart(data).mark_area(opacity=0.18).encode(
-        x=_workers(alt, workers), y=_axis(alt, key, f"{key}_low"), y2=f"{key}_high:Q", color=colour)  # fmt: skip
+    band = (
+        alt.Chart(data)
+        .mark_area(opacity=0.18)
+        .encode(x=_workers(alt, workers), y=_axis(alt, key, f"{key}_low"), y2=alt.Y2(f"{key}_high:Q"), color=colour)
+    )
     tips = [alt.Tooltip("series:N"), alt.Tooltip("collective:N"), alt.Tooltip("workers:Q"),
             alt.Tooltip(f"{key}:Q", format=".1%" if key == "efficiency" else ".4~r"),
             alt.Tooltip("efficiency:Q", format=".1%"), alt.Tooltip("throughput:Q", format=",.4~r", title="per second"),
             alt.Tooltip("limited:N", title="limited by")]  # fmt: skip
-    dash = alt.condition("datum.bound", alt.value([5, 4]), alt.value([1, 0]))
+    dash = either(alt.StrokeDashValue, "datum.bound", [5, 4], [1, 0])
     return [
         band,
-        base.mark_line().encode(strokeDash=dash, detail="bound:N"),
+        base.mark_line().encode(strokeDash=dash, detail=alt.Detail("bound:N")),
         base.mark_point(filled=True, size=45, opacity=1).encode(shape=shape, tooltip=tips, **hollow(colour)),
     ]
 
@@ -260,14 +265,15 @@ def _shares(alt: Any, rows: Sequence[ScaleRow], named: Sequence[dict[str, Any]],
     colour = _part_colour(alt, alt.Legend(orient="bottom", columns=1))
     base = alt.Chart() if len(drawn) > 1 else alt.Chart(alt.Data(values=parts))
     bars = base.mark_bar().encode(
-        x=x, y=y, color=colour, order="order:Q", **hollow(colour, dashed=True),
-        tooltip=["series:N", "workers:O", "part:N", alt.Tooltip("took:N", title="time"),
+        x=x, y=y, color=colour, order=alt.Order("order:Q"), **hollow(colour, dashed=True),
+        tooltip=[alt.Tooltip("series:N"), alt.Tooltip("workers:O"), alt.Tooltip("part:N"),
+                 alt.Tooltip("took:N", title="time"),
                  alt.Tooltip("share:Q", format=".1%")],
     )  # fmt: skip
     layers = [bars]
     if few:
         text = base.transform_filter("datum.order == 0").mark_text(dy=-6, fontSize=8)
-        layers.append(text.encode(x=x, y=alt.Y("top:Q", title=title), text="step:N"))
+        layers.append(text.encode(x=x, y=alt.Y("top:Q", title=title), text=alt.Text("step:N")))
     if len(drawn) == 1:
         return _sized(alt.layer(*layers))
     panel = alt.layer(*layers, data=alt.Data(values=parts)).properties(width=270, height=240 / len(drawn) - 20)
