@@ -190,8 +190,8 @@ def report_kernels(
     profile, formats = profiles[0], sorted({one.format for one in profiles})
     total_ns = totals.duration_ns if totals.has_durations else None
     rows = [
-        _row(name, label, sums, metrics, total_ns, peak, device)
-        for (name, label), (sums, metrics) in _grouped(totals, full_names).items()
+        _row(name, label, group, total_ns, peak, device)
+        for (name, label), group in _grouped(totals, full_names).items()
     ]
     return KernelReport(
         path=str(profile.path) if len(profiles) == 1 else f"{len(profiles)} profiles of {profile.path.parent}",
@@ -225,32 +225,34 @@ def _total(profiles: Sequence[Profile], direction: str) -> tuple[KernelTotals, d
     return whole, busy_s if timed else None
 
 
+_NOTHING = np.zeros(len(SUMS))
 _ON_TENSOR_CORES = np.array([float(name == "tensor_core_rows") for name in SUMS])
-_Group = tuple[np.ndarray[Any, np.dtype[np.float64]], dict[str, np.ndarray[Any, np.dtype[np.float64]]]]
+_Group = tuple[np.ndarray[Any, np.dtype[np.float64]], dict[str, np.ndarray[Any, np.dtype[np.float64]]], bool | None]
 
 
 def _grouped(totals: KernelTotals, full_names: bool) -> dict[tuple[str, str], _Group]:
-    """Sums and metrics by name and class."""
+    """Sums, metrics, and whether names tell that tensor cores are used, by name and class."""
     groups: dict[tuple[str, str], _Group] = {}
     for (raw, category), sums in totals.sums.items():
         known = classify(raw, category)
         key = (raw if full_names else known.name, known.label)
-        before, metrics = groups.get(key, (np.zeros(len(SUMS)), {}))
+        before, metrics, _ = groups.get(key, (_NOTHING, {}, None))
         for name, values in totals.metrics.get((raw, category), {}).items():
             metrics[name] = metrics.get(name, np.zeros(2)) + values
-        groups[key] = before + sums + (_ON_TENSOR_CORES if known.tensor_core else 0.0), metrics
+        own = sums + _ON_TENSOR_CORES if known.tensor_core else sums
+        groups[key] = own if before is _NOTHING else before + own, metrics, known.tensor_core
     return groups
 
 
 def _row(
     name: str,
     label: str,
-    sums: np.ndarray[Any, np.dtype[np.float64]],
-    weighed: dict[str, np.ndarray[Any, np.dtype[np.float64]]],
+    group: _Group,
     total_ns: float | None,
     peak: PeakRate,
     device: Device,
 ) -> KernelRow:
+    sums, weighed, on_tensor_cores = group
     of = dict(zip(SUMS, sums.tolist()))
     time_ns = of["duration_ns"]
     flops = of["flops"] if of["flops_rows"] else None
@@ -261,7 +263,6 @@ def _row(
     bound, headroom = _roofline(of, peak.per_s, device.bandwidth_bytes_per_s)
     if headroom is None and occupancy is not None and label not in NOT_PROFILED:
         headroom = max(0.0, 1 - occupancy)
-    on_tensor_cores = True if of["tensor_core_rows"] else classify(name).tensor_core
     return KernelRow(
         name=name,
         label=label,
@@ -280,7 +281,7 @@ def _row(
         headroom=headroom,
         occupancy=occupancy,
         rank=None,
-        tensor_core=on_tensor_cores,
+        tensor_core=True if of["tensor_core_rows"] else on_tensor_cores,
         metrics=metrics,
     )
 

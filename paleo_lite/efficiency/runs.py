@@ -16,8 +16,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from ..profiles.arrow import from_numpy, to_numpy
+from ..profiles.arrow import from_numpy, known_in, to_numpy
 from .partial import codes, device_rows, numbers
+from .run_table import RunTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,24 +31,6 @@ COLUMNS = (
 
 MOST = 2**22
 """Runs of a profile that are held, some 100 bytes each."""
-
-_FIELDS = np.dtype(
-    [
-        ("signature", np.int32),  # place in `signatures`
-        ("row", np.int64),  # first row, among those of the device
-        ("last", np.int64),  # last row
-        ("rows", np.int64),
-        ("duration_ns", np.float64),
-        ("flops", np.float64),  # that the profiler counted
-        ("bytes", np.float64),
-        ("flops_rows", np.int64),  # rows whose FLOPs the profiler counted
-        ("bytes_rows", np.int64),
-        ("mix", np.uint64),  # which kernels how often: the sum of their names' hashes
-        ("execution", np.int64),  # -1 where the profiler does not tell
-        ("step", np.int32),  # place in `steps`, -1 outside of all
-        ("layer", np.int32),  # place in `layers` of its first row, -1 outside of all
-    ]
-)
 
 
 class Signature(NamedTuple):
@@ -66,8 +49,7 @@ class Runs(msgspec.Struct, frozen=True, eq=False):
     Attributes
     ----------
     signatures : list of Signature
-    table : structured ndarray
-        One entry per run, see `_FIELDS`.
+    table : RunTable
     mixes : dict of int to dict
         For each value of ``mix`` the kernels' names and how often each is in the run.
     length : int
@@ -83,7 +65,7 @@ class Runs(msgspec.Struct, frozen=True, eq=False):
     """
 
     signatures: list[Signature] = []
-    table: NDArray[Any] = np.empty(0, _FIELDS)
+    table: RunTable = RunTable()
     mixes: dict[int, dict[str, int]] = {}
     length: int = 0
     spans_ns: NDArray[np.int64] | None = None
@@ -102,28 +84,28 @@ def together(parts: Sequence[Runs]) -> Runs:
     if len(parts) == 1:
         return parts[0]
     place: dict[Signature, int] = {}
-    tables: list[NDArray[Any]] = []
+    tables: list[RunTable] = []
     steps: dict[str, int] = {}
     layers: dict[str, int] = {}
     mixes: dict[int, dict[str, int]] = {}
     length = 0
     for part in parts:
         moved = np.array([place.setdefault(signature, len(place)) for signature in part.signatures], np.int32)
-        table = part.table.copy()
-        table["signature"] = moved[table["signature"]]
+        table = part.table
         marked = np.array([*(steps.setdefault(step, len(steps)) for step in part.steps), -1], np.int32)
-        table["step"] = marked[table["step"]]  # -1 is the last
         placed = np.array([*(layers.setdefault(layer, len(layers)) for layer in part.layers), -1], np.int32)
-        table["layer"] = placed[table["layer"]]
-        table["row"] += length
-        table["last"] += length
-        tables.append(table)
+        moves = {
+            "signature": moved[table["signature"]],
+            "step": marked[table["step"]],  # -1 is the last
+            "layer": placed[table["layer"]],
+        }
+        tables.append(table.but(**moves, row=table["row"] + length, last=table["last"] + length))
         mixes |= part.mixes
         length += part.length
     spans = [part.spans_ns for part in parts if part.spans_ns is not None]
     return Runs(
         list(place),
-        np.concatenate(tables) if tables else np.empty(0, _FIELDS),
+        RunTable.concatenate(tables),
         mixes,
         length,
         np.concatenate(spans) if spans and len(spans) == len(parts) else None,
@@ -148,16 +130,17 @@ def settle(runs: Runs) -> Runs:
     mixes = dict(runs.mixes)
     if not begins.all():
         first = np.flatnonzero(begins)
-        joined = table[first].copy()
-        for name in ("rows", "duration_ns", "flops", "bytes", "flops_rows", "bytes_rows", "mix"):
-            joined[name] = np.add.reduceat(table[name], first)
         stops = np.append(first[1:], len(table))
-        joined["last"] = table["last"][stops - 1]
+        sums = {name: np.add.reduceat(table[name], first) for name in _SUMMED}
+        joined = table[first].but(**sums, last=table["last"][stops - 1])
         for run in np.flatnonzero(stops - first > 1):
             parts = table["mix"][first[run] : stops[run]].tolist()
             mixes[int(joined["mix"][run])] = _combined([mixes[part] for part in parts])
         table = joined
     return Runs(runs.signatures, table, mixes, runs.length, _in_order(runs, order), True, runs.steps, runs.layers)
+
+
+_SUMMED = ("rows", "duration_ns", "flops", "bytes", "flops_rows", "bytes_rows", "mix")
 
 
 def divide(runs: Runs, starts: NDArray[np.int64]) -> Runs:
@@ -177,16 +160,16 @@ def divide(runs: Runs, starts: NDArray[np.int64]) -> Runs:
     if not inside.any():
         return runs
     pieces = inside + 1
-    divided = np.repeat(table, pieces)
+    divided = table.repeat(pieces)
     piece = np.arange(len(divided)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     many = np.repeat(pieces, pieces)
     length = divided["last"] - divided["row"]
-    divided["row"] += length * piece // np.maximum(many - 1, 1)
+    divided["row"][:] += length * piece // np.maximum(many - 1, 1)
     for name in ("rows", "flops_rows", "bytes_rows"):
         whole = divided[name].copy()
-        divided[name] = whole * (piece + 1) // many - whole * piece // many  # they add up
+        divided[name][:] = whole * (piece + 1) // many - whole * piece // many  # they add up
     for name in ("duration_ns", "flops", "bytes"):
-        divided[name] /= many
+        divided[name][:] /= many
     mixes = dict(runs.mixes)
     for place in np.flatnonzero(many > 1):
         share = {name: -(-count // int(many[place])) for name, count in runs.mixes[int(divided["mix"][place])].items()}
@@ -228,43 +211,50 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
     order = np.argsort(thread.astype(np.uint16), kind="stable") if len(threads) > 1 else np.arange(length)
     label = label[order]
     begins = np.ones(length, bool)
-    execution = numbers(batch, "execution", -1.0).astype(np.int64)[order]
-    begins[1:] = (label[1:] != label[:-1]) | (params[order[1:]] == 0) | (execution[1:] != execution[:-1])
-    step, steps = _words(batch, "step")
-    step = step[order] - 1
-    begins[1:] |= step[1:] != step[:-1]
+    begins[1:] = (label[1:] != label[:-1]) | (params[order[1:]] == 0)
+    execution = step = np.full(length, -1)
+    if not _absent(batch, "execution"):
+        execution = numbers(batch, "execution", -1.0).astype(np.int64)[order]
+        begins[1:] |= execution[1:] != execution[:-1]
+    steps: list[str | None] = [None]
+    if not _absent(batch, "step"):
+        step, steps = _words(batch, "step")
+        step = step[order] - 1
+        begins[1:] |= step[1:] != step[:-1]
     first = np.flatnonzero(begins)
+    ends = np.append(first[1:], length)
 
-    table = np.zeros(len(first), _FIELDS)
+    table: dict[str, NDArray[Any]] = {}
     labels, table["signature"], _ = _distinct(label[first])
-    table["row"] = order[first]
-    table["last"] = order[np.append(first[1:], length) - 1]
-    table["rows"] = np.diff(np.append(first, length))
+    table |= {"row": order[first], "last": order[ends - 1], "rows": ends - first}
     table["execution"] = execution[first]
     table["step"] = step[first]
     layer, layers = _words(batch, "layer")
-    table["layer"] = layer[order][first] - 1
-    table["duration_ns"] = np.add.reduceat(numbers(batch, "duration_ns")[order], first)
+    table["layer"] = layer[table["row"]] - 1
+    run = np.empty(length, np.int64)  # of each row
+    run[order] = np.cumsum(begins) - 1
+    table["duration_ns"] = np.bincount(run, numbers(batch, "duration_ns"))
     for name in ("flops", "bytes"):
-        values = numbers(batch, name)[order]
-        known = ~np.isnan(values)
-        table[f"{name}_rows"] = np.add.reduceat(known.astype(np.int64), first)
-        table[name] = np.add.reduceat(np.where(known, values, 0.0), first)
+        there = np.zeros(0, np.int64) if _absent(batch, name) else np.flatnonzero(known_in(batch.column(name)))
+        values = numbers(batch, name, 0.0)[there]
+        table[name] = np.bincount(run[there], values, len(first))
+        table[f"{name}_rows"] = np.bincount(run[there], minlength=len(first))
     ordered = kernel[order]
     hashes = np.array([_name_hash(name) for name in kernels], np.uint64)
     table["mix"] = np.add.reduceat(hashes[ordered], first)
 
-    signatures = []
     sizes = (len(threads), len(directions), len(ops), len(shapes), len(kernels))
-    for t, d, o, p, k in zip(*np.unravel_index(labels, sizes)):
-        signatures.append(Signature(threads[t], directions[d], ops[o], shapes[p], kernels[k]))
+    signatures = [
+        Signature(threads[t], directions[d], ops[o], shapes[p], kernels[k])
+        for t, d, o, p, k in zip(*np.unravel_index(labels, sizes))
+    ]
     mixes = {}
-    for mix, run in zip(*_distinct(table["mix"])[::2]):
-        members = np.bincount(ordered[first[run] : first[run] + table["rows"][run]])
+    for mix, place in zip(*_distinct(table["mix"])[::2]):
+        members = np.bincount(ordered[first[place] : ends[place]])
         mixes[int(mix)] = {str(kernels[i]): int(members[i]) for i in np.flatnonzero(members)}
     return Runs(
         signatures,
-        table,
+        RunTable(table),
         mixes,
         length,
         _spans(batch, order),
@@ -292,8 +282,12 @@ def _threads(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], list[int | None]
     return codes(column), [None, *column.dictionary.to_pylist()]
 
 
+def _absent(batch: pa.RecordBatch, name: str) -> bool:
+    return name not in batch.schema.names or batch.column(name).null_count == batch.num_rows
+
+
 def _words(batch: pa.RecordBatch, name: str) -> tuple[NDArray[np.int64], list[str | None]]:
-    if name not in batch.schema.names:
+    if _absent(batch, name):
         return np.zeros(batch.num_rows, np.int64), [None]
     column = batch.column(name)
     return codes(column), [None, *column.dictionary.to_pylist()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -256,7 +257,7 @@ def _count(signature: Signature, mix: dict[str, int], after: Any, alone: bool) -
         return Counted(0.0)
     if signature.op is None or signature.params is None:
         return UNKNOWN
-    one = count_operation(signature.op, signature.params, signature.direction, mix, after)
+    one = _operation(signature.op, signature.params, signature.direction, frozenset(mix), after)
     if one.precision == "fp32" and precision_of(mix) == "tf32":
         one = msgspec.structs.replace(one, precision="tf32")
     if alone:
@@ -266,6 +267,10 @@ def _count(signature: Signature, mix: dict[str, int], after: Any, alone: bool) -
     times = 1 if signature.op.startswith("conv") else min(mix.values())
     flops, moved = (None if value is None else value * times for value in (one.flops, one.bytes))
     return Counted(flops, moved, one.precision)
+
+
+# A folder of profiles of one network asks of the same operations again and again.
+_operation = lru_cache(2**12)(count_operation)
 
 
 def _filled(profiler: Counted, ruled: Counted, once: bool) -> Counted:

@@ -167,8 +167,7 @@ class _Loop:
         self.labelled = bool(back.any())
         self.part = self._parts(back, main, named)
         self.chosen = chosen
-        inside = self.number >= 0
-        times = np.bincount(self.number[inside], self.table["duration_ns"][inside], self.count).astype(np.float64)
+        times = self._times_ns()
         forward, backward = (self._mix(part) for part in (_FORWARD, _BACKWARD))
         self.forwards = typical(forward, self._has(_FORWARD) & chosen, times)
         self.backwards = typical(backward, self._has(_BACKWARD) & chosen, times)
@@ -202,9 +201,8 @@ class _Loop:
         labelled = np.zeros(self.count, bool)
         labelled[self.number[back & inside]] = True
         begin = np.full(self.count, np.iinfo(np.int64).max)
-        first = np.flatnonzero(behind & inside)
-        first = first[np.argsort(-self.table["row"][first])]
-        begin[self.number[first]] = self.table["row"][first]  # the earliest is written last
+        there = behind & inside
+        np.minimum.at(begin, self.number[there], self.table["row"][there])
         before = self.table["row"] < begin[self.number]
         part[main & named & before] = _FORWARD
         part[main & named & ~before] = _UPDATE
@@ -233,9 +231,13 @@ class _Loop:
         """Median over some iterations of the time of some runs."""
         if not among.any():
             return None
-        kept = self.number >= 0 if chosen is None else chosen & (self.number >= 0)
-        times = np.bincount(self.number[kept], self.table["duration_ns"][kept], self.count)
-        return float(np.median(times[among])) * 1e-9
+        return float(np.median(self._times_ns(chosen)[among])) * 1e-9
+
+    def _times_ns(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+        """For each iteration the time of some runs."""
+        weights = self.table["duration_ns"] if chosen is None else np.where(chosen, self.table["duration_ns"], 0.0)
+        # The first is outside of all iterations.
+        return np.bincount(self.number + 1, weights, self.count + 1)[1:].astype(np.float64)
 
     def summary(self, by: str) -> Steady:
         """Times as medians over the steady iterations, work as it stands in one of them."""

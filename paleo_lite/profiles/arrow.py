@@ -38,14 +38,20 @@ def to_numpy(array: pa.Array, absent: Any = None) -> NDArray[Any]:
         What stands where the array is null; without it, what happens to be there.
     """
     kind = np.dtype(array.type.to_pandas_dtype())
-    bitmap, data = array.buffers()
+    _, data = array.buffers()
     if data is None or not len(array):
         return np.zeros(len(array), kind)
     values: NDArray[Any] = np.frombuffer(data, kind, len(array), array.offset * kind.itemsize)
-    if bitmap is None or absent is None or not array.null_count:
-        return values
+    return values if absent is None or not array.null_count else np.where(known_in(array), values, absent)
+
+
+def known_in(array: pa.Array) -> NDArray[np.bool_]:
+    """Where an array is not null."""
+    bitmap = array.buffers()[0]
+    if bitmap is None or not array.null_count:
+        return np.full(len(array), not array.null_count)
     bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), count=array.offset + len(array), bitorder="little")
-    return np.where(bits[array.offset :].astype(bool), values, absent)
+    return bits[array.offset :].view(bool)
 
 
 def words(values: list[str]) -> pa.Array:

@@ -9,6 +9,7 @@ PyTorch traces, which name the operation beside the kernel.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 CLASSES = {
     "convolution_implicit_gemm": "convolution as a matrix product whose matrix is never written out",
@@ -162,7 +163,17 @@ def label_of(name: str, raw: str) -> str:
     name = name.lower()
     if _WRAPPERS.search(name) and (found := _first(_ARGUMENTS, raw.lower())):
         return found
+    return _by_name(_LONG_NUMBER.sub(r"\1000", name))
+
+
+@lru_cache(2**16)
+def _by_name(name: str) -> str:
     return _first(_NAMES, name) or "other"
+
+
+# No pattern of `_BY_NAME` looks at more than the first digit of a number this long: names that differ in the rest of
+# one (generated kernels, by the hundred thousand) are looked up once.
+_LONG_NUMBER = re.compile(r"(\d)\d{3,}")
 
 
 def is_tensor_core(name: str, raw: str) -> bool | None:

@@ -27,6 +27,8 @@ _IN_TABLE = re.compile(
     rb'(?= \(\d+\)|[",\r\n])'
 )  # fmt: skip
 
+_NAMES_AT_MOST = 10_000  # the longest of so many distinct kernels tell enough
+
 _PRECISIONS = (
     ("fp64", re.compile(r"(?<![a-z])dgemm|_d\d{3,}gemm|<double|_f64f64_|d884", re.I)),
     ("half", re.compile(r"(?<![a-z])hgemm|hmma|fp16|_h\d{3,}|[hs]884|s16816|::half|__half|bf16|bfloat", re.I)),
@@ -94,6 +96,8 @@ def evidence_of(profile: Profile) -> Evidence:
         for name, duration_ns in zip(sums.column("kernel").to_pylist(), sums.column("duration_ns_sum").to_pylist()):
             if name:
                 seconds[name] = seconds.get(name, 0.0) + (duration_ns or 0.0)
+    if len(seconds) > _NAMES_AT_MOST:
+        seconds = dict(sorted(seconds.items(), key=lambda item: -item[1])[:_NAMES_AT_MOST])
     told = [(least, name) for name in seconds for least, pattern in _GENERATIONS if pattern.search(name)]
     kepler = next((name for least, name in told if least < KEPLER_ENDS), "")
     return Evidence(named_gpus(profile), profile.configuration, precision_of(seconds), max(told, default=None), kepler)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paleo_lite.profiles import classes
 from paleo_lite.profiles.classes import CLASSES
 from paleo_lite.profiles.names import LONGEST, classify, normalise
 
@@ -286,3 +287,12 @@ def test_real_tensile_names_stay_distinct(data_folder):
     names = {event["name"] for event in events if event.get("cat") == "kernel" and event["name"].startswith("Cijk")}
     short = {normalise(name) for name in names}
     assert len(short) == len(names) > 5 and max(map(len, short)) <= 70
+
+
+PIECES = ["conv", "fft", "stage", "sm", "x", "d_", "_", "gemm", "cudnn_", "dgrad", "im", "::", "adam", "pad"]
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.integers(0, 10**7).map(str), max_size=6).map("".join))
+def test_long_numbers_change_no_class(name):
+    """Names that differ in them are looked up once."""
+    assert classes.label_of(name, name) == (classes._first(classes._NAMES, name) or "other")
