@@ -102,6 +102,7 @@ ASKED = {
            "passes": ("alexnet --gpu k40m --phase training", ("alexnet",), {"phase": "training", **K40M}),
            "batch": ("alexnet --gpu k40m --gpu v100-sxm2 --batch-sizes 1,2,4", ("alexnet",),
                      {"gpus": ["k40m", "v100-sxm2"], "batch_sizes": [1, 2, 4]}),
+           "devices": ("alexnet,vgg16 --gpu k40m,v100-sxm2", (["alexnet", "vgg16"],), {"gpus": ["k40m", "v100-sxm2"]}),
            "scaling": ("alexnet --gpu k40m --link ethernet20 --workers 1,2,4", ("alexnet",),
                        {"link": "ethernet20", "workers": "1,2,4", **K40M}),
            "pareto": ("{sweep} --pareto time,cost", ("{sweep}",), {"pareto": ["time", "cost"]}),

@@ -38,6 +38,9 @@ KINDS: dict[str, Kind] = {
     "kinds": Kind("predict", "layers", "kind_chart", "Shares of time, FLOPs and bytes by kind of layer."),
     "passes": Kind("predict", "layers", "pass_chart", "Time of each pass by kind of layer."),
     "batch": Kind("", "curves", "batch_chart", "Throughput and time over the batch size, for several devices."),
+    "devices": Kind(
+        "predict", "devices", "devices_chart", "A time and its interval for each of several devices and networks."
+    ),
     "scaling": Kind("scale", "scaling", "scale_chart", "Speed-up, shares of a step and cost over the workers."),
     "pareto": Kind(
         "best", "pareto", "pareto_chart", "The Pareto front of a sweep: rows that no other beats in both columns."
@@ -162,7 +165,8 @@ def plot(
     *subject, **question
         What the function takes whose answer is drawn: for ``roofline`` a network and the options of
         `paleo_lite.predict`. ``batch`` takes a network, ``gpus``, ``batch_sizes`` and what else `predict` takes,
-        ``timeline`` a profile and ``slices``.
+        ``devices`` one network or several and what `paleo_lite.api.prediction.predict_several` takes, ``timeline`` a
+        profile and ``slices``.
     output : path, optional
         A ``.png``, ``.svg`` or ``.html`` file to draw into; `force` replaces one that is there.
     theme : {"light", "dark"}
@@ -232,7 +236,19 @@ def _front(*subject: Any, **question: Any) -> Any:
     return best(*subject, **{"top": FRONT_AT_MOST, "sample": ROWS_BEHIND_A_FRONT, **question})
 
 
-_OWN: dict[str, Callable[..., Any]] = {"batch": batch, "timeline": timeline, "fit": _fit, "pareto": _front}
+def _several(networks: Any, **question: Any) -> Any:
+    from .prediction import predict_several
+
+    return predict_several([networks] if isinstance(networks, str) else networks, **question)
+
+
+_OWN: dict[str, Callable[..., Any]] = {
+    "batch": batch,
+    "devices": _several,
+    "timeline": timeline,
+    "fit": _fit,
+    "pareto": _front,
+}
 """What is asked for a chart that no command has, or that shows more than a command prints."""
 
 

@@ -33,6 +33,8 @@ class Answer(NamedTuple):
     failures : sequence of str
         Sentences on what went wrong with a part of it; the command exits with 1.
     exit_code : int
+    chart : str
+        The chart that draws it, where it is not the command's usual one.
     """
 
     to_dict: Callable[[], Any] = dict
@@ -40,6 +42,7 @@ class Answer(NamedTuple):
     drawn: Callable[[], Any] | None = None
     failures: Sequence[str] = ()
     exit_code: int = 0
+    chart: str = ""
 
 
 class AnswerCommand(click.Command):
@@ -129,8 +132,9 @@ class Drawing(NamedTuple):
         """
         if answer.drawn is None:
             raise BadValue("there is no chart of this answer: leave the chart's file out")
-        Plot(self.kind, answer.drawn(), self.theme).save(self.path, self.force)
-        click.echo(f"{self.path}: {KINDS[self.kind].said}", err=True)
+        kind = answer.chart or self.kind
+        Plot(kind, answer.drawn(), self.theme).save(self.path, self.force)
+        click.echo(f"{self.path}: {KINDS[kind].said}", err=True)
 
 
 def chart_of(ctx: click.Context) -> Drawing | None:

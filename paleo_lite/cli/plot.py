@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..api.plotting import KINDS, batch, timeline
-from ..errors import UnknownName
+from ..errors import BadValue, UnknownName
 from . import options
 from .command import Answer, chart_of, chart_options
 from .options import WHOLE, Printing
@@ -70,6 +70,8 @@ class _Drawn(click.Command):
         answer: Answer = ctx.invoke(self.asked, **ctx.params)
         drawing = chart_of(ctx)
         assert drawing is not None  # its option is required
+        if answer.chart not in ("", drawing.kind):
+            raise BadValue(f"the chart {drawing.kind} shows one answer: `paleo-lite plot {answer.chart}` shows several")
         drawing.draw(answer)
 
 

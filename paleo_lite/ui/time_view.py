@@ -6,6 +6,7 @@ import streamlit as st
 
 from ..calibration.several import Predictions
 from ..report.charts.curves import batch_chart
+from ..report.charts.devices import devices_chart
 from ..report.charts.layers import kind_chart, layer_chart, pass_chart
 from ..report.charts.roofline import prediction_roofline
 from ..report.document import Document
@@ -42,6 +43,7 @@ def time_view(view: View) -> None:
                 _card(gpu, answers[gpu])
     found = [answer for answer in answers.values() if isinstance(answer, Prediction)]
     if len(found) > 1:
+        show_chart(lambda: devices_chart(Predictions(found), list(view.gpu)))
         page = Document("", content=[side_by_side(Predictions(found))])
         show_table(page.tables[0])
         download(page, f"{view.network}-side-by-side")

@@ -87,6 +87,7 @@ ARGUMENTS = {
     "kinds": NETWORK,
     "passes": [*NETWORK, "--phase", "training"],
     "batch": [*NETWORK, "--gpu", "v100-sxm2", "--batch-sizes", "1,2,4"],
+    "devices": ["alexnet", "--gpu", "k40m,v100-sxm2"],
     "scaling": [*NETWORK, "--link", "ethernet20", "--workers", "1,2,4"],
     "pareto": ["sweep.parquet", "--pareto", "time,cost"],
     "accuracy": ["--data", "measured.csv", "--split", "network"],
@@ -130,6 +131,16 @@ def test_help_of_every_kind(kind):
     text = run("plot", kind, "--help").stdout
     assert "--output" in text and "--theme" in text
     assert "--format" not in text and "--plot" not in text
+
+
+def test_several_predictions_have_a_chart_of_their_own(tmp_path, monkeypatch):
+    """Beside the table it is drawn in place of one prediction's; what shows one says which chart shows several."""
+    monkeypatch.chdir(tmp_path)
+    result = run("predict", "alexnet", "--gpu", "k40m,v100-sxm2", "--batch-size", "1,8", "--plot", "a.svg")
+    assert "a.svg: a time and its interval for each" in result.stderr
+    refused = run("plot", "layers", "alexnet", "--gpu", "k40m,v100-sxm2", "-o", "b.svg", code=2).stderr
+    assert refused == "paleo-lite: the chart layers shows one answer: `paleo-lite plot devices` shows several\n"
+    assert not Path("b.svg").exists()
 
 
 def test_kinds_are_listed_and_unknown_ones_refused():
