@@ -8,7 +8,7 @@ from typing import Any
 
 from ...calibration.beside import MEASURED_PASSES, PredictedBeside
 from ...efficiency import BY
-from ...efficiency.compare import Comparison
+from ...efficiency.compare import ComparedKernel, Comparison
 from ...units import format_si, say_interval
 from .marks import BOUNDS_ARE, PLAIN, hollow
 from .ppp import ppp_chart
@@ -55,19 +55,66 @@ def predicted_chart(beside: PredictedBeside) -> Any:
 
 
 def profiles_chart(comparison: Comparison) -> Any:
-    """Time of the kernels of A and B that differ most."""
-    rows: list[Row] = [(row.name, row.a_s, row.b_s) for row in comparison.kernels]
-    rows.sort(key=lambda row: -abs((row[1] or 0.0) - (row[2] or 0.0)))
-    kept = rows[:BARS_AT_MOST]
+    """What takes longer in B than in A to the right, what takes less to the left; those that differ most."""
+    alt = altair()
+    kernels = sorted(comparison.kernels, key=lambda kernel: -abs(_more_s(kernel)))
+    kept = [kernel for kernel in kernels[:BARS_AT_MOST] if _more_s(kernel)]
+    factor, unit = time_unit(max((abs(_more_s(kernel)) for kernel in kept), default=0.0))
+    rows = [
+        {"name": kernel.name, "more": _more_s(kernel) * factor, "what": _WITHIN if kernel.verdict == _WITHIN else
+         _LONGER if _more_s(kernel) > 0 else _SHORTER, "label": ("+" if _more_s(kernel) > 0 else "\N{MINUS SIGN}")
+         + format_si(abs(_more_s(kernel)), "s", 3), "zero": max(0.0, _more_s(kernel) * factor),
+         "a": _took(kernel.a_s), "b": _took(kernel.b_s)}
+        for kernel in sorted(kept, key=_more_s, reverse=True)
+    ]  # fmt: skip
     total = comparison.total
     lines = [
         f"{side} {', '.join(Path(path).name for path in paths)}: {format_si(seconds or 0.0, 's')}"
         for side, paths, seconds in (("A", comparison.a, total.a_s), ("B", comparison.b, total.b_s))
     ]
-    if len(kept) < len(rows):
-        lines.append(f"the {len(kept)} that differ most of {len(rows)}")
-    direction = "" if comparison.direction == "all" else f", {comparison.direction}"
-    return _paired([("", kept)], ("A", "B"), f"{BY[comparison.by]} of two profiles{direction}", lines)
+    of = f"{BY[comparison.by]}{'' if comparison.direction == 'all' else f', {comparison.direction}'}"
+    lines.append(f"{of}: the {len(kept)} of {len(kernels)} that differ most" if len(kept) < len(kernels) else of)
+    base = alt.Chart(values(rows)).encode(
+        y=alt.Y("name:N", sort=[row["name"] for row in rows], title=None, axis=alt.Axis(labelLimit=360))
+    )
+    more = f"time in B beyond that in A ({unit})"
+    names = [name for name in _OF_DIFFERENCES if name in {row["what"] for row in rows}]
+    colour = alt.Color("what:N", title=None, legend=alt.Legend(orient="top", labelLimit=300),
+                       scale=alt.Scale(domain=names, range=[_OF_DIFFERENCES[name] for name in names]))  # fmt: skip
+    bars = base.mark_bar().encode(
+        x=alt.X("more:Q", title=more, axis=alt.Axis(format=PLAIN, grid=False, tickCount=8)), color=colour,
+        tooltip=[alt.Tooltip("name:N"), alt.Tooltip("a:N", title="A"), alt.Tooltip("b:N", title="B"),
+                 alt.Tooltip("label:N", title="difference")],
+    )  # fmt: skip
+    text = base.mark_text(align="left", dx=4, fontSize=9).encode(
+        x=alt.X("zero:Q", title=more), text=alt.Text("label:N")
+    )
+    named = alt.Title(_headline(total), subtitle=lines)
+    return alt.layer(bars, text).properties(width=520, height=alt.Step(18), title=named)
+
+
+_WITHIN, _LONGER, _SHORTER = "within spread", "longer in B", "shorter in B"
+_OF_DIFFERENCES = {_LONGER: SERIES[1], _SHORTER: SERIES[2], _WITHIN: SERIES[7]}
+"""Which way something differs, and its colour; what differs by no more than repeats do is grey."""
+
+
+def _more_s(kernel: ComparedKernel) -> float:
+    return (kernel.b_s or 0.0) - (kernel.a_s or 0.0)
+
+
+def _took(seconds: float | None) -> str:
+    return "not there" if seconds is None else format_si(seconds, "s", 3)
+
+
+def _headline(total: ComparedKernel) -> str:
+    if not total.a_s or not total.b_s or total.verdict == _WITHIN:
+        return "A and B differ by no more than their repeats do" if total.verdict == _WITHIN else "B beside A"
+    more = total.b_s / total.a_s - 1
+    return (
+        f"B takes {abs(more):.1%} {'longer' if more > 0 else 'less'} than A"
+        if abs(more) >= 5e-4
+        else "B takes as long as A"
+    )
 
 
 def _paired(

@@ -23,7 +23,7 @@ from paleo_lite.efficiency.timeline import Timeline
 from paleo_lite.errors import BadValue
 from paleo_lite.hardware import find_device
 from paleo_lite.profiles.detect import open_profile
-from paleo_lite.report.charts.beside import BARS_AT_MOST, comparison_chart
+from paleo_lite.report.charts.beside import comparison_chart
 from paleo_lite.report.charts.efficiency import VALUES_AT_MOST, efficiency_chart
 from paleo_lite.report.charts.profiles import class_chart, kernel_roofline, timeline_chart
 from paleo_lite.report.charts.render import render
@@ -191,10 +191,12 @@ def test_two_profiles_side_by_side(tmp_path):
     a = write(tmp_path / "a", [2e6, 3e6, 1e6, *ones], [1.0] * 33, [1.0] * 33, names)
     b = write(tmp_path / "b", [2e6, 5e6, *ones], [1.0] * 32, [1.0] * 32, [*NAMES[:2], *names[3:]])
     chart = comparison_chart(compare([open_profile(a, None)], [open_profile(b, None)]))
-    drawn = {(row["name"], row["side"]): row["time"] for row in data(chart)}
-    assert drawn["cudnn::detail::dgrad_alg1_engine", "A"] == pytest.approx(3.0)
-    assert drawn["cudnn::detail::dgrad_alg1_engine", "B"] == pytest.approx(5.0)
-    assert ("elementwise_kernel", "A") in drawn and ("elementwise_kernel", "B") not in drawn
-    assert len({name for name, _ in drawn}) == BARS_AT_MOST
-    assert f"the {BARS_AT_MOST} that differ most of 33" in subtitle(chart)
+    rows = {row["name"]: row for row in data(chart)}
+    longer = rows["cudnn::detail::dgrad_alg1_engine"]
+    assert (longer["more"], longer["what"], longer["label"]) == (pytest.approx(2.0), "longer in B", "+2 ms")
+    gone = rows["elementwise_kernel"]
+    assert (gone["more"], gone["what"], gone["b"]) == (pytest.approx(-1.0), "shorter in B", "not there")
+    assert [row["more"] for row in rows.values()] == sorted((row["more"] for row in rows.values()), reverse=True)
+    assert chart.to_dict()["title"]["text"] == "B takes 16.6% longer than A"  # 7.03 ms and 6.03 ms
+    assert "the 2 of 33 that differ most" in subtitle(chart)
     assert render(chart, ".png").startswith(b"\x89PNG")
