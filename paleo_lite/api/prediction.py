@@ -20,7 +20,7 @@ from ..counting.work import ENGINE
 from ..errors import BadValue, PaleoError, UnknownName
 from ..hardware import Device, Machine, find_device, list_devices
 from ..networks import CountsBeside, LayerCounts, Network, count_network, find_network, trace_factory
-from ..networks.catalog import networks_of_macs
+from ..networks.catalog import HUGGING_FACE, networks_of_macs
 from ..networks.network import Tokens
 from ..timing import Prediction, TimeModel, Workload, find_model
 from ..timing import predict as predict_workload
@@ -380,7 +380,8 @@ def resolve(
         return find_network(network, image_size, tokens)
     if isinstance(network, Network) and network.remade is not None:
         return network.remade(tokens) if tokens.asked else network
-    if tokens.context or (tokens.length and isinstance(network, Network)):
+    hugging_face = isinstance(network, str) and network.startswith(HUGGING_FACE)
+    if (tokens.context and not hugging_face) or (tokens.length and isinstance(network, Network)):
         raise BadValue("--sequence-length and --context are for networks by name or config: others have their inputs")
     if isinstance(network, Network):
         return network
@@ -392,7 +393,7 @@ def resolve(
             raise BadValue("a module needs the shape of its inputs: inputs=[(3, 224, 224)]")
         return trace_inputs(network, [read_input(one) for one in given], tokens.length)
     if ":" in network:
-        return trace_factory(network, given, image_size, tokens.length)
+        return trace_factory(network, given, image_size, tokens)
     raise BadValue("--input is for package.module:factory; a shipped network takes --image-size")
 
 

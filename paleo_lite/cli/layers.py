@@ -42,8 +42,9 @@ from .options import WHOLE, Printing
 def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **question: Any) -> Answer:
     """Count NETWORK by module and layer: FLOPs or MACs, parameters, shapes. Several NETWORKs get a line each.
 
-    NETWORK is a shipped network, a file (a descriptor, a config.json of Hugging Face's, a Caffe prototxt,
-    PALEO's JSON), or package.module:factory with --input, which is imported and called. CSV and JSON have every layer.
+    NETWORK is a shipped network, a file (a descriptor, a config.json of Hugging Face's, ONNX, an exported program, a
+    Caffe prototxt, PALEO's JSON), timm:NAME, hf:FOLDER, or package.module:factory with --input, which is imported and
+    called. CSV and JSON have every layer.
 
     \b
       paleo-lite layers vgg16

@@ -45,7 +45,7 @@ def export(
     """Write the descriptor of NETWORK: traced with torch, or read from a file.
 
     NETWORK is a torchvision classification model, googlenet-caffe, resnet50-caffe, package.module:factory (which
-    is imported and called), a Caffe prototxt, or a JSON network file of PALEO's.
+    is imported and called), timm:NAME, hf:FOLDER, ONNX, a program of torch.export, a Caffe prototxt, or PALEO's JSON.
     """
     found = catalogue.export(network, output, image_size=image_size, inputs=inputs, force=force).to_dict()
     click.echo(f"{output}: {len(found['layers'])} layers, {found['parameters']:,} parameters")

@@ -58,8 +58,9 @@ def predict(
 ) -> Answer:
     """Predict how long NETWORK takes on a device.
 
-    NETWORK is a shipped network (`paleo-lite networks list`), a descriptor file, a config.json of Hugging Face's, or
-    package.module:factory with --input, which is imported and called. Of several networks, devices, precisions, phases
+    NETWORK is a shipped network (`paleo-lite networks list`), a file (a descriptor, a config.json of Hugging Face's,
+    ONNX, an exported program), timm:NAME, hf:FOLDER, or package.module:factory with --input, which is imported and
+    called. Of several networks, devices, precisions, phases
     or batch sizes, with commas between them, every combination is predicted, and each held against the first.
 
     \b

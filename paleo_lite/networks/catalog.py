@@ -24,6 +24,12 @@ IMPORTERS = {
 A function from the file's bytes, its path and an image size (or None) to the network; None where the format is another.
 """
 
+MODELS = {
+    ".onnx": "paleo_lite.networks.onnx_file:read_onnx",
+    ".pt2": "paleo_lite.networks.exported:read_exported",
+}
+"""What reads a file with a model and its weights, by suffix: a function from path, image size and tokens."""
+
 _TRACED = ("torchvision ", "paleo_lite.networks.caffe")
 """Sources of the shipped networks that `trace_named` can trace again."""
 
@@ -33,6 +39,9 @@ _CONFIG = re.compile(rb'"(?:model_type|architectures)" *:')
 _DESCRIPTOR = re.compile(rb'\s*\{\s*"format" *:')
 
 _MACS, _HEAD = re.compile(rb'^"macs": *(\d+)', re.MULTILINE), 2**14
+
+HUGGING_FACE = "hf:"
+"""Before the path of a config of Hugging Face's, or of the folder that holds one."""
 
 TIMM = "timm:"
 """Before the name of a model of timm's, which need not be installed otherwise."""
@@ -69,7 +78,7 @@ def find_network(name: str, image_size: int | None = None, tokens: Tokens | None
     ----------
     name : str
         ``"resnet50"``, or a path that ends in ``.json`` (a descriptor, a config of Hugging Face's, or a network file of
-        PALEO's) or ``.prototxt`` (Caffe).
+        PALEO's), ``.prototxt`` (Caffe), ``.onnx`` or ``.pt2`` (what ``torch.export.save`` wrote).
     image_size : int, optional
         Height and width of the images. Another size than the descriptor's needs torch once; the result is cached. For a
         file of PALEO's or Caffe's, what its input is taken to be.
@@ -104,25 +113,28 @@ def find_network(name: str, image_size: int | None = None, tokens: Tokens | None
 
 def is_network_file(name: str) -> bool:
     """Whether a network is asked for by a file that describes it."""
-    return name.endswith(tuple(IMPORTERS))
+    return name.endswith((*IMPORTERS, *MODELS))
 
 
 def read_network_file(path: Path, image_size: int | None = None, tokens: Tokens | None = None) -> Network:
-    """The network that a file describes: a descriptor, a config or network file, or a Caffe prototxt.
+    """The network that a file describes: a descriptor, a config or network file, a Caffe prototxt, ONNX or a program.
 
     Raises
     ------
     BadDescriptor
         If it is none of these, or malformed.
     """
+    from pkgutil import resolve_name
+
+    if path.suffix in MODELS:
+        model: Network = resolve_name(MODELS[path.suffix])(path, image_size, tokens)
+        return model
     data = read_bounded(path)
     if _CONFIG.search(data, 0, _HEAD):
         from .transformers import read_config
 
         return read_config(data, str(path), image_size, tokens)
     if path.suffix in IMPORTERS and not _DESCRIPTOR.match(data):
-        from pkgutil import resolve_name
-
         network: Network | None = resolve_name(IMPORTERS[path.suffix])(data, str(path), image_size)
         if network is not None:
             return network
@@ -194,12 +206,12 @@ def trace_named(name: str, image_size: int | None = None) -> Network:
 
 def trace_factory(
     reference: str, inputs: Sequence[str | Sequence[int] | Input], image_size: int | None = None,
-    length: int | None = None,
+    tokens: Tokens | None = None,
 ) -> Network:  # fmt: skip
     """Trace the module that ``package.module:factory`` makes, or timm's for ``timm:NAME``, with one sample per input.
 
-    A model of timm's has an input of its own, and takes an image size. `length` is that of a sequence, of which the
-    inputs say between which two it lies.
+    A model of timm's has an input of its own, and takes an image size; so has what ``hf:PATH`` describes. The length of
+    `tokens` is that of a sequence, of which the inputs say between which two it lies.
 
     Raises
     ------
@@ -210,6 +222,10 @@ def trace_factory(
     given = [read_input(one) for one in inputs]
     if reference.startswith(TIMM):
         return _trace_timm(reference, given, image_size)
+    if reference.startswith(HUGGING_FACE):
+        from .hugging_face import read_hugging_face
+
+        return read_hugging_face(reference, given, image_size, tokens)
     if image_size is not None:
         raise BadValue("the image size of a factory's module is that of its input: --input 3x320x320")
     if not given:
@@ -220,6 +236,7 @@ def trace_factory(
     from .build import load_factory
     from .lengths import trace_inputs
 
+    length = tokens.length if tokens else None
     return trace_inputs(load_factory(reference), given, length, name=reference, source=reference)
 
 

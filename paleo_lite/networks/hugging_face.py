@@ -1,0 +1,119 @@
+"""``hf:PATH``: what a ``config.json`` of Hugging Face's describes, without weights and without a network connection.
+
+Architectures of `transformers.ARCHITECTURES` need nothing else. Others are built by the installed ``transformers``, and
+traced.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import BadDescriptor, BadValue, FactoryFailed
+from .descriptor import read_bounded
+from .inputs import Input
+from .network import Network, Tokens
+from .transformers import ARCHITECTURES, LONGEST, read_config
+
+
+def read_hugging_face(
+    reference: str, given: Sequence[Input] = (), image_size: int | None = None, tokens: Tokens | None = None
+) -> Network:
+    """The network of a config.
+
+    Parameters
+    ----------
+    reference : str
+        ``hf:PATH``.
+    given : sequence of Input
+        What forward is called with; without it what such models are called with.
+    image_size : int, optional
+    tokens : Tokens, optional
+
+    Raises
+    ------
+    FactoryFailed
+        If ``transformers`` is needed and not installed, or cannot build the model.
+    BadDescriptor, BadValue, TraceFailed, MissingExtra
+    """
+    path = Path(reference.partition(":")[2])
+    if path.suffix != ".json":
+        path = path / "config.json"
+    if not path.is_file():
+        raise BadDescriptor(f"{reference}: there is no {path}; names of the hub would need a network connection")
+    data = read_bounded(path)
+    try:
+        fields = msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadDescriptor(f"{path}: {error}") from None
+    known = ARCHITECTURES.get(str(fields.get("model_type")))
+    named = (fields.get("architectures") or [None])[0]
+    if known is not None and not given and (named is None or named in known.heads):
+        return read_config(data, str(path), image_size, tokens)
+    return _built(reference, fields, named, given, image_size, tokens or Tokens())
+
+
+def _built(
+    reference: str, fields: dict[str, Any], named: str | None, given: Sequence[Input], image_size: int | None,
+    tokens: Tokens,
+) -> Network:  # fmt: skip
+    """Built by ``transformers`` on the meta device, and traced."""
+    from .torch_import import import_torch, import_torchvision
+
+    import_torch(f"tracing {reference}")
+    from .build import build
+    from .lengths import trace_inputs
+
+    try:
+        import_torchvision()  # which transformers imports, beside a CPU build of torch too
+        transformers = importlib.import_module("transformers")
+    except ImportError:
+        raise FactoryFailed(f"{reference} needs transformers: pip install transformers") from None
+    rest = {key: value for key, value in fields.items() if key not in ("model_type", "use_cache")}
+    try:
+        config = transformers.AutoConfig.for_model(fields.get("model_type"), **rest, use_cache=False)
+        if image_size is not None:
+            config.image_size = image_size
+        auto = transformers.AutoModel.from_config
+        factory = auto if named is None else getattr(transformers, named)
+        module = build(lambda: factory(config))
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        raise FactoryFailed(f"{reference} cannot be built: {type(error).__name__}: {said}") from error
+    inputs, length = list(given), tokens.length
+    if not given:
+        inputs, length = _usual_inputs(reference, module, config, length), None
+    version = f"transformers {transformers.__version__}"
+    return trace_inputs(module, inputs, length, name=reference, source=version)
+
+
+def _usual_inputs(reference: str, module: Any, config: Any, length: int | None) -> list[Input]:
+    """What a model of that sort is called with."""
+    parts = [config, *(getattr(config, name) for name in ("text_config", "vision_config") if hasattr(config, name))]
+
+    def said(name: str) -> Any:
+        return next((getattr(part, name) for part in parts if getattr(part, name, None) is not None), None)
+
+    main = str(getattr(module, "main_input_name", ""))
+    tokens = length or min(LONGEST, said("max_position_embeddings") or LONGEST)
+    inputs = []
+    if main == "input_ids" or hasattr(config, "text_config"):
+        inputs.append(Input((tokens,), "int64", "input_ids"))
+    if main == "pixel_values" or hasattr(config, "vision_config"):
+        size = said("image_size")
+        sides = tuple(size) if isinstance(size, (list, tuple)) else (size or 224,) * 2
+        inputs.append(Input((said("num_channels") or 3, *sides), "float32", "pixel_values"))
+    if main == "input_features":
+        inputs.append(Input((config.num_mel_bins, 2 * config.max_source_positions), "float32", main))
+    if main == "input_values":
+        inputs.append(Input((16_000,), "float32", main))
+    if not inputs:
+        raise BadValue(f"{reference}: what its forward takes is not known: --input NAME=TYPE:SHAPE for each")
+    if getattr(config, "is_encoder_decoder", False) and main != "pixel_values":
+        most = getattr(config, "max_target_positions", None) or tokens
+        inputs.append(Input((length or min(tokens, most),), "int64", "decoder_input_ids"))
+    return inputs

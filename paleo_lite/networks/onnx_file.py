@@ -1,0 +1,215 @@
+"""ONNX files: operators become the layers that torch's are, by the shapes that ``onnx.shape_inference`` finds.
+
+What follows from initializers alone is a constant, as it is where a runtime folds it; an operator that has no kind here
+keeps its name (``onnx.LSTM``), and is reported as not counted.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..counting import INPUT, Layer, Shape
+from ..errors import BadDescriptor, BadValue
+from ..extras import need
+from .network import Lengths, Network, Tokens
+from .operations_of_onnx import KINDS_OF, LIKE_WEIGHTS, READERS
+
+
+class Value(NamedTuple):
+    """A tensor of the graph.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    parent : int or None
+        The layer that made it, or `INPUT`; None for a constant.
+    root : str
+        Of a constant that is an initializer, or one in another order: the initializer.
+    numbers : bool
+        Whether it holds floating-point numbers.
+    """
+
+    shape: Shape
+    parent: int | None
+    root: str = ""
+    numbers: bool = True
+
+
+def read_onnx(path: Path, image_size: int | None = None, tokens: Tokens | None = None) -> Network:
+    """The network of an ONNX file; weights that lie in files beside it are not needed.
+
+    Parameters
+    ----------
+    path : Path
+    image_size : int, optional
+        For sizes of images that the file leaves open.
+    tokens : Tokens, optional
+        Their length is that of the size that the file leaves open.
+
+    Raises
+    ------
+    BadDescriptor
+        If the file is malformed, or shapes do not follow from it.
+    BadValue
+        If a size is open, and none was given.
+    MissingExtra
+        If ``onnx`` is not installed.
+    """
+    onnx = need("onnx", "reading ONNX files", "onnx")
+    from google.protobuf.message import DecodeError  # which onnx brings
+
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except OSError as error:
+        raise BadDescriptor(f"{path}: cannot be read ({error.strerror})") from None
+    except (DecodeError, onnx.checker.ValidationError) as error:
+        raise BadDescriptor(f"{path}: not an ONNX file ({error})") from None
+    if not model.graph.node:
+        raise BadDescriptor(f"{path}: not an ONNX file: it has no operators")
+    if model.functions:
+        from onnx.inliner import inline_local_functions
+
+        model = inline_local_functions(model)
+    length, notes = _close(model.graph, path, image_size, tokens.length if tokens else None)
+    try:
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception as error:  # InferenceError, whose place differs between versions
+        raise BadDescriptor(f"{path}: its shapes do not fit ({' '.join(str(error).split())[:200]})") from None
+    network = _Graph(model.graph, path, onnx).network(notes)
+    return network if length is None else network._replace(lengths=Lengths(length, length))
+
+
+def _close(graph: Any, path: Path, image_size: int | None, length: int | None) -> tuple[int | None, list[str]]:
+    """Give sizes that the file leaves open: one sample, the sequence length, the size of images."""
+    given = {initializer.name for initializer in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in given and value.type.HasField("tensor_type")]
+    opened, notes, taken = False, [], False
+    for value in inputs:
+        sizes = value.type.tensor_type.shape.dim
+        for place, size in enumerate(sizes):
+            if size.HasField("dim_value") and size.dim_value > 0:
+                if place == 0 and size.dim_value > 1 and value is inputs[0]:
+                    notes.append(f"the file has {size.dim_value} samples in {value.name}: a sample here is all of them")
+                continue
+            name, opened = size.dim_param or "?", True
+            image = image_size if len(sizes) == 4 and place > 1 else None
+            number = 1 if place == 0 else image or length
+            if number is None:
+                option = "--image-size" if len(sizes) == 4 else "--sequence-length"
+                raise BadValue(f"{path}: size {place + 1} of input {value.name} is open ({name}): {option} says it")
+            taken = taken or (place > 0 and image is None)
+            size.dim_value = number
+    if image_size is not None and not opened:
+        raise BadValue(f"{path}: its sizes are fixed: leave --image-size out")
+    if opened:  # what was said of the sizes in between speaks of names
+        del graph.value_info[:]
+        for value in graph.output:
+            value.type.tensor_type.ClearField("shape")
+    return length if taken else None, notes
+
+
+class _Graph:
+    """The operators of a graph in their order, which becomes that of the layers."""
+
+    def __init__(self, graph: Any, path: Path, onnx: Any) -> None:
+        self.graph, self.path = graph, path
+        self._attribute: Callable[[Any], Any] = onnx.helper.get_attribute_value
+        self._floating = {getattr(onnx.TensorProto, name) for name in
+                          ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2")}  # fmt: skip
+        self.types = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.output)}
+        self.values: dict[str, Value] = {}
+        self.layers: list[Layer] = []
+        self._names: dict[str, int] = {}
+        self._used: set[str] = set()
+        for initializer in graph.initializer:
+            numbers = initializer.data_type in self._floating
+            shape = tuple(initializer.dims)
+            self.values[initializer.name] = Value(shape, None, initializer.name if numbers else "", numbers)
+        self.inputs = [value for value in graph.input if value.name not in self.values]
+        for value in self.inputs:
+            shape = tuple(size.dim_value for size in value.type.tensor_type.shape.dim)
+            self.values[value.name] = Value(shape, INPUT, "", value.type.tensor_type.elem_type in self._floating)
+
+    def network(self, notes: list[str]) -> Network:
+        """All of it."""
+        for node in self.graph.node:
+            self._add(node)
+        inputs = tuple(self.values[value.name].shape for value in self.inputs)
+        parameters = sum(layer.parameters for layer in self.layers)
+        return Network(self.path.stem, inputs, tuple(self.layers), parameters, "ONNX", tuple(notes))
+
+    def _made(self, node: Any, parent: int | None, root: str = "") -> list[Shape]:
+        """Note what an operator makes; its shapes."""
+        shapes: list[Shape] = []
+        for name in filter(None, node.output):  # those that are left out have no name
+            kind = self.types.get(name)
+            if (
+                kind is not None
+                and kind.HasField("shape")
+                and all(size.HasField("dim_value") for size in kind.shape.dim)
+            ):
+                shapes.append(tuple(size.dim_value for size in kind.shape.dim))
+            elif parent is None:
+                shapes.append(())
+            else:
+                raise BadDescriptor(f"{self.path}: the shape of {name}, which {node.op_type} makes, is not known")
+            self.values[name] = Value(shapes[-1], parent, root, kind is not None and kind.elem_type in self._floating)
+        return shapes
+
+    def _add(self, node: Any) -> None:
+        operands = [self.values[name] for name in node.input if name in self.values]
+        data = [value for value in operands if value.parent is not None]
+        if not data or node.op_type in ("Shape", "Size"):
+            roots = {value.root for value in operands if value.root}
+            self._made(node, None, roots.pop() if len(roots) == 1 else "")
+            return
+        if node.op_type in ("Identity", "Dropout"):
+            self.values[node.output[0]] = operands[0]
+            return
+        attributes = {one.name: self._attribute(one) for one in node.attribute}
+        shapes = self._made(node, len(self.layers))
+        if node.op_type == "Gemm" and operands[1].parent is not None:
+            self._layer(node, "matmul", data[:2], [], shapes, {"inner": operands[0].shape[-1]})
+            return
+        kind, extra = KINDS_OF.get(node.op_type, f"onnx.{node.op_type}"), dict[str, Any]()
+        if node.op_type in READERS and node.domain in ("", "ai.onnx"):
+            kind, extra = READERS[node.op_type](attributes, [value.shape for value in operands], shapes, kind)
+        weights = [value for value in operands if value.parent is None and value.numbers]
+        if kind in LIKE_WEIGHTS:
+            weights = weights[: LIKE_WEIGHTS[kind]]
+        elif kind != "matmul":
+            weights = [value for value in weights if prod(value.shape) > 1]
+        if node.op_type == "Gather" and operands[0].parent is None:
+            kind, weights = "embedding", operands[:1]
+        elif node.op_type == "Gather" and operands[1].parent is None:
+            kind = "slice"
+        if node.op_type == "Gemm" and attributes.get("transB", 0) == 0:
+            weights[0] = weights[0]._replace(shape=weights[0].shape[::-1])
+        self._layer(node, kind, data, weights, shapes, extra)
+
+    def _layer(
+        self, node: Any, kind: str, data: list[Value], weights: list[Value], shapes: list[Shape], extra: dict[str, Any]
+    ) -> None:
+        new = {value.root for value in weights if value.root} - self._used
+        self._used |= new
+        sizes = {value.root: prod(self.values[value.root].shape) for value in weights if value.root in new}
+        self.layers.append(
+            Layer(
+                self._name(node), kind, tuple(value.shape for value in data), tuple(shapes),
+                tuple(value.shape for value in weights),
+                tuple(INPUT if value.parent is None else value.parent for value in data),
+                sum(sizes.values()), extra,
+            )
+        )  # fmt: skip
+
+    def _name(self, node: Any) -> str:
+        """The module that torch's exporter names; else the operator's own name."""
+        scopes = [one.value for one in node.metadata_props if one.key == "pkg.torch.onnx.name_scopes"]
+        module = ast.literal_eval(scopes[0])[-2:-1] if scopes and scopes[0].startswith("[") else []
+        name = (module[0] if module else "") or node.name.strip("/") or node.op_type
+        count = self._names[name] = self._names.get(name, 0) + 1
+        return name if count == 1 else f"{name}#{count}"

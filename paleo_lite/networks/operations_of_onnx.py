@@ -1,0 +1,109 @@
+"""Which of ONNX's operators are which kinds of layers, and what their attributes say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from ..counting import Shape
+
+Read = Callable[[dict[str, Any], Sequence[Shape], Sequence[Shape], str], tuple[str, dict[str, Any]]]
+"""From an operator's attributes, the shapes that it reads and writes, and its kind: its kind and attributes here."""
+
+KINDS_OF = {
+    operator: kind
+    for kind, operators in {
+        "linear": "Gemm", "matmul": "MatMul", "attention": "Attention",
+        "batch_norm": "BatchNormalization", "layer_norm": "LayerNormalization", "rms_norm": "RMSNormalization",
+        "instance_norm": "InstanceNormalization", "group_norm": "GroupNormalization", "local_response_norm": "LRN",
+        "max_pool": "MaxPool", "avg_pool": "AveragePool", "adaptive_avg_pool": "GlobalAveragePool",
+        "adaptive_max_pool": "GlobalMaxPool", "interpolate": "Resize Upsample GridSample",
+        "relu": "Relu", "leaky_relu": "LeakyRelu", "prelu": "PRelu", "elu": "Elu", "selu": "Selu", "celu": "Celu",
+        "sigmoid": "Sigmoid", "hard_sigmoid": "HardSigmoid", "hard_swish": "HardSwish", "silu": "Swish",
+        "tanh": "Tanh", "softplus": "Softplus", "softsign": "Softsign", "mish": "Mish", "gelu": "Gelu",
+        "threshold": "ThresholdedRelu", "softmax": "Softmax", "log_softmax": "LogSoftmax", "clamp": "Clip",
+        "add": "Add Sum", "sub": "Sub", "mul": "Mul", "div": "Div Mod", "pow": "Pow", "sqrt": "Sqrt", "exp": "Exp",
+        "log": "Log", "abs": "Abs", "neg": "Neg", "sin": "Sin", "cos": "Cos", "erf": "Erf",
+        "reciprocal": "Reciprocal", "maximum": "Max", "minimum": "Min", "round": "Round Floor Ceil Sign",
+        "where": "Where", "compare": "Equal Greater GreaterOrEqual Less LessOrEqual IsNaN IsInf",
+        "logical": "And Or Xor Not", "scan": "CumSum",
+        "reduce": "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare "
+        "ReduceLogSumExp ArgMax ArgMin Mean",
+        "view": "Reshape Flatten Squeeze Unsqueeze Transpose Expand", "slice": "Slice Split",
+        "copy": "Cast Tile DepthToSpace SpaceToDepth", "pad": "Pad", "concat": "Concat",
+        "gather": "Gather GatherElements GatherND", "scatter": "ScatterElements ScatterND", "select": "TopK",
+        "conv": "Conv", "conv_transpose": "ConvTranspose",
+    }.items()
+    for operator in operators.split()
+}  # fmt: skip
+
+LIKE_WEIGHTS = {
+    "conv1d": 2, "conv2d": 2, "conv3d": 2, "conv_transpose1d": 2, "conv_transpose2d": 2, "conv_transpose3d": 2,
+    "linear": 2, "batch_norm": 2, "layer_norm": 2, "instance_norm": 2, "group_norm": 2, "rms_norm": 1, "prelu": 1,
+    "embedding": 1, "clamp": 0, "interpolate": 0, "pad": 0, "attention": 0, "scan": 0,
+}  # fmt: skip
+"""How many of the constants that an operator reads are weights: a batch norm's statistics are none."""
+
+
+def _convolution(
+    attributes: dict[str, Any], reads: Sequence[Shape], writes: Sequence[Shape], kind: str
+) -> tuple[str, dict[str, Any]]:
+    rank = len(reads[1]) - 2
+    made: dict[str, Any] = {
+        "stride": list(attributes.get("strides", [1] * rank)),
+        "padding": list(attributes.get("pads", [0] * rank))[:rank],
+    }
+    if any(step != 1 for step in attributes.get("dilations", ())):
+        made["dilation"] = list(attributes["dilations"])
+    if attributes.get("group", 1) != 1:
+        made["groups"] = attributes["group"]
+    if kind == "conv_transpose":
+        made["transposed"] = True
+    return f"{kind}{rank}d", made
+
+
+def _pool(
+    attributes: dict[str, Any], reads: Sequence[Shape], writes: Sequence[Shape], kind: str
+) -> tuple[str, dict[str, Any]]:
+    kernel = list(attributes["kernel_shape"])
+    made = {"kernel": kernel, "stride": list(attributes.get("strides", [1] * len(kernel)))}
+    padding = list(attributes.get("pads", []))[: len(kernel)]
+    return kind, made | ({"padding": padding} if any(padding) else {})
+
+
+def _mean(
+    attributes: dict[str, Any], reads: Sequence[Shape], writes: Sequence[Shape], kind: str
+) -> tuple[str, dict[str, Any]]:
+    """The mean of images is what torch computes it as: an adaptive pooling to one position."""
+    if len(reads[0]) == len(writes[0]) == 4 and prod(writes[0][2:]) == 1 and reads[0][:2] == writes[0][:2]:
+        return "adaptive_avg_pool", {}
+    return kind, {"function": "mean"}
+
+
+def _resize(
+    attributes: dict[str, Any], reads: Sequence[Shape], writes: Sequence[Shape], kind: str
+) -> tuple[str, dict[str, Any]]:
+    mode = str(attributes.get("mode", b"nearest"), "utf-8")
+    return kind, {"mode": "linear" if mode == "bilinear" else mode}
+
+
+def _attention(
+    attributes: dict[str, Any], reads: Sequence[Shape], writes: Sequence[Shape], kind: str
+) -> tuple[str, dict[str, Any]]:
+    """Of queries with heads apart; those whose heads lie side by side keep their name."""
+    if len(reads[0]) != 4:
+        return "onnx.Attention", {}
+    return kind, {"causal": True} if attributes.get("is_causal") else {}
+
+
+READERS: dict[str, Read] = {
+    "Conv": _convolution, "ConvTranspose": _convolution, "MaxPool": _pool, "AveragePool": _pool,
+    "ReduceMean": _mean, "Resize": _resize, "Upsample": _resize, "GridSample": _resize, "Attention": _attention,
+    "MatMul": lambda attributes, reads, writes, kind: (kind, {"inner": reads[0][-1]}),
+    "LRN": lambda attributes, reads, writes, kind: (kind, {"size": attributes["size"]}),
+    "GroupNormalization": lambda attributes, reads, writes, kind: (kind, {"num_groups": attributes["num_groups"]}),
+    "Gelu": lambda attributes, reads, writes, kind: (
+        "gelu_tanh" if attributes.get("approximate") == b"tanh" else kind, {}
+    ),
+}  # fmt: skip

@@ -1,0 +1,46 @@
+"""Programs of ``torch.export``: counted as the modules that they were made from."""
+
+from __future__ import annotations
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.errors import BadDescriptor, BadValue
+
+pytestmark = pytest.mark.slow
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+
+def both(module, rows, path, **options):
+    """A module as it is, and as its program says, in multiply-accumulates of every pass at batch 3."""
+    torch.export.save(torch.export.export(module.eval(), (torch.zeros(rows, 3, 8, 8),), **options), path)
+    read, traced = pl.layers(str(path)).network, pl.trace(module, (1, 3, 8, 8))
+    assert read.parameters == traced.parameters
+    for phase in ("inference", "backward"):
+        counts = [pl.layers(network, convention="macs", phase=phase, batch_size=3).total for network in (read, traced)]
+        yield counts[0], counts[1] * read.inputs[0][0]
+
+
+def convolutions():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
+
+
+def test_a_program_for_any_batch_and_one_for_a_batch_of_two(tmp_path):
+    path = tmp_path / "net.pt2"
+    free = {"dynamic_shapes": ({0: torch.export.Dim("rows")},)}
+    assert all(read == traced for read, traced in both(convolutions(), 2, path, **free))
+    network = pl.layers(str(path)).network
+    assert (network.name, network.source, network.inputs) == ("net", "torch.export", ((1, 3, 8, 8),))
+    assert all(read == traced for read, traced in both(convolutions(), 2, path))
+    assert "exported for 2 samples: a sample here is all of them" in pl.layers(str(path)).notes
+    with pytest.raises(BadValue, match="has the sizes that it was exported with"):
+        pl.layers(str(path), image_size=16)
+
+
+def test_what_is_no_program(tmp_path):
+    with pytest.raises(BadDescriptor, match="not an exported program, which torch"):
+        pl.layers(str(tmp_path / "absent.pt2"))
+    torch.save({"a": 1}, tmp_path / "weights.pt2")
+    with pytest.raises(BadDescriptor, match="not an exported program"):
+        pl.layers(str(tmp_path / "weights.pt2"))

@@ -1,0 +1,116 @@
+"""ONNX files: counted as the modules that torch's own exporter made them from.
+
+Tests: networks/operations_of_onnx.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.counting import KINDS
+from paleo_lite.errors import BadDescriptor, BadValue
+from paleo_lite.networks.operations_of_onnx import KINDS_OF, LIKE_WEIGHTS
+
+pytestmark = pytest.mark.slow
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper  # noqa: E402
+
+PHASES = ("inference", "backward")
+
+
+def test_every_operator_is_a_kind():
+    kinds = {*KINDS_OF.values(), *LIKE_WEIGHTS} - {"conv", "conv_transpose"}
+    assert kinds <= KINDS.keys()
+    schemas = {schema.name for schema in onnx.defs.get_all_schemas()}
+    assert KINDS_OF.keys() - schemas <= {"Swish"}, "newer than the installed onnx"
+
+
+def macs(network, phase, batch_size):
+    return pl.layers(network, convention="macs", phase=phase, batch_size=batch_size).total
+
+
+@pytest.mark.parametrize("name", ["resnet18", "transformer"])
+def test_an_exported_module_counts_as_the_module(name, tmp_path):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    from paleo_lite.networks.torch_import import import_torchvision
+
+    if name == "resnet18":
+        module, x = import_torchvision().models.resnet18(), torch.zeros(1, 3, 64, 64)
+    else:
+        module = torch.nn.Sequential(*(torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True) for _ in range(2)))
+        x = torch.zeros(1, 10, 32)
+    path = tmp_path / f"{name}.onnx"
+    torch.onnx.export(module.eval(), (x,), str(path), dynamo=True, verbose=False)
+    read, traced = pl.layers(str(path)).network, pl.trace(module, x)
+    assert not pl.layers(read).unknown
+    for phase in PHASES:
+        for batch_size in (1, 5):
+            assert macs(read, phase, batch_size) == macs(traced, phase, batch_size)
+
+
+def save(path, nodes, inputs, initializers=(), output=("y", None)):
+    values = [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in inputs]
+    made = [helper.make_tensor(name, TensorProto.FLOAT, shape, [0.0] * _size(shape)) for name, shape in initializers]
+    graph = helper.make_graph(nodes, "net", values, [helper.make_tensor_value_info(output[0], 1, output[1])], made)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return str(path)
+
+
+def _size(shape):
+    size = 1
+    for each in shape:
+        size *= each
+    return size
+
+
+def test_sizes_that_a_file_leaves_open(tmp_path):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Softmax", ["h"], ["y"])]
+    path = save(tmp_path / "open.onnx", nodes, [("x", 1, ["rows", "tokens", 8])], [("w", (8, 4))])
+    with pytest.raises(BadValue, match=r"size 2 of input x is open \(tokens\): --sequence-length says it"):
+        pl.layers(path)
+    for tokens in (5, 70):
+        counts = pl.layers(path, sequence_length=tokens, convention="macs", batch_size=2)
+        assert counts.total == 2 * tokens * 8 * 4
+        assert counts.network.tokens == tokens
+    image = save(tmp_path / "image.onnx", [helper.make_node("Conv", ["x", "k"], ["y"], strides=[2, 2], group=2)],
+                 [("x", 1, [1, 4, "height", "width"])], [("k", (6, 2, 3, 3))])  # fmt: skip
+    with pytest.raises(BadValue, match="--image-size says it"):
+        pl.layers(image)
+    assert pl.layers(image, image_size=9, convention="macs").total == 6 * 4 * 4 * 2 * 9
+    fixed = save(tmp_path / "fixed.onnx", nodes, [("x", 1, [3, 5, 8])], [("w", (8, 4))])
+    assert "the file has 3 samples in x: a sample here is all of them" in pl.layers(fixed).notes
+    with pytest.raises(BadValue, match="its sizes are fixed"):
+        pl.layers(fixed, image_size=9)
+
+
+def test_an_operator_without_a_kind_is_named(tmp_path):
+    nodes = [helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=4)]
+    weights = [("w", (1, 16, 8)), ("r", (1, 16, 4))]
+    counts = pl.layers(save(tmp_path / "lstm.onnx", nodes, [("x", 1, [5, 1, 8])], weights))
+    assert counts.unknown == ("LSTM (onnx.LSTM)",)
+    assert counts.network.parameters == 16 * 12
+
+
+def test_constants_are_folded_and_statistics_are_no_parameters(tmp_path):
+    nodes = [
+        helper.make_node("Transpose", ["w"], ["turned"]),
+        helper.make_node("Gemm", ["x", "turned"], ["h"]),
+        helper.make_node("BatchNormalization", ["h", "s", "b", "m", "v"], ["n"]),
+        helper.make_node("Mul", ["n", "two"], ["y"]),
+    ]
+    weights = [("w", (4, 8)), *((name, (4,)) for name in "sbmv"), ("two", ())]
+    counts = pl.layers(save(tmp_path / "net.onnx", nodes, [("x", 1, ["n", 8])], weights), convention="macs")
+    assert [layer.kind for layer in counts.network.layers] == ["linear", "batch_norm", "mul"]
+    assert counts.total == 32
+    assert counts.network.parameters == 32 + 8
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"hello", "not an ONNX file"), (b"", "it has no operators")])
+def test_what_is_no_onnx_file(content, message, tmp_path):
+    (tmp_path / "net.onnx").write_bytes(content)
+    with pytest.raises(BadDescriptor, match=message):
+        pl.layers(str(tmp_path / "net.onnx"))
+    with pytest.raises(BadDescriptor, match="cannot be read"):
+        pl.layers(str(tmp_path / "absent.onnx"))
