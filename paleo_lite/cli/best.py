@@ -38,7 +38,12 @@ from .options import WHOLE, Printing, complete_columns
     shell_complete=complete_columns,
     help="The Pareto front: rows that no other beats in all of these: time_s,cost.",
 )
-@click.option("--where", metavar="CONDITION", help="Such as 'time_s < 0.1 and (gpu == k80 or workers >= 4)'.")
+@click.option(
+    "--where",
+    metavar="CONDITION",
+    shell_complete=complete_columns,
+    help="Such as 'time_s < 0.1 and (gpu == k80 or workers >= 4)'.",
+)
 @click.option("--bounds", is_flag=True, help="Rank bounds of the data sheet among forecasts, too.")
 @click.option("--top", type=WHOLE, default=10, show_default=True, cls=Printing, help="How many rows at most.")
 @click.pass_context

@@ -258,11 +258,13 @@ def link_names() -> list[str]:
     return list(read_links().link)
 
 
+_LAST_NAME = re.compile(r"[\w.:/+-]*$")
+
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def completing(*places: str, files: bool = False) -> Complete:
-    """What completes an option from lists of the package, as `Names` finds them; of several after the last comma.
+    """What completes an option from lists of the package, as `Names` finds them; of a list or condition its last name.
 
     Parameters
     ----------
@@ -273,7 +275,8 @@ def completing(*places: str, files: bool = False) -> Complete:
     """
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        before, comma, last = incomplete.rpartition(",")
+        last = _LAST_NAME.search(incomplete)[0]  # type: ignore[index]  # it may be empty, so that it is found
+        before = incomplete.removesuffix(last)
         found: dict[str, None] = {}
         for place in places:
             module, _, name = place.partition(":")
@@ -281,7 +284,7 @@ def completing(*places: str, files: bool = False) -> Complete:
             if callable(names):
                 names = names(_typed(ctx)) if inspect.signature(names).parameters else names()
             found |= {known: None for known in names if known.startswith(last)}
-        items = [CompletionItem(before + comma + name) for name in found]
+        items = [CompletionItem(before + name) for name in found]
         return [*items, CompletionItem(incomplete, type="file")] if files else items
 
     return complete
@@ -343,6 +346,7 @@ complete_platforms = completing(
 complete_calibrations = completing(".calibration.store:shipped_calibrations", files=True)
 complete_layers = completing(".cli.options:layer_names")
 complete_columns = completing(".cli.options:column_names")
+complete_topologies = completing(".cli.options:device_ids", ".cli.options:link_names", files=True)
 
 
 def together(*options: Decorator) -> Decorator:
@@ -494,7 +498,7 @@ cluster = together(
         help="Between all workers: ethernet20, infiniband-fdr, '25 GB/s'.",
     ),
     click.option(
-        "--topology", metavar="TEXT|FILE",
+        "--topology", metavar="TEXT|FILE", shell_complete=complete_topologies,
         help="'2x k40m @ pcie3, 16 nodes @ infiniband', or a TOML, in place of --link.",
     ),
     click.option(

@@ -12,6 +12,7 @@ from ..timing.broadcast import keep_memory
 from ..timing.memory import RESERVE_BYTES, shared_out, usable_bytes
 from ..timing.models import TimeModel
 from ..units import PRECISION_BYTES, format_si
+from ..version import __version__
 from .grid import Grid, Words, along
 from .inputs import ModelOf, memory_parts, passes
 from .space import Chunk, Space
@@ -35,7 +36,7 @@ FORECAST, BOUND = "forecast", "bound"
 
 WORDS = (
     "network", "gpu", "precision", "phase", "scaling", "strategy", "link", "collective", "time_model", "calibration",
-    "answer", "reason",
+    "answer", "version", "reason",
 )  # fmt: skip
 """Columns of words."""
 
@@ -176,6 +177,7 @@ def _table(grid: Grid) -> Columns:
         "time_model": of_models(lambda model: model.name),
         "calibration": of_models(lambda model: model.label),
         "answer": of_models(answer_of),
+        "version": words([__version__]),
         **{name: grid.columns[name].ravel() for name in NUMBERS},
         "reason": grid.reason.over(grid.shape),
     }

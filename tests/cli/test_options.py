@@ -127,6 +127,8 @@ def completed(words, incomplete):
         ("layers vgg16 --ignore", "classifier.", {"classifier.0", "classifier.6"}),
         ("scale vgg16 --gpu k80 --link", "nvlink2", {"nvlink2", "nvlink2-x6"}),
         ("scale vgg16 --gpu k80 --platform", "dgx1-p", {"dgx1-p100"}),
+        ("scale vgg16 --topology", "2x k40", {"2x k40m"}),
+        ("scale vgg16 --topology", "2x k40m @ pcie3-x", {"2x k40m @ pcie3-x16"}),
         ("predict vgg16 --gpu k40m --calibration", "k40", {"k40m-fp32"}),
         ("calibrations show", "k40", {"k40m-fp32"}),
         ("compare a.parquet --predict", "alex", {"alexnet"}),
@@ -150,6 +152,7 @@ def test_columns_are_offered_of_the_file_that_was_typed(tmp_path):
     offered = completed(f"best {tmp_path}/sweep.csv --minimise", "time_")
     assert set(offered) == {"time_model", "time_s"}
     assert "time_s,network" in completed(f"best {tmp_path}/sweep.csv --pareto", "time_s,net")
+    assert "time_s < 1 and workers" in completed(f"best {tmp_path}/sweep.csv --where", "time_s < 1 and work")
     assert completed(f"best {tmp_path}/none.csv --minimise", "") == []
     run = tmp_path / "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"
     run.touch()
