@@ -47,7 +47,7 @@ class Ask(NamedTuple):
 PATHS = {"paths": "a", "more_a": "a", "more_b": "b"}
 SETTINGS = (
     "bucket_size gradient_precision collective no_overlap micro_batches slowdown interference tensor pipeline "
-    "interleaved sequence_parallel micro_batch zero recompute"
+    "interleaved sequence_parallel context_parallel expert_parallel micro_batch zero recompute"
 )
 TRAINING = dict.fromkeys(["optimizer", "mixed_precision", "checkpointing", "accumulation"], "training")
 

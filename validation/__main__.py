@@ -192,6 +192,20 @@ def _clusters(asked: Asked) -> Truth:
     return held["cluster"], lambda: clusters_page(held), lambda: cluster_pairs(held["cluster"])
 
 
+def _training(asked: Asked) -> Truth:
+    """Training steps of language models: sources, sizes, ways to share the network out, GPUs."""
+    from .training.hold_out import truth
+    from .training.page import training_page, training_pairs
+    from .training.published import trained_steps
+
+    published = trained_steps(asked.data)
+    steps = [step for step in published.steps if asked.wants(step.gpu, step.precision)]
+    if not steps:
+        raise asked.nothing()
+    rows, pairs = truth(steps)
+    return rows, lambda: training_page(rows, published.left_out), lambda: training_pairs(pairs)
+
+
 KNOWN = {"nothing": "nothing", "one": "one node", "two": "two nodes", "both": "one and two"}
 
 SPLITS: dict[str, Callable[[Asked], Truth]] = {
@@ -206,6 +220,7 @@ SPLITS: dict[str, Callable[[Asked], Truth]] = {
     "collectives": _collectives,
     "scaling": _scaling,
     "clusters": _clusters,
+    "training": _training,
 }
 """What can be held out, and who does it."""
 
@@ -231,8 +246,9 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
 
     Of steps a network, a family, a device or a source at a time; of single layers a fifth of their shapes; of profiles
     all batch sizes but the smallest, by class of work; of exchanges message sizes and numbers of workers; of training
-    on several devices networks, a batch size and numbers of nodes; of clusters all of one, or of one source. Beside the
-    calibrated model stand simpler ones on the same folds.
+    on several devices networks, a batch size and numbers of nodes; of clusters all of one, or of one source; of
+    language models in training a source, a range of sizes, several nodes, shared matrices and stages, or a GPU.
+    Beside the calibrated model stand simpler ones on the same folds.
     """
     rows, page, pairs = SPLITS[split](Asked(split, data, gpus, precisions))
     held_out = f"one {split} left out at a time" if split in STEP_SPLITS else split
@@ -251,11 +267,13 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
 def ship(data: Path, folder: Path) -> None:
     """Fit what is published in DATA; write the calibrations of devices, links and platforms into FOLDER."""
     from .ship import ship_devices, ship_links, ship_platforms
+    from .training.hold_out import ship_training
 
     for name, text in (
         *ship_devices(data, folder),
         *ship_links(data / "measured", folder / "links"),
         *ship_platforms(data, folder / "platforms"),
+        *ship_training(data, folder),
     ):
         click.echo(f"{name}: {text}")
 

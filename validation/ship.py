@@ -1,7 +1,8 @@
 """Every calibration that the published measurements allow, written where the package ships it from.
 
 Of devices ``DEVICE-PRECISION.toml`` and ``pooled.json``, what they say together of a device without measurements; in
-``links`` what collectives teach of a link; in ``platforms`` what training on several devices does.
+``links`` what collectives teach of a link; in ``platforms`` what training on several devices does; in ``training.toml``
+what training language models does.
 
 The same files give the same bytes: measurements are ordered, the fit starts at the prior, numbers are rounded.
 """

@@ -269,7 +269,11 @@ def workload_and_model(
     """The workload, whose fields are what is left of `asked`, and the model that answers of it on a machine."""
     precision = asked.get("precision", "fp32")
     element_bytes(precision)
-    model = choose_model(machine.device, precision, **known, execution=asked.get("execution", "eager"))
+    if (training := asked.get("training")) is not None:
+        asked["precision"], asked["training"] = training.split_precision(precision)
+        known = {**known, "products": asked["training"].products}
+    execution = asked.get("execution", "eager")
+    model = choose_model(machine.device, asked.get("precision", precision), **known, execution=execution)
     tokens = Tokens(*_lengths(asked), asked.get("phase", "inference"))
     network = resolve(network, asked.pop("image_size", None), asked.pop("inputs", ()), tokens)
     return Workload(network, **asked), model

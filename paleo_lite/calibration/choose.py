@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+import numpy as np
+
 from ..errors import BadValue, CalibrationFailed, UnknownName
 from ..hardware import Device
 from ..timing import Prediction, RooflineModel, TimeModel, find_model
@@ -25,6 +28,7 @@ def choose_model(
     concurrent: bool = False,
     calibration: str | Calibration | None = None,
     execution: str = "eager",
+    products: str | None = None,
 ) -> TimeModel:
     """The time model that was asked for, or the best that there is: see `default_model`.
 
@@ -34,6 +38,8 @@ def choose_model(
     precision : str
     time_model, ppp, concurrent, calibration, execution
         As for `paleo_lite.predict`.
+    products : str, optional
+        What matrices are multiplied in, where it is another precision.
 
     Raises
     ------
@@ -44,6 +50,9 @@ def choose_model(
     UnknownName, BadFile
         If there is no such time model or calibration, or its file is malformed.
     """
+    if products is not None:
+        of_all = choose_model(device, precision, time_model, ppp, concurrent, calibration, execution)
+        return _with_products(of_all, default_model(device, products, execution=execution))
     plain = ppp is not None or concurrent or time_model not in (None, LEARNT)
     if calibration is None:
         return (
@@ -61,6 +70,17 @@ def choose_model(
             f"the calibration is of {found.device} in {found.precision}, not of {device.id} in {precision}"
         )
     return found.model()
+
+
+def _with_products(model: TimeModel, narrower: TimeModel) -> TimeModel:
+    """A calibrated model that knows how much of their own peak narrower products reach; other models as they are."""
+    from ..timing.calibrated import NAMES
+    from ..timing.fitted import CalibratedModel
+
+    if not isinstance(model, CalibratedModel) or not isinstance(narrower, CalibratedModel):
+        return model
+    place = NAMES.index("efficiency_gemm")
+    return msgspec.structs.replace(model, products=float(np.exp(narrower.theta[place] - model.theta[place])))
 
 
 def default_model(device: Device, precision: str, time_model: str | None = None, execution: str = "eager") -> TimeModel:

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
 import numpy as np
 
-from ..timing import TimeModel
 from ..timing.calibrated import NAMES
-from ..timing.fitted import CalibratedModel
 from .fit import Prior
 
 KERNELS: dict[str, tuple[float, float]] = {
@@ -26,20 +23,6 @@ KERNELS: dict[str, tuple[float, float]] = {
     "floor_s": (5e-6, 0.25),
 }
 """Median and deviation of the logarithm; the scores that a causal mask hides are not computed."""
-
-TRAINING: dict[str, tuple[float, float]] = {
-    "efficiency_gemm": (0.83, 0.1),
-    "efficiency_attention": (0.28, 0.2),
-    "share_other": (0.65, 0.2),
-    "factor_data_gradient": (1.0, 0.1),
-    "factor_weight_gradient": (1.0, 0.1),
-    "overhead_s": (48e-6, 0.3),
-    "overhead_backward_s": (14e-6, 0.3),
-}
-"""The same of training transformers in blocks. The gradients of a matrix product are products of the same sizes and
-reach as much, where other networks' factors are those of convolutions; attention computes its scores again for its
-gradients, which are not counted. Rounded from steps on A100 (mosaicml/llm-foundry 8c8dd48, VIA-Research/vTrain f8dda84)
-and the table of Korthikanti et al. 2022: docs/transformers.md says how far they are from those."""
 
 HOST: dict[str, tuple[float, float]] = {
     "overhead_s": (1e-9, 0.1),
@@ -56,16 +39,6 @@ def of_engine(prior: Prior) -> Prior:
     for name, (median, spread) in HOST.items():
         weighed.mean[NAMES.index(name)], weighed.deviation[NAMES.index(name)] = np.log(median), spread
     return weighed
-
-
-def of_training(model: TimeModel) -> TimeModel:
-    """A calibrated model with the kernels of training in blocks; other models as they are."""
-    if not isinstance(model, CalibratedModel):
-        return model
-    prior = Prior(model.theta.copy(), np.sqrt(np.diag(model.covariance)))
-    for name, (median, spread) in TRAINING.items():
-        prior.mean[NAMES.index(name)], prior.deviation[NAMES.index(name)] = np.log(median), spread
-    return msgspec.structs.replace(model, theta=prior.mean, covariance=np.diag(prior.deviation**2))
 
 
 def _weighed(prior: Prior, opinion: Mapping[str, tuple[float, float]]) -> Prior:

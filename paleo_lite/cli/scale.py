@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 @click.option("--pipeline", type=WHOLE, help="Stages of equal blocks, one after another.")
 @click.option("--interleaved", type=WHOLE, help="Pieces of each stage, which take turns.")
 @click.option("--sequence-parallel", is_flag=True, help="Devices that share matrices also share the sequence.")
+@click.option("--context-parallel", type=WHOLE, help="Devices that share every sequence, in a ring.")
+@click.option("--expert-parallel", type=WHOLE, help="Devices that share the experts of a mixture.")
 @click.option("--micro-batch", type=WHOLE, help="Samples that pass through a pipeline at once. [default: 1]")
 @click.option("--zero", type=Number(0, 3), help="What replicas share out with --tensor or --pipeline. [default: 1]")
 @click.option(
@@ -117,7 +119,8 @@ def _split(asked: dict[str, Any]) -> Split | None:
     from ..distributed.job import Split
 
     names = {"tensor": "tensor", "pipeline": "pipeline", "interleaved": "interleaved", "micro_batch": "micro_batch",
-             "sequence_parallel": "sequence", "recompute": "recompute", "zero": "zero_stage"}  # fmt: skip
+             "sequence_parallel": "sequence", "recompute": "recompute", "zero": "zero_stage",
+             "context_parallel": "context", "expert_parallel": "experts"}  # fmt: skip
     given = {field: value for name, field in names.items() if (value := asked.pop(name)) not in (None, False)}
     if not given:
         return None

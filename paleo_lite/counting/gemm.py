@@ -58,15 +58,17 @@ def of_attention(layer: Layer, part: str) -> Gemm:
     query, key = layer.inputs[0], layer.inputs[1]
     heads, groups = prod(query[:-2]), prod(key[:-2])
     together = heads // groups if groups and heads % groups == 0 else 1
-    return _turned(Gemm(query[-2] * together, key[-2], query[-1], heads // max(together, 1), "groups"), part)
+    keys = key[-2] * layer.attributes.get("ring", 1)
+    return _turned(Gemm(query[-2] * together, keys, query[-1], heads // max(together, 1), "groups"), part)
 
 
 def computed_scores(layer: Layer) -> float:
     """The share of the scores that a fused kernel computes: it leaves out what the mask hides.
 
-    Of L queries and S keys, causal, the i-th query from the end sees S - i keys; with a window no more than that.
+    Of L queries and S keys, causal, the i-th query from the end sees S - i keys; with a window no more than that. Of a
+    ring every device has early and late queries, so that all compute as many (Brandon et al. 2023, striped attention).
     """
-    queries, keys = layer.inputs[0][-2], layer.inputs[1][-2]
+    queries, keys = (layer.inputs[place][-2] * layer.attributes.get("ring", 1) for place in (0, 1))
     window = layer.attributes.get("window", keys)
     if not (layer.attributes.get("causal") or "window" in layer.attributes) or queries < 2:
         return 1.0

@@ -76,6 +76,10 @@ class Split(msgspec.Struct, frozen=True):
     recompute : {"none", "selective", "full"}
     zero_stage : {0, 1, 2, 3}
         What of the model's state the replicas share out; 3 is what FSDP does.
+    context : int
+        Devices that share every sequence, keys and values going around a ring of them (Liu et al. 2023).
+    experts : int
+        Devices, of those that have a stage, that share the experts of a mixture; tokens are sent to them and back.
     """
 
     tensor: int = 1
@@ -85,12 +89,17 @@ class Split(msgspec.Struct, frozen=True):
     micro_batch: int = 1
     recompute: str = "none"
     zero_stage: int = 1
+    context: int = 1
+    experts: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("tensor", "pipeline", "interleaved", "micro_batch"):
+        for name, option in {
+            "tensor": "tensor", "pipeline": "pipeline", "interleaved": "interleaved", "micro_batch": "micro-batch",
+            "context": "context-parallel", "experts": "expert-parallel",
+        }.items():  # fmt: skip
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadValue(f"--{name.replace('_', '-')} must be a whole number of 1 or more, not {value!r}")
+                raise BadValue(f"--{option} must be a whole number of 1 or more, not {value!r}")
         if self.recompute not in RECOMPUTATIONS:
             raise BadValue(
                 f"--recompute is {', '.join(RECOMPUTATIONS[:-1])} or {RECOMPUTATIONS[-1]}, not {self.recompute!r}"
@@ -103,7 +112,14 @@ class Split(msgspec.Struct, frozen=True):
     def devices(self, data: int) -> str:
         """``tensor 8, pipeline 16, data 8``."""
         pieces = f" x {self.interleaved}" if self.interleaved > 1 else ""
-        return f"tensor {self.tensor}, pipeline {self.pipeline}{pieces}, data {data}"
+        context = f", context {self.context}" if self.context > 1 else ""
+        experts = f", experts {self.experts}" if self.experts > 1 else ""
+        return f"tensor {self.tensor}, pipeline {self.pipeline}{pieces}{context}, data {data}{experts}"
+
+    @property
+    def each(self) -> int:
+        """Devices of a replica."""
+        return self.tensor * self.context * self.pipeline
 
     def describe(self, data: int, micro_batches: int) -> str:
         """``tensor 8, pipeline 16, data 8: 192 micro-batches of 1``."""
@@ -190,6 +206,7 @@ class Job:
         self.workload, self.machine, self.model, self.computing = workload, machine, model, computing
         self._steps: dict[Any, DeviceStep] = {}
         self._made: dict[tuple[Any, ...], Any] = {}
+        self._counted: dict[tuple[Any, ...], Any] = {}
 
     @property
     def pace(self) -> float:
@@ -205,7 +222,13 @@ class Job:
     @cached_property
     def bound(self) -> Job:
         """The same job as the device's data sheet allows it."""
-        return Job(self.workload, self.machine, RooflineModel())
+        return self.timed_by(RooflineModel())
+
+    def timed_by(self, model: TimeModel) -> Job:
+        """The same job by another time model; what is counted is counted once for both."""
+        other = Job(self.workload, self.machine, model)
+        other._counted = self._counted
+        return other
 
     @property
     def element_bytes(self) -> int:
@@ -218,6 +241,14 @@ class Job:
         if asked not in self._made:
             self._made[asked] = make(self, *key)
         made: Made = self._made[asked]
+        return made
+
+    def counted(self, make: Callable[..., Made], *key: Any) -> Made:
+        """As `once`, of what no time model changes."""
+        asked = (make, *key)
+        if asked not in self._counted:
+            self._counted[asked] = make(self, *key)
+        made: Made = self._counted[asked]
         return made
 
     def buckets(self, gradients: Floats, settings: Settings) -> Buckets:
@@ -253,7 +284,7 @@ class Job:
         options = self.workload.options
         micro = batch_size // options.accumulation if np.ndim(batch_size) else options.micro_batch(batch_size)
         one, two = (
-            msgspec.structs.astuple(self.once(_memory, samples * options.accumulation, zero_stage, shards))
+            msgspec.structs.astuple(self.counted(_memory, samples * options.accumulation, zero_stage, shards))
             for samples in (1, 2)
         )
         return Memory(*(first + (micro - 1) * (second - first) for first, second in zip(one, two)))
@@ -266,7 +297,7 @@ class Job:
 class _PacedJob(Job):
     def __init__(self, job: Job, pace: float) -> None:
         super().__init__(job.workload, job.machine, job.model, job.computing)
-        self._made, self._job, self._pace = job._made, job, pace
+        self._made, self._counted, self._job, self._pace = job._made, job._counted, job, pace
 
     @property
     def pace(self) -> float:

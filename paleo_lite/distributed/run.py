@@ -226,13 +226,18 @@ def _table(
         )
     elif not isinstance(named, Platform) and job.model.is_forecast and machine.workers > 1:
         notes.append(f"this cluster was not measured: links, overlap and waiting are {cluster_prior().describe()}")
+    if job.workload.options.products:
+        notes.append(
+            f"matrices are multiplied in {job.workload.options.products}, but for the logits'; all else is in "
+            f"{job.workload.precision}, and so is what is saved"
+        )
     notes += _too_large(job, rows)
     alone = job.at(1 if find_strategy(request.strategy).in_blocks else samples)
     return ScaleTable(
         network=job.workload.network.name,
         gpu=device.id,
         gpu_name=device.name,
-        precision=job.workload.precision,
+        precision=job.workload.options.products or job.workload.precision,
         scaling=request.scaling,
         batch_size=samples,
         topology=machine.describe(),

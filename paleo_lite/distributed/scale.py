@@ -115,7 +115,10 @@ def over_what_runs(rows: list[ScaleRow]) -> list[ScaleRow]:
     says = f"{NO_WORKER} {first.workers} with {first.strategy}"
     return [
         msgspec.structs.replace(
-            row, alone_per_s=share, notes=(*(note for note in row.notes if not note.startswith(NO_WORKER)), says)
+            row,
+            alone_per_s=share,
+            over=first.workers,
+            notes=(*(note for note in row.notes if not note.startswith(NO_WORKER)), says),
         )
         for row in rows
     ]
@@ -192,13 +195,15 @@ def _row(
         workers=machine.workers,
         batch_size=total,
         alone_per_s=alone_per_s,
-        limited_by=_limit(machine, step, total / alone_per_s / machine.workers, fits),
+        limited_by=_limit(
+            machine, step, total / alone_per_s / machine.workers, fits, find_strategy(strategy).in_blocks
+        ),
         strategy=strategy,
         fits=fits,
         bound_s=bound_s,
         flops=_flops(job, total),
         tokens=tokens * total if (tokens := job.workload.network.tokens) else None,
-        peak_per_s=job.machine.peak(job.workload.precision).per_s,
+        peak_per_s=job.machine.peak(job.workload.options.products or job.workload.precision).per_s,
         power_w=job.machine.device.power_w,
     )
 
@@ -209,14 +214,15 @@ def _flops(job: Job, samples: int) -> float:
     return one + (samples - 1) * (two - one)
 
 
-def _limit(machine: Topology, step: Step, ideal_s: float, fits: bool | None) -> str:
+def _limit(machine: Topology, step: Step, ideal_s: float, fits: bool | None, in_blocks: bool) -> str:
     """In words what most stands between a step and its ideal, the n-th part of one worker's time for the samples."""
     if fits is False:
         return "memory: it does not fit"
     losses = dict(step.losses)
     if step.exposed_s:
         losses[f"communication over {_paced_by(machine)}"] = step.exposed_s
-    losses["small batches per worker"] = step.time_s - ideal_s - sum(losses.values())
+    rest = "undivided work and smaller matrices" if in_blocks else "small batches per worker"
+    losses[rest] = step.time_s - ideal_s - sum(losses.values())
     worst = max(losses, key=lambda name: float(losses[name]))
     return worst if losses[worst] > NEARLY * step.time_s else "compute"
 

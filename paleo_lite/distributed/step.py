@@ -130,6 +130,8 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         Samples per step over all workers.
     alone_per_s : float
         Samples per second of one worker of the same kind (strong scaling: with the whole batch).
+    over : int
+        Of how many workers that is a share: 1 where one worker holds the network.
     limited_by : str
         What most stands between this row and a perfect speed-up.
     strategy : str
@@ -161,6 +163,7 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     tokens: float | None = None
     peak_per_s: float | None = None
     power_w: float | None = None
+    over: int = 1
     price_usd_per_h: float | None = None
 
     @property
@@ -170,7 +173,7 @@ class ScaleRow(Step, frozen=True, kw_only=True):
 
     @property
     def speedup(self) -> float:
-        """Throughput relative to one worker."""
+        """Throughput relative to one worker, or to a worker's share of `over`."""
         return self.throughput_per_s / self.alone_per_s
 
     @property
@@ -225,7 +228,7 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         """The documented JSON: `COLUMNS` first."""
         row = {name: getattr(self, name) for name in COLUMNS}
         row |= {name: getattr(self, name) for name in ("strategy", "collective", "limited_by", "hours", "fits")}
-        row |= {"bound_s": self.bound_s, "input_s": self.input_s}
+        row |= {"bound_s": self.bound_s, "input_s": self.input_s, "speedup_over": self.over}
         row |= {name: getattr(self, name) for name in PER_DEVICE}
         for name in ("interval", "efficiency_interval"):
             ends = getattr(self, name)

@@ -116,7 +116,9 @@ def _experts(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
     rows = tape.op(f"{inside}.floor_divide", "div", which, function="floor_divide")
     rows = tape.op(f"{inside}.getitem", "gather", flat, out=(chosen, hidden), function="getitem")
     weights = tape.op(f"{inside}.getitem", "gather", weights, function="getitem")
-    shapes = {"gate_up_proj": (experts, hidden, 2 * inner), "down_proj": (experts, inner, hidden)}
+    rows = tape.routed(inside, rows)
+    own = experts // tape.split.experts
+    shapes = {"gate_up_proj": (own, hidden, 2 * inner), "down_proj": (own, inner, hidden)}
 
     def grouped(name: str, blob: Blob) -> Blob:
         shape = shapes[name]
@@ -128,6 +130,7 @@ def _experts(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
     halves = tape.parts(f"{inside}.chunk", grouped("gate_up_proj", rows), "chunk", ((chosen, inner),) * 2, "method")
     gate = tape.activation(f"{inside}.act_fn", halves[0], config.function("hidden_act", "silu"))
     made = grouped("down_proj", tape.op(f"{inside}.mul", "mul", gate, halves[1]))
+    made = tape.routed(inside, made)
     made = tape.op(f"{inside}.mul", "mul", made, tape.view(inside, weights, (chosen, 1), "unsqueeze"))
     made = tape.op(f"{inside}.getitem", "gather", made, function="getitem")
     made = tape.view(inside, made, (tokens, active, hidden))

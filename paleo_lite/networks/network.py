@@ -43,6 +43,10 @@ class Tokens(NamedTuple):
         Devices that share every matrix (Shoeybi et al. 2019, Megatron-LM): the layers are those of one of them.
     sequence : bool
         Whether those devices also share the sequence outside of the matrices (Korthikanti et al. 2022).
+    ring : int
+        Devices that share every sequence, keys and values going around a ring of them (Liu et al. 2023).
+    experts : int
+        Devices that share the experts of a mixture, to which tokens are sent (Lepikhin et al. 2021, GShard).
     blocks : int or None
         Only so many of the model's equal blocks.
     fused : bool or None
@@ -54,6 +58,8 @@ class Tokens(NamedTuple):
     phase: str = "inference"
     tensor: int = 1
     sequence: bool = False
+    ring: int = 1
+    experts: int = 1
     blocks: int | None = None
     fused: bool | None = None
 

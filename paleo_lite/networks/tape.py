@@ -12,7 +12,9 @@ from typing import Any
 
 from ..counting import CONSTANT, Shape
 from .builder import Blob, Builder
-from .network import Lengths
+from .network import Lengths, Tokens
+
+TOKENS = Tokens()
 
 ACTIVATIONS = {
     "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu", "tanh": "tanh",
@@ -39,17 +41,14 @@ class Tape(Builder):
     lengths : Lengths
     fused : bool
         Whether attention is one kernel, or a product, a softmax and a product.
-    ranks : int
-        Devices that share every matrix: the layers are those of one.
-    sequence : bool
-        Whether they share the sequence outside of the matrices, too.
+    tokens : Tokens
+        How many devices share what; the layers are those of one.
     """
 
-    def __init__(
-        self, where: str, lengths: Lengths, fused: bool = True, ranks: int = 1, sequence: bool = False
-    ) -> None:
+    def __init__(self, where: str, lengths: Lengths, fused: bool = True, tokens: Tokens = TOKENS) -> None:
         super().__init__(where)
-        self.lengths, self.fused, self.ranks, self.sequence = lengths, fused, ranks, sequence and ranks > 1
+        self.lengths, self.fused, self.ranks, self.split = lengths, fused, tokens.tensor, tokens
+        self.sequence = tokens.sequence and self.ranks > 1
 
     def share(self, number: int) -> int:
         """What one device has of so many columns, heads or rows, rounded up."""
@@ -76,6 +75,12 @@ class Tape(Builder):
             return blob
         out = (1, self.tokens, *blob.shape[2:])
         return self._exchange(name, "scatter" if self.sequence else "sum", blob, out)
+
+    def routed(self, name: str, blob: Blob) -> Blob:
+        """Rows sent to the devices that hold their experts, or back: as many come as go where experts are balanced."""
+        if self.split.experts == 1:
+            return blob
+        return self._exchange(name, "all_to_all", blob, blob.shape)
 
     def _exchange(self, name: str, function: str, blob: Blob, out: Shape) -> Blob:
         return self.op(f"{name}.{function}", "exchange", blob, out=out, function=function, ranks=self.ranks)
@@ -276,6 +281,8 @@ class Tape(Builder):
         if self.fused:
             if causal and mask is None and tokens > 1:
                 attributes = {"causal": True} | attributes
+            if self.split.ring > 1:
+                attributes["ring"] = self.split.ring
             operands = [query, key, value] + ([mask] if mask is not None else [])
             made = self.op(f"{name}.attention", "attention", *operands, out=out, origin="function", **attributes)
             made = self.view(name, made, out, "reshape")

@@ -62,12 +62,12 @@ def _causal(name: str) -> tuple[str, ...]:
     return (f"{name}ForCausalLM", f"{name}Model")
 
 
-_HEADS = "num_attention_heads"
+_HEADS, _EXPERTS = "num_attention_heads", "num_local_experts"
 
 ARCHITECTURES = {
     "llama": Architecture(decoders.llama, _causal("Llama"), heads_key=_HEADS),
     "mistral": Architecture(decoders.llama, _causal("Mistral"), longest=131072, heads_key=_HEADS),
-    "mixtral": Architecture(decoders.llama, _causal("Mixtral"), longest=131072),
+    "mixtral": Architecture(decoders.llama, _causal("Mixtral"), longest=131072, heads_key=_HEADS),
     "qwen2": Architecture(partial(decoders.llama, bias=True), _causal("Qwen2"), longest=32768, heads_key=_HEADS),
     "qwen3": Architecture(partial(decoders.llama, normed=True), _causal("Qwen3"), longest=32768, heads_key=_HEADS),
     "gemma": Architecture(
@@ -123,7 +123,7 @@ def read_config(data: bytes, path: str, image_size: int | None = None, tokens: T
     lengths = _lengths(config, architecture, tokens)
     fused = fields.get("_attn_implementation", fields.get("attn_implementation", "sdpa")) != "eager"
     fused = fused if tokens.fused is None else tokens.fused
-    tape = Tape(path, lengths, fused, tokens.tensor, tokens.sequence)
+    tape = Tape(path, lengths, fused, tokens)
     blocks = _split(config, architecture, tape, tokens)
     architecture.write(tape, config, head)
     first = [layer.inputs[0] for layer in tape.layers if layer.parents == (-1,)][:1]
@@ -152,9 +152,22 @@ def _split(config: Config, architecture: Architecture, tape: Tape, tokens: Token
             raise BadValue(f"--tensor {tokens.tensor} does not divide the {heads} heads of {Path(config.where).stem}")
         if tokens.sequence and tape.lengths.queries % tokens.tensor:
             raise BadValue(f"--tensor {tokens.tensor} does not divide a sequence of {tape.lengths.queries} tokens")
+        if config.maybe(_EXPERTS) and not tokens.sequence:
+            raise BadValue("--tensor of a mixture of experts shares the sequence, too: add --sequence-parallel")
+    if tokens.ring > 1 and not tape.fused:
+        raise BadValue("--context-parallel is of attention in one kernel, not of attn_implementation eager")
+    experts = config.maybe(_EXPERTS) or 1
+    if experts % tokens.experts:
+        raise BadValue(_not_shared(tokens.experts, experts, Path(config.where).stem))
     if tokens.blocks is not None:
         config.fields[architecture.depth] = tokens.blocks
     return blocks
+
+
+def _not_shared(devices: int, experts: int, name: str) -> str:
+    if experts == 1:
+        return f"--expert-parallel is of mixtures of experts, which {name} is not"
+    return f"--expert-parallel {devices} does not divide the {experts} experts of {name}"
 
 
 def _assumed(tokens: Tokens, lengths: Lengths) -> str:
@@ -205,7 +218,9 @@ def _lengths(config: Config, architecture: Architecture, tokens: Tokens) -> Leng
             f"a context of {most} and one more token" if tokens.phase == "decode" else f"a sequence of {most} tokens"
         )
         raise BadValue(f"{Path(config.where).stem} knows {known} positions ($.{architecture.positions}), not {asked}")
-    return Lengths(1 if tokens.phase == "decode" else keys, keys, generating)
+    if keys % tokens.ring:
+        raise BadValue(f"--context-parallel {tokens.ring} does not divide a sequence of {keys} tokens")
+    return Lengths(1 if tokens.phase == "decode" else keys // tokens.ring, keys, generating)
 
 
 __all__ = ["ARCHITECTURES", "GENERATING", "LONGEST", "Architecture", "BadDescriptor", "Tokens", "read_config"]

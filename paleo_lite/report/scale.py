@@ -51,12 +51,15 @@ def _headline(table: ScaleTable) -> str:
     answer = f"{last.workers} worker{'' if last.workers == 1 else 's'}: {time} per step"
     if last.interval is not None:
         answer += f" ({say_interval(last.interval)} at 90 %)"
-    answer += (
-        f", {_rate(last.throughput_per_s)} samples per second, "
-        f"{last.speedup:.4g} times one worker ({_efficiency(last)})"
-    )
+    answer += f", {_rate(last.throughput_per_s)} samples per second"
+    if last.over != last.workers or last.workers == 1:
+        answer += f", {last.speedup / last.over:.4g} times {_over(last)} ({_efficiency(last)})"
     refused = "; it does not fit into memory" if last.fits is False else ""
     return f"{head}, {batch}, {last.strategy}: {answer}{refused}"
+
+
+def _over(row: ScaleRow) -> str:
+    return "one worker" if row.over == 1 else f"{row.over} workers"
 
 
 def _efficiency(row: ScaleRow) -> str:
@@ -119,9 +122,12 @@ def _columns(table: ScaleTable) -> list[Column]:
         *([Column("interval", "at 90 %", say_interval)] if any(row.interval for row in table.rows) else []),
         *([Column("bound_s", "at least", seconds, spare=5)] if table.is_forecast and _bounded(table) else []),
         Column("throughput_per_s", "samples\nper s", _rate, spare=4),
-        Column("speedup", "speed-up", lambda value: f"{value:.4g}", spare=1),
-        Column("efficiency", "efficiency", lambda value: f"{value:.1%}"),
     ]
+    if any(row.over != row.workers or row.workers == 1 for row in table.rows):  # else there is nothing to compare
+        columns += [
+            Column("speedup", "speed-up", lambda value: f"{value:.4g}", spare=1),
+            Column("efficiency", "efficiency", lambda value: f"{value:.1%}"),
+        ]
     for key, title, show, spare in (
         ("flops_per_s", "per device", lambda value: format_si(value, "FLOP/s", 3), 10),
         ("mfu", "MFU", lambda value: f"{value:.1%}", 9),

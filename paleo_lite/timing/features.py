@@ -77,7 +77,14 @@ PARTS = {"inference": 0, "forward": 0, "backward_data": 1, "backward_weight": 2,
 
 
 def features_of(workload: Workload) -> Features:
-    """Features of a workload: an entry for every layer in every pass that launches something."""
+    """Features of a workload: an entry for every layer in every pass that launches something; made once."""
+    if "features" not in workload.__dict__:
+        workload.__dict__["features"] = _features_of(workload)
+    found: Features = workload.__dict__["features"]
+    return found
+
+
+def _features_of(workload: Workload) -> Features:
     layers, work, phase, batch_size = workload.layers, workload.work, workload.phase, workload.batch_size
     kernels = work.column("kernels", phase, batch_size)
     place = np.argwhere(kernels > 0)

@@ -6,7 +6,7 @@ and how far they are from what frameworks allocate.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -117,8 +117,13 @@ def memory_of(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Me
     """
     batch_size = workload.batch_size
     micro = workload.options.micro_batch(batch_size) if _is_training(workload) else batch_size
+    return memory_by_micro_batch(workload, zero_stage=zero_stage, shards=shards)(micro)
+
+
+def memory_by_micro_batch(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Callable[[int], Memory]:
+    """As `memory_of`, of any size of a micro-batch: what is looked for once."""
     parts = _parts(workload, zero_stage, shards)
-    return Memory(*(part.fixed + micro * part.per_sample for part in parts))
+    return lambda micro: Memory(*(part.fixed + micro * part.per_sample for part in parts))
 
 
 def memory_coefficients(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> tuple[int, int]:

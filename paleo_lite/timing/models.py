@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -143,9 +143,11 @@ class TwoTerms:
     def evaluate(self, workload: Workload, machine: Machine) -> Terms:
         """See `TimeModel.evaluate`: products against the peak, all other arithmetic against the vector units."""
         work, phase, batch = workload.work, workload.phase, workload.batch_size
-        per_s = machine.peak(workload.precision).per_s
+        per_s: Any = machine.peak(workload.precision).per_s
         multiplies = np.array([[name != "update" for name in workload.passes]]).T & work.matrix
         other_per_s = machine.vector_peak(workload.precision).per_s if workload.has_layers else per_s
+        if products := workload.options.products:
+            per_s = np.where(workload.narrow, machine.peak(products).per_s, per_s)
         compute_s = work.counts_by_pass(phase, batch) / np.where(multiplies, per_s, other_per_s)
         memory_s = work.column("bytes", phase, batch) / machine.bandwidth_bytes_per_s
         return Terms(

@@ -54,19 +54,23 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     checkpointing : {"none", "sqrt", "all"}
     accumulation : int
         Micro-batches per step, whose gradients are added up before one update.
+    products : {"fp8"} or None
+        What matrices are multiplied in where that is narrower than the precision: with mixed precision, those of
+        layers, but for the last, which makes the logits (Micikevicius et al. 2022, FP8 formats for deep learning).
 
     Raises
     ------
     UnknownName
         If optimizer or checkpointing are none of these.
     BadValue
-        If the accumulation is not a whole number above 0.
+        If the accumulation is not a whole number above 0, or products are narrower without mixed precision.
     """
 
     optimizer: str = "momentum"
     mixed_precision: bool = False
     checkpointing: str = "none"
     accumulation: int = 1
+    products: str | None = None
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
@@ -75,6 +79,8 @@ class TrainingOptions(msgspec.Struct, frozen=True):
             raise UnknownName("checkpointing", self.checkpointing, CHECKPOINTING)
         if isinstance(self.accumulation, bool) or not isinstance(self.accumulation, int) or self.accumulation < 1:
             raise BadValue(f"the accumulation must be a whole number of 1 or more, not {self.accumulation!r}")
+        if self.products is not None and (self.products != "fp8" or not self.mixed_precision):
+            raise BadValue(f"products are narrower with mixed precision, in fp8, not in {self.products}")
 
     def micro_batch(self, batch_size: int) -> int:
         """Samples per micro-batch.
@@ -102,6 +108,12 @@ class TrainingOptions(msgspec.Struct, frozen=True):
             raise BadValue(
                 f"mixed precision multiplies in fp16 or bf16, not in {precision}: use --precision fp16, for example"
             )
+
+    def split_precision(self, precision: str) -> tuple[str, TrainingOptions]:
+        """What tensors are kept in, and the same options: mixed precision in fp8 keeps bf16 and multiplies in fp8."""
+        if precision == "fp8" and self.mixed_precision:
+            return "bf16", msgspec.structs.replace(self, products="fp8")
+        return precision, self
 
 
 def with_update(work: Work, precision: str, options: TrainingOptions) -> Work:

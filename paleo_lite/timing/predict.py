@@ -68,16 +68,13 @@ def _predict_training(workload: Workload, machine: Machine, model: TimeModel) ->
     forward pass of what was not saved.
     """
     options, layers, precision = workload.options, workload.layers, workload.precision
-    micro = options.micro_batch(workload.batch_size)
-    work = with_update(workload.work, precision, options)
-    notes = []
-    if options.mixed_precision and machine.peak(precision).peak.unit == "tensor":
+    passed = micro_batch(workload, machine)
+    micro, notes = passed.batch_size, []
+    if _on_tensor_cores(workload, machine):
         from .tensor_cores import takes_tensor_cores, tensor_notes
 
-        taken = takes_tensor_cores(layers, micro)
-        work = msgspec.structs.replace(work, matrix=work.matrix & taken)
-        notes += tensor_notes(layers, workload.work, taken, model)
-    one = _predict_passes(workload.but(batch_size=micro).doing(work), machine, model)
+        notes += tensor_notes(layers, workload.work, takes_tensor_cores(layers, micro), model)
+    one = _predict_passes(passed, machine, model)
     again = np.zeros(len(layers), dtype=bool)
     if options.checkpointing != "none":
         # Where tensors live is asked of a network's graph: only then, as an inference should not wait for it.
@@ -116,6 +113,22 @@ def _predict_training(workload: Workload, machine: Machine, model: TimeModel) ->
         notes=(*one.notes, *notes),
         **{name: of_step(getattr(one, name)) for name in ("counts_by_pass", "macs_by_pass", "bytes_by_pass")},
     )
+
+
+def micro_batch(workload: Workload, machine: Machine) -> Workload:
+    """One micro-batch of a training step and the update, with what tensor cores take of it."""
+    options = workload.options
+    micro = options.micro_batch(workload.batch_size)
+    work = with_update(workload.work, workload.precision, options)
+    if _on_tensor_cores(workload, machine):
+        from .tensor_cores import takes_tensor_cores
+
+        work = msgspec.structs.replace(work, matrix=work.matrix & takes_tensor_cores(workload.layers, micro))
+    return workload.but(batch_size=micro).doing(work)
+
+
+def _on_tensor_cores(workload: Workload, machine: Machine) -> bool:
+    return workload.options.mixed_precision and machine.peak(workload.precision).peak.unit == "tensor"
 
 
 def _predict_passes(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -16,6 +16,9 @@ from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..networks import Network
 from ..units import WEIGHT_BYTES, element_bytes
 from .options import TrainingOptions
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 GIVEN = Convention("given", "FLOP", "a FLOP count that was given", lambda op: None)
 
@@ -107,6 +110,14 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         return self.training or TrainingOptions("sgd")
 
     @cached_property
+    def narrow(self) -> NDArray[np.bool_]:
+        """Layers whose products are computed in the narrower precision of the training options, shape (layers,)."""
+        found = np.array([self.options.products is not None and matrix_weights(layer) > 0 for layer in self.layers])
+        if found.any():
+            found[np.flatnonzero(found)[-1]] = False  # logits
+        return found
+
+    @cached_property
     def work(self) -> Work:
         """What each layer computes and moves, for any batch size; counted once."""
         work = count(self.network.layers, self.precision, self.convention)
@@ -121,13 +132,13 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     def but(self, **changes: Any) -> Workload:
         """The same workload otherwise asked; it is counted once for all batch sizes, phases and training options."""
         changed: Workload = msgspec.structs.replace(self, **changes)
-        same = {"phase", "training"} | (set() if self._chooses_experts else {"batch_size"})
+        same = {"training"} | (set() if self._chooses_experts or changed._chooses_experts else {"phase", "batch_size"})
         return changed.doing(self.work) if changes.keys() <= same else changed
 
     @cached_property
     def _chooses_experts(self) -> bool:
         """Whether few tokens read fewer matrices than many: then counts are of one batch size."""
-        return any("active" in layer.attributes for layer in self.layers)
+        return passes_of(self.phase) == ("inference",) and any("active" in layer.attributes for layer in self.layers)
 
     def doing(self, work: Work) -> Workload:
         """The same question with other counts: with an optimizer's update, for example, or launched several times."""

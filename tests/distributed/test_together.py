@@ -1,21 +1,27 @@
 """All ways of sharing work at once: memory and times of Megatron-LM's tables, and what adds up exactly.
 
-Tests: distributed/together.py.
+Tests: distributed/together.py, distributed/pieces.py, distributed/within.py.
 """
 
 from __future__ import annotations
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.distributed.job import Settings, Split
+from paleo_lite.distributed.exchange import exchange_time_s
+from paleo_lite.distributed.job import Job, Settings, Split
+from paleo_lite.distributed.together import together
+from paleo_lite.distributed.topology import parse_topology
 from paleo_lite.errors import BadValue
+from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
 from paleo_lite.networks.network import Tokens
 from paleo_lite.networks.transformers import read_config
+from paleo_lite.timing import RooflineModel
 from paleo_lite.timing.memory import memory_of
 from paleo_lite.timing.options import TrainingOptions
 from paleo_lite.timing.workload import Workload
@@ -169,3 +175,102 @@ def test_what_cannot_be_split_is_refused(network, workers, batch_size, split, me
 def test_a_split_checks_itself(split, message):
     with pytest.raises(BadValue, match=message):
         Split(**split)
+
+
+def llama_of(length, heads=32, kv_heads=8):
+    return {
+        "model_type": "llama", "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 4, "head_dim": 128,
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "intermediate_size": 14336,
+        "max_position_embeddings": length,
+    }  # fmt: skip
+
+
+def test_a_ring_computes_the_same_and_sends_keys_and_values(tmp_path):
+    """Liu et al. 2023, section 3: of n devices each sends its keys and values on n - 1 times, backward twice as much.
+
+    A device of four has a quarter of all FLOPs, and of all that a block saves.
+    """
+    network = read_config(json.dumps(llama_of(32768)).encode(), "llama.json", None, Tokens(32768, phase="training"))
+    whole, part = (Workload(network.remade(Tokens(32768, phase="training", ring=ring)), "bf16", 1, "training",
+                            training=ADAM) for ring in (1, 4))  # fmt: skip
+    flops = [made.work.column("flops", "training", 1)[:3].sum() for made in (whole, part)]
+    assert flops[1] == pytest.approx(flops[0] / 4, rel=1e-3)
+    assert memory_of(part).activations_bytes == pytest.approx(memory_of(whole).activations_bytes / 4, rel=0.01)
+    key_values = 2 * 8 * 128 * (32768 // 4) * 2
+    slow = parse_topology("1x a100-sxm-80gb, 4 nodes @ 1 GB/s")
+    job = Job(Workload(network, "bf16", 1, "training", training=ADAM), Machine(find_device("a100-sxm-80gb")),
+              RooflineModel())  # fmt: skip
+    step = together(job, slow, 4, Settings(split=Split(context=4, zero_stage=0), overlap=False))
+    gradients = exchange_time_s(slow, network.parameters * 2)
+    sent = 4 * network.blocks * 3 * 3 * key_values / slow.between.bandwidth_bytes_per_s  # samples, blocks, hops, 1 + 2
+    assert step.communication_s == pytest.approx(gradients + sent, rel=1e-6)
+    assert step.exposed_s < step.communication_s  # attention hides a part
+
+
+def test_experts_are_sent_their_tokens_and_back():
+    """Lepikhin et al. 2021 (GShard), section 3.1: two all-to-alls of k rows a token forward, and two backward."""
+    network = find_network("mixtral-8x7b", tokens=Tokens(4096, phase="training"))
+    assert sum(layer.parameters for layer in network.layers if layer.kind == "grouped_matmul") == pytest.approx(
+        32 * 8 * 3 * 4096 * 14336
+    )
+    slow = parse_topology("1x h100-sxm, 8 nodes @ 1 GB/s")
+    asked = Settings(split=Split(zero_stage=0), overlap=False)
+    job = Job(Workload(network, "bf16", 1, "training", training=ADAM), Machine(find_device("h100-sxm")),
+              RooflineModel())  # fmt: skip
+    shared = together(job, slow, 8, msgspec.structs.replace(asked, split=Split(zero_stage=0, experts=8)))
+    of_experts = 32 * 8 * 3 * 4096 * 14336
+    rows = 4096 * 2 * 4096 * 2
+    routed = 4 * 32 * rows * 7 / 8 / slow.between.bandwidth_bytes_per_s
+    gradients = exchange_time_s(slow, (network.parameters - of_experts) * 2)
+    assert shared.communication_s == pytest.approx(gradients + routed, rel=1e-3)
+    alone = together(job, slow, 8, asked)
+    spared = 16 * of_experts * 7 / 8  # of Adam's 16 bytes a parameter, seven of eight experts
+    assert alone.memory_bytes - shared.memory_bytes == pytest.approx(spared, rel=1e-3)
+
+
+def test_products_in_8_bits_are_faster_and_all_else_is_as_before():
+    """By the roofline on H100: twice the rate (NVIDIA's data sheet), of the blocks' products but not of attention."""
+    asked = {"topology": "8x h100-sxm @ nvlink4-x18", "time_model": "roofline", "sequence_length": 2048}
+    bf16, fp8 = (scaled("gpt3-1.3b", 8, 8, Split(micro_batch=1), **{**asked, "precision": precision})
+                 for precision in ("bf16", "fp8"))  # fmt: skip
+    assert fp8.memory_bytes == bf16.memory_bytes and fp8.exposed_s == pytest.approx(bf16.exposed_s, rel=0.3)
+    products = 24 * 12 * 2048**2 * 2048 * 6 / 989.4e12
+    assert bf16.compute_s - fp8.compute_s == pytest.approx(products / 2, rel=0.02)
+    assert fp8.peak_per_s == pytest.approx(2 * bf16.peak_per_s, rel=1e-3)
+
+
+def test_stages_may_have_the_ends_as_blocks():
+    """Llama 3's 126 blocks pass through 16 stages: the first and the last have one less (Dubey et al. 2024)."""
+    network = find_network("gpt2")  # twelve blocks
+    job = Job(Workload(network, "fp16", 1, "training", training=ADAM), Machine(find_device("a100-sxm-80gb")),
+              RooflineModel())  # fmt: skip
+    topology = parse_topology("7x a100-sxm-80gb @ nvlink3-x12")
+    step = together(job, topology, 7, Settings(split=Split(pipeline=7)))
+    assert step.memory_bytes is not None and step.losses
+    with pytest.raises(BadValue, match="5 stages do not divide the 12 blocks"):
+        together(job, topology.with_workers(5), 5, Settings(split=Split(pipeline=5)))
+
+
+@pytest.mark.parametrize(
+    ("network", "split", "message"),
+    [
+        ("mixtral-8x7b", {"experts": 3}, "--expert-parallel 3 does not divide the 8 devices of a stage"),
+        ("mixtral-8x7b", {"tensor": 2}, "shares the sequence, too: add --sequence-parallel"),
+        ("llama-3-8b", {"experts": 2}, "--expert-parallel is of mixtures of experts, which llama-3-8b is not"),
+        ("llama-3-8b", {"context": 3}, "--tensor 1 times --pipeline 1 times --context-parallel 3 does not divide 8"),
+    ],
+)
+def test_a_context_or_experts_that_cannot_be_shared_are_refused(network, split, message):
+    with pytest.raises(BadValue, match=message):
+        scaled(network, 8, 8, Split(**split), topology="8x h100-sxm @ nvlink4-x18", sequence_length=4096)
+
+
+def test_where_no_worker_holds_the_network_no_speed_up_is_claimed():
+    """The headline compares it with nothing, and further rows with the first that fits."""
+    asked = {"scaling": "strong", "strategy": "together", "training": ADAM, "platform": "dgx-h100", "batch_size": 128,
+             "precision": "bf16", "sequence_length": 2048, "settings": Settings(split=Split(8, 4))}  # fmt: skip
+    one, two = (pl.scale("llama-3-70b", workers=workers, **asked) for workers in (64, [64, 128]))
+    assert one[0].fits and one[0].over == 64
+    assert "times" not in one.document().title and "speedup" not in [c.key for c in one.document().content[0].columns]
+    assert f"{two[1].speedup / 64:.4g} times 64 workers" in two.document().title
+    assert "small batches" not in one[0].limited_by

@@ -112,19 +112,24 @@ def attention(op: Op) -> Cost:
     MACs = scores * (E + V) with scores = ... * L * S, whether or not a mask hides half of them, but for `half_causal`,
     which counts half of all (as the FLOP/s of FlashAttention's benchmarks do, Dao 2023). Scaling 1, softmax 5
     per score. Bytes are those of a fused kernel, which keeps the scores on chip; backward has twice the MACs (a fused
-    kernel's recomputation of the scores comes on top and is not counted).
+    kernel's recomputation of the scores comes on top and is not counted). In a ring of devices each part of keys and
+    values comes by once, and the result is put together as often (Liu et al. 2023).
     """
     q, k, v = op.layer.inputs[:3]
-    scores = op.inputs[0] // q[-1] * k[-2]
+    parts = op.attribute("ring", 1)
+    scores = op.inputs[0] // q[-1] * k[-2] * parts
     macs = scores * (q[-1] + v[-1])
+    passing = (parts - 1) * sum(op.inputs[1:3])
 
     def seen(number: int) -> int:
         return op.samples * (number // op.samples // 2) if op.attribute("half") else number
 
+    forward = PassCost(seen(2 * macs + 6 * scores), seen(macs), op.x + passing, op.y * parts)
+    back_read, back_written = op.x + passing + 2 * op.y, sum(op.inputs[:3]) + passing
     return cost(
         op,
-        PassCost(seen(2 * macs + 6 * scores), seen(macs), op.x, op.y),
-        PassCost(seen(4 * macs + 5 * scores), seen(2 * macs), op.x + 2 * op.y, sum(op.inputs[:3])),
+        forward,
+        PassCost(seen(4 * macs + 5 * scores), seen(2 * macs), back_read, back_written),
     )
 
 

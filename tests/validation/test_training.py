@@ -1,0 +1,80 @@
+"""Training steps of language models that others timed: what is read of them, and how true fits to a part of them are.
+
+Tests: calibration/training.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from measured import DATA
+from paleo_lite.calibration import training
+from paleo_lite.calibration.choose import choose_model
+from paleo_lite.calibration.training import of_training, training_constants
+from paleo_lite.errors import BadFile
+from paleo_lite.hardware import find_device
+from paleo_lite.networks.network import Tokens
+from paleo_lite.networks.transformers import read_config
+from paleo_lite.timing import RooflineModel
+from paleo_lite.timing.calibrated import NAMES
+
+pytest.importorskip("scipy")
+
+
+def test_constants_take_the_place_of_a_devices_own_and_of_them_alone() -> None:
+    model = choose_model(find_device("h100-sxm"), "bf16")
+    made, known = of_training(model), training_constants()
+    for place, name in enumerate(NAMES):
+        expected = np.log(known.constants[name]) if name in known.constants else model.theta[place]
+        assert made.theta[place] == pytest.approx(expected)
+    assert of_training(made) is made
+    roofline = RooflineModel()
+    assert of_training(roofline) is roofline
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[constants]\nspeed = 1.0\n[deviation]\nspeed = 1.0\n", "there is no parameter speed"),
+        ("[constants]\nfloor_s = 1.0\n[deviation]\n", "constants and their deviations have other names"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
+    head = "scatter = 0.1\npoints = 1\ndevices = []\nsources = []\n"
+    (tmp_path / training.TRAINING_FILE).write_text(head + text)
+    monkeypatch.setattr(training, "shipped", lambda folder: tmp_path)
+    with pytest.raises(BadFile, match=message):
+        training_constants.__wrapped__()
+
+
+@pytest.mark.needs_data
+def test_every_row_is_read_or_counted_with_the_parameters_that_its_source_says() -> None:
+    from validation.training.published import trained_steps
+
+    published = trained_steps(DATA)
+    assert len(published.steps) + sum(published.left_out.values()) == 1757  # rows of the table
+    seen = {}
+    for step in published.steps:
+        seen.setdefault((step.source, step.model, step.length), step)
+    for step in list(seen.values())[::6]:
+        tokens = Tokens(step.length, phase="training")
+        network = read_config(step.config.encode(), f"{step.model}.json", None, tokens)
+        assert network.parameters / 1e9 == pytest.approx(step.billions, rel=0.03), step.model
+
+
+@pytest.mark.needs_data
+@pytest.mark.slow  # two fits and 18 steps of networks of up to 126 blocks
+def test_steps_on_a_gpu_that_nothing_was_fitted_to_are_forecast() -> None:
+    """Fitted to llm-foundry's A100 alone; Llama 3 in 8 bits on GB200 was asked for to 15 %."""
+    from validation.training.hold_out import Timed, fit
+    from validation.training.published import trained_steps
+
+    steps = trained_steps(DATA).steps
+    timed = Timed([step for step in steps if step.source == "llm-foundry"][::4])
+    left = Timed([step for step in steps if step.gpu == "gb200"])
+    time, low, high = left.between(fit(timed))
+    assert np.abs(time / left.measured_s - 1).mean() < 0.12
+    assert np.mean((low < left.measured_s) & (left.measured_s < high)) > 0.8

@@ -1,0 +1,1 @@
+"""Training steps of language models, shared out over many devices."""

@@ -1,0 +1,52 @@
+"""Held-out training steps to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from paleo_lite.report.charts.accuracy import Pair
+from paleo_lite.report.document import Column, Document, Table
+
+from .hold_out import HeldOut
+from .published import TrainedStep
+
+
+def training_page(rows: Sequence[HeldOut], left_out: Mapping[str, int]) -> Document:
+    """Error, coverage and width by split, beside what one MFU for all is off by."""
+
+    def share(value: float) -> str:
+        return f"{value:.1%}"
+
+    table = Table(
+        "Training steps of language models held out",
+        [
+            Column("split", "split", left=True),
+            Column("fitted_to", "fitted to", left=True),
+            Column("source", "judged on", left=True),
+            Column("points", "steps"),
+            Column("mape", "MAPE", share),
+            Column("median", "median", share),
+            Column("coverage_90", "within\n90 %", lambda value: f"{value:.0%}"),
+            Column("width_90", "width", share),
+            Column("constant_mfu", "one MFU", share),
+        ],
+        [msgspec.to_builtins(row) for row in rows],
+    )
+    own, simple = (np.mean([getattr(row, name) for row in rows]) for name in ("mape", "constant_mfu"))
+    headline = (
+        f"{len(rows)} parts held out: {own:.1%} mean absolute error on average, {simple:.1%} by one MFU for all, "
+        f"{np.mean([row.coverage_90 for row in rows]):.0%} within 90 %"
+    )
+    notes = [f"left out: {number} of {reason}" for reason, number in sorted(left_out.items())]
+    return Document(headline, (), [table], notes)
+
+
+def training_pairs(pairs: Sequence[tuple[TrainedStep, float]]) -> list[Pair]:
+    """The points of the chart, by source."""
+    return [
+        Pair(f"{s.model}, {s.workers} {s.gpu}: {s.split.devices(0)}", s.source, s.time_s, seconds)
+        for s, seconds in pairs
+    ]
