@@ -35,6 +35,20 @@ def write_aside(path: Path, data: bytes) -> None:
         raise
 
 
+def save(path: Path, data: bytes) -> None:
+    """Write what a user asked for; see `write_aside`.
+
+    Raises
+    ------
+    BadFile
+        If it cannot be written.
+    """
+    try:
+        write_aside(path, data)
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be written ({error.strerror})") from None
+
+
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
     """Hold a file, in a folder that is made for it, so that no other process does what it stands for.
@@ -148,13 +162,24 @@ def read_typed(path: Path, kind: type[_T], what: str, bytes_at_most: int, raised
 
 
 def check_new(*paths: Path | None, force: bool) -> None:
-    """Refuse before any work what would replace a file unasked.
+    """Refuse before any work what could not be written, or would replace a file unasked. Folders are made.
 
     Raises
     ------
     BadValue
-        If a file is there and not to be replaced.
+        If it is a folder, or a file is there and not to be replaced.
+    BadFile
+        If its folder cannot be written, or is a file.
     """
     for path in paths:
-        if path is not None and path.exists() and not force:
+        if path is None:
+            continue
+        if path.is_dir():
+            raise BadValue(f"{path} is a folder: name a file in it")
+        if path.exists() and not force:
             raise BadValue(f"{path} already exists: choose another name, or --force to replace it")
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        if not folder.is_dir():
+            raise BadFile(f"{path} cannot be written: {folder} is not a folder")
+        if not os.access(folder, os.W_OK):
+            raise BadFile(f"{path} cannot be written: no permission to write in {folder}")

@@ -19,7 +19,7 @@ from ..calibration.store import make_calibration, write_calibration
 from ..calibration.validate import expected_from, predict_measured
 from ..errors import AmbiguousName, BadValue, CalibrationFailed, UnknownName
 from ..extras import need
-from ..files import check_new, write_aside
+from ..files import check_new, save
 from ..hardware import Device, Machine, find_device
 from ..hardware.registry import read_device
 from ..measure.clock import QUICK, RISE_S, ROUNDS, Effort, Timing, best_of
@@ -161,7 +161,7 @@ def measure(
         date=date.today().isoformat(), version=__version__,
     )  # fmt: skip
     if output is not None:
-        write_aside(output, write_csv(step.measurement for step in (*fitted, *unseen)).encode())
+        save(output, write_csv(step.measurement for step in (*fitted, *unseen)).encode())
     # Chosen steps stand beside what was expected of them before they were run.
     unseen, basis = (fitted, expected_from(prior)) if chosen else (unseen, fit)
     points = predict_measured(basis, [step.measurement for step in unseen], machine, precision)
@@ -260,7 +260,7 @@ def _derive(setup: Setup, probed: Sequence[Probed], quick: bool, effort: Effort,
     text = f"# Measured by paleo-lite measure {__version__}; no data sheet.\n{tomli_w.dumps(described)}".encode()
     with tempfile.TemporaryDirectory() as folder:
         path = target or Path(folder) / "machine.toml"
-        write_aside(path, text)
+        save(path, text)
         return read_device(path)
 
 

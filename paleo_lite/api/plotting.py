@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
@@ -11,9 +10,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..errors import BadFile, BadValue, UnknownName
+from ..errors import BadValue, UnknownName
 from ..extras import need
-from ..files import check_new
+from ..files import check_new, save
 from ..result import Result
 
 
@@ -96,14 +95,8 @@ class Plot(Result, msgspec.Struct, frozen=True, eq=False):
 
     def save(self, path: str | Path, force: bool = False) -> None:
         """Draw it into a file: ``.png``, ``.svg`` or ``.html``; `force` replaces one that is there."""
-        from ..files import write_aside
-
         path, suffix = Path(path), check_chart_file(path, force)
-        image = self.render(suffix)
-        try:
-            write_aside(path, image)
-        except OSError as error:
-            raise BadFile(f"{path}: cannot be written ({error.strerror})") from None
+        save(path, self.render(suffix))
 
     def document(self, **how: Any) -> Any:
         """What the command prints whose answer it draws."""
@@ -126,9 +119,9 @@ def check_chart_file(path: str | Path, force: bool = False) -> str:
     Raises
     ------
     BadValue
-        If it has another ending than ``.png``, ``.svg`` or ``.html``, or is there and not to be replaced.
+        If it has another ending than ``.png``, ``.svg`` or ``.html``, is a folder, or is there and not to be replaced.
     BadFile
-        If it is a folder, or its folder cannot be written.
+        If its folder cannot be written.
     MissingExtra
         If the libraries that draw are not installed.
     """
@@ -136,12 +129,6 @@ def check_chart_file(path: str | Path, force: bool = False) -> str:
 
     path = Path(path)
     suffix = chart_suffix(path)
-    if path.is_dir():
-        raise BadFile(f"{path} is a folder: name a file for the chart")
-    if not path.parent.is_dir():
-        raise BadFile(f"{path}: cannot be written: the folder {path.parent} does not exist")
-    if not os.access(path.parent, os.W_OK):
-        raise BadFile(f"{path}: cannot be written: the folder {path.parent} is read-only")
     check_new(path, force=force)
     for library in ("altair", "vl_convert"):
         need(library, "drawing charts", "plots")

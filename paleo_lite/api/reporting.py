@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..errors import BadFile, BadValue, PaleoError
+from ..errors import BadValue, PaleoError
 from ..extras import need
-from ..files import check_new
+from ..files import check_new, save
 from ..report.document import Document
 from ..result import Result
 from .profiles import Paths, need_pyarrow, paths_of
@@ -130,35 +130,19 @@ def report(
     """
     asked = Asked("report", {**locals(), "hardware_files": paths_of(hardware_files)}, report)
     path = Path(output)
-    _check_output(path, force)
+    check_new(path, force=force)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise BadValue(f"{path}: a report is an .html file")
     if (network is None) == (profile is None):
         raise BadValue("a report is of a network or of a profile (--profile PATH): one of the two")
     for name in ("altair", "vl_convert", "jinja2"):
         need(name, "writing a report", "plots")
     page = _of_profile(asked) if profile is not None else _of_network(asked)
-    from ..files import write_aside
     from ..report.page.html import to_html
 
     content = to_html(page).encode()
-    try:
-        write_aside(path, content)
-    except OSError as error:
-        raise BadFile(f"{path}: cannot be written ({error.strerror})") from None
+    save(path, content)
     return Report(path, page, len(content))
-
-
-def _check_output(output: Path, force: bool) -> None:
-    """Refuse what could not be written, before anything is computed."""
-    if output.is_dir():
-        raise BadValue(f"{output} is a folder: name a file in it, such as {output / 'report.html'}")
-    check_new(output, force=force)
-    if output.suffix.lower() not in (".html", ".htm"):
-        raise BadValue(f"{output}: a report is an .html file")
-    folder = next(path for path in output.absolute().parents if path.exists())
-    if not folder.is_dir():
-        raise BadValue(f"{output} cannot be written: {folder} is not a folder")
-    if not os.access(folder, os.W_OK):
-        raise BadFile(f"{output} cannot be written: no permission to write in {folder}")
 
 
 def _refuse(asked: Asked, names: Iterable[str], why: str) -> None:

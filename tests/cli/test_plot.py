@@ -154,17 +154,18 @@ def test_kinds_are_listed_and_unknown_ones_refused():
     [
         ("chart.gif", "chart.gif: a chart is a .png, .svg, .html file"),
         ("chart", "chart: a chart is a .png, .svg, .html file"),
-        ("folder.png", "folder.png is a folder: name a file for the chart"),
-        ("none/chart.png", "none/chart.png: cannot be written: the folder none does not exist"),
+        ("folder.png", "folder.png is a folder: name a file in it"),
+        ("file/chart.png", "file/chart.png cannot be written: {here}/file is not a folder"),
     ],
 )
 def test_bad_files_are_refused_before_anything_is_computed(tmp_path, monkeypatch, file, said):
     monkeypatch.chdir(tmp_path)
     Path("folder.png").mkdir()
+    Path("file").touch()
     monkeypatch.setattr("paleo_lite.cli.predict.run_prediction", lambda *_, **__: pytest.fail("computed"))
     result = CliRunner().invoke(main, ["predict", "alexnet", "--gpu", "k40m", "--plot", file])
     assert result.exit_code != 0
-    assert result.stderr.strip() == f"paleo-lite: {said}"
+    assert result.stderr.strip() == f"paleo-lite: {said.format(here=tmp_path)}"
 
 
 def test_a_missing_extra_is_named_before_anything_is_computed(tmp_path, monkeypatch):
