@@ -18,6 +18,7 @@ READERS: tuple[tuple[str, str], ...] = (
     ("nvprof_sqlite", "NvprofSqlite"),
     ("chrome", "ChromeTrace"),
     ("tau_xml", "TauXml"),
+    ("tau_profile", "TauProfile"),
     ("ncu", "NcuCsv"),
     ("nsys_stats", "NsysStatsCsv"),
     ("nvprof_csv", "GpuTraceCsv"),

@@ -183,6 +183,17 @@ s,ms,,,,,,,MB,GB/s,,,
 "KERNEL_DISPATCH","Agent 4",1,2,852831,2,13,"subtract_kernel(float*, float const*, float const*, int, int)",2,1551874061259214,1551874061270254,0,0,8,0,16,64,1,1,1024,1024,1
 """,  # noqa: E501, the example of ROCprofiler-SDK's "Kernel naming and filtering using rocprofv3"
     "tau_xml.TauXml": TAU_XML,
+    "tau_profile.TauProfile": """3 templated_functions_MULTI_TIME
+# Name Calls Subrs Excl Incl ProfileCalls # <metadata><attribute><name>CPU Cores</name><value>8</value></attribute></metadata>
+".TAU application" 1 2 1000 5000000 0 GROUP="TAU_DEFAULT"
+"<genexpr> [{a.py}{3}] says \\"hi\\"" 3 0 20 -4 0 GROUP="TAU_PYTHON"
+"MPI_Allreduce()  " 10 0 2500 2500 0 GROUP="MPI | TAU_MESSAGE"
+0 aggregates
+2 userevents
+# eventname numevents max min mean sumsqr
+"Message size for all-reduce" 10 67049472 8 729169.5 1E+17
+"Message size for broadcast" 0 0 0 0 0
+""",  # noqa: E501
     "vtune.HotspotsCsv": """Function,CPU Time,CPU Time:Effective Time,CPU Time:Spin Time,Instructions,CPI Rate,Module
 compress_block,12.504,12.100,0.404,871000000,5.149,app
 [Outside any known module],0.120,0.120,0.0,26000000,,
