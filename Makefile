@@ -24,9 +24,13 @@ quick: $(STAMPS)/test
 thorough: $(STAMPS)/test
 	$(PYTEST) -m thorough
 
-# The random tests with examples that nobody has seen; what they find becomes a test of its own.
+# Files of every type changed as what they are, and command lines at random, for so long (what they find is kept in
+# build/fuzz), and as long sweeps that are killed, interrupted or started twice. Without SECONDS the random tests follow, with examples that nobody has seen.
+SECONDS ?= 600
 fuzz: $(STAMPS)/test
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --timeout 0
+	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $$(date +%s)
+	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $$(date +%s) --faults
+	test "$(origin SECONDS)" = "command line" || HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -m hypothesis --timeout 0
 
 # What the tests run of the package, branches too.
 coverage: $(STAMPS)/test

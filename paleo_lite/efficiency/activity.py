@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ..profiles.names import classify
 from .overlap import merge
-from .partial import codes, device_rows, numbers
+from .partial import codes, device_rows, numbers, places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,8 +32,8 @@ EVENT = np.dtype(
         ("start", "i8"),
         ("end", "i8"),
         ("launch", "i8"),  # when the call that launched it began, -1 where the profile does not say
-        ("device", "i4"),
-        ("stream", "i4"),
+        ("device", "i8"),
+        ("stream", "i8"),
         ("name", "i4"),  # place in `names`
         ("step", "i4"),  # place in the steps, -1 outside of all
         ("message", "i4"),  # of a collective, place in `messages`, -1 without
@@ -127,7 +127,7 @@ class Activity:
         found["start"] = rows.column("start_ns").to_numpy()
         found["end"] = found["start"] + np.rint(numbers(rows, "duration_ns")).astype(np.int64)
         for name in ("device", "stream"):
-            found[name] = numbers(rows, name, -1.0)
+            found[name] = places(rows, name)
         found["launch"] = -1
         if "launch_ns" in rows.schema.names:
             found["launch"] = rows.column("launch_ns").fill_null(-1).to_numpy()

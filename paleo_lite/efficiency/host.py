@@ -12,7 +12,7 @@ import pyarrow as pa
 from ..errors import BadProfile
 from ..profiles.table import Profile
 from ..result import Result
-from .partial import codes, numbers
+from .partial import codes, numbers, places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -221,7 +221,7 @@ class _Sums:
 def _events(batch: pa.RecordBatch, place: NDArray[np.int64], duration: NDArray[np.float64]) -> NDArray[Any]:
     kept = place >= 0
     events = np.empty(int(kept.sum()), _EVENT)
-    events["key"], events["thread"] = place[kept], numbers(batch, "thread", -1.0)[kept]
+    events["key"], events["thread"] = place[kept], places(batch, "thread")[kept]
     events["start"] = batch.column("start_ns").to_numpy()[kept]
     events["end"] = events["start"] + np.rint(duration[kept]).astype(np.int64)
     return events

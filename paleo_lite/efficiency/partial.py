@@ -71,4 +71,11 @@ def numbers(batch: pa.RecordBatch, name: str, absent: float = math.nan) -> np.nd
     if name not in batch.schema.names:
         return np.full(batch.num_rows, absent)
     column = batch.column(name)
-    return to_numpy(column if column.type == pa.float64() else column.cast(pa.float64()), absent)
+    return to_numpy(column if column.type == pa.float64() else column.cast(pa.float64(), safe=False), absent)
+
+
+def places(batch: pa.RecordBatch, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """A column of devices, streams or the like, which may be any whole number; -1 where it is null or absent."""
+    if name not in batch.schema.names:
+        return np.full(batch.num_rows, -1)
+    return to_numpy(batch.column(name), -1)

@@ -13,7 +13,7 @@ from ..errors import BadProfile, BadValue, NothingOnDevice
 from ..profiles.table import Profile
 from . import DIRECTIONS
 from .overlap import BusyTime
-from .partial import HOST, codes, device_rows, numbers
+from .partial import HOST, codes, device_rows, numbers, places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -158,7 +158,7 @@ class KernelTotals:
             self.has_starts = False
         elif busy is not None:
             starts = batch.column("start_ns").to_numpy()
-            busy.add(starts, duration, np.nan_to_num(numbers(batch, "device"), nan=-1).astype(np.int64))
+            busy.add(starts, duration, places(batch, "device"))
 
 
 def total_kernels(

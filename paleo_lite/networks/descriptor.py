@@ -181,6 +181,8 @@ def _layers(found: Descriptor, path: Path, which: int) -> tuple[Layer, ...]:
     for index in range(length):
         inputs, parents = columns.inputs[index], columns.parents[index]
         pointers = [*inputs, *columns.outputs[index], *columns.weights[index]]
+        if not columns.outputs[index]:
+            raise BadDescriptor(f"{path}: layer {columns.name[index]!r} has no outputs")
         if any(not 0 <= pointer < len(shapes) for pointer in pointers):
             raise BadDescriptor(f"{path}: layer {columns.name[index]!r} points outside $.shapes")
         if not 0 <= columns.attributes[index] < len(found.attributes):

@@ -1,0 +1,560 @@
+"""Files of every type that the program takes, changed as what they are, and command lines at random.
+
+    python tests/fuzz.py --seconds 600 [--seed 0] [--from 0] [--jobs 2]
+    python tests/fuzz.py --seconds 600 --faults
+
+A file is changed in its own terms: values, keys and elements of JSON and TOML, cells and columns of tables, rows and
+columns of SQLite and Parquet, tags and numbers of XML, and bytes of all. Then commands read it, in a process that may
+take so much memory and, for one command, so many seconds of the processor. Each input follows from the seed and its
+number. What ends otherwise than in an answer or a sentence is kept in ``build/fuzz`` with the commands; what is mended
+is kept small in ``tests/found``, where `test_fuzz.py` asks it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import importlib.util
+import io
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import random
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from click.testing import CliRunner
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+sys.path[:0] = [path for path in (str(ROOT), str(HERE)) if path not in sys.path]
+
+CPU_S = 5
+MEMORY = 1000 * 2**20  # of the address space, over what a process has when everything is imported
+TABLES = ("table", "json", "csv", "markdown")
+
+PROFILE = ("kernels {file} --gpu k40m", "efficiency {file} --gpu k40m", "compare {file} {file}",
+           "efficiency {file} --gpu k40m --method notebook", "efficiency {file} {file} --gpu k40m --by shape",
+           "kernels {file} --gpu a100-sxm-40gb --full-names")  # fmt: skip
+NETWORK = ("predict {file} --gpu k40m", "predict {file} --gpu k40m --phase training", "layers {file}",
+           "layers {file} --depth 2", "feeding {file} --gpu k40m --storage nvme")  # fmt: skip
+
+
+class Sample(NamedTuple):
+    """A file that is right, what it is, and commands that read it."""
+
+    name: str
+    kind: str
+    data: bytes
+    commands: tuple[str, ...]
+
+
+def _module(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location(path.replace("/", "_"), HERE / f"{path}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _parquet(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def _written(write: Callable[[Path], object]) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file"
+        write(path)
+        return path.read_bytes()
+
+
+def _swept(path: Path) -> None:
+    from paleo_lite.cli import main
+
+    asked = ["sweep", "--networks", "alexnet", "--gpus", "k40m,t4", "--batch-sizes", "1,8", "--jobs", "1", "-o"]
+    CliRunner().invoke(main, [*asked, str(path.with_suffix(".parquet"))], catch_exceptions=False)
+    path.with_suffix(".parquet").rename(path)
+
+
+def samples() -> list[Sample]:
+    """One or more files of every type."""
+    made = _module("profiles/conftest")
+    nsys, stats, ncu = (_module(f"profiles/test_{name}") for name in ("nsys_sqlite", "nsys_stats", "ncu"))
+    chrome, pyprof, topology = (
+        _module("profiles/test_chrome"),
+        _module("profiles/test_pyprof"),
+        _module("distributed/test_topology"),
+    )
+    spec = importlib.util.spec_from_file_location("example_files", ROOT / "docs/example_files.py")
+    assert spec is not None and spec.loader is not None
+    examples = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(examples)
+    pyprof_table = pa.table(pyprof.ROWS)
+    tau = pa.table({"function": ["mpi_bcast", ".tau"] * 5, "calls": [3, 1] * 5, "inc_time": [20, 3000] * 5,
+                    "exc_time": [20, 7] * 5, "nodes": [2, 2] * 5})  # fmt: skip
+    found = [Sample(key.split(".")[0], "xml" if "xml" in key else "lines", text.encode(), PROFILE)
+             for key, text in made.SAMPLES.items()]  # fmt: skip
+    text = "gpu,network,batch_size,phase,precision,time_s,image_size,framework,source\n"
+    text += "".join(f"t4,{net},{size},inference,fp16,{size / 1000},,pytorch 2.4,me\n"
+                    for net in ("resnet18", "vgg16", "alexnet") for size in (1, 8, 32))  # fmt: skip
+    found += [
+        Sample("nvprof-sqlite", "sqlite", _written(made.write_nvprof), PROFILE),
+        Sample("nsys-sqlite", "sqlite", _written(nsys.build), PROFILE),
+        Sample("nsys-stats", "lines", stats.printed(stats.KERN_SUM, stats.API_SUM).encode(), PROFILE),
+        Sample("ncu", "lines", ncu.RAW if isinstance(ncu.RAW, bytes) else ncu.RAW.encode(), PROFILE),
+        Sample("chrome", "json", chrome.TEXT if isinstance(chrome.TEXT, bytes) else chrome.TEXT.encode(), PROFILE),
+        Sample("pyprof", "parquet", _parquet(pyprof_table), PROFILE),
+        Sample("tau", "parquet", _parquet(tau), PROFILE),
+        Sample("sweep.parquet", "parquet", _written(_swept),
+               ("best {file} --minimise time", "best {file} --pareto time,memory",
+                "best {file} --minimise time --where gpu==t4")),
+        Sample("device.toml", "toml", (ROOT / "hardware/t4.toml").read_bytes(),
+               ("predict alexnet --gpu device --hardware-file {file}", "hardware show device --hardware-file {file}",
+                "predict alexnet --gpu device --hardware-file {file} --precision fp16 --time-model roofline")),
+        Sample("model.json", "json", (ROOT / "models/alexnet.json").read_bytes(), NETWORK),
+        Sample("net.prototxt", "lines", examples._PROTOTXT.encode(), NETWORK),
+        Sample("config.json", "json", (ROOT / "models/bert-base.json").read_bytes(), NETWORK),
+        Sample("paleo.json", "json", json.dumps({"name": "net", "layers": {
+            "data": {"type": "Input", "parents": [], "tensor": [64, 32, 32, 3]},
+            "conv": {"type": "Convolution", "parents": ["data"], "filter": [3, 3, 3, 8], "padding": "SAME",
+                     "strides": [1, 1, 1, 1]}}}).encode(), NETWORK),
+        Sample("calibration.toml", "toml", next(ROOT.glob("calibrations/t4-*.toml")).read_bytes(),
+               ("predict alexnet --gpu t4 --calibration {file}", "calibrations show {file}")),
+        Sample("topology.toml", "toml", topology.TOML.encode(), ("scale alexnet --topology {file} --workers 4",)),
+        Sample("measured.csv", "lines", text.encode(),
+               ("calibrate {file} --gpu t4 --precision fp16 -o out.toml --force",)),
+    ]  # fmt: skip
+    return found
+
+
+# Mutations -----------------------------------------------------------------------------------------------------------
+
+ODD: list[Any] = [
+    0, -1, 1, 2**31, 2**53 + 1, 2**63, 2**64, 10**400, -(10**30), 0.5, -0.0, 1e308, 5e-324, float("inf"), float("nan"),
+    "", " ", "-", "=1+1", "\x00", "\x1b[31m", "\n", "\ud800", "x" * 300, "x" * 70_000, "1e999 TFLOP/s", "0 GB/s", "nan",
+    "../../etc/passwd", "<b>", "Ω", True, None, [], {}, [[[]]], {"a": 1}, [1, "a", None],
+]  # fmt: skip
+
+
+def mutated(data: bytes, kind: str, other: bytes, rng: random.Random) -> bytes:
+    """A file changed in one to five places, most often as what it is."""
+    for _ in range(rng.choice([1, 1, 1, 2, 3, 5])):
+        how = _AS[kind] if rng.random() < 0.85 else _bytes
+        try:
+            data = how(data, rng) if rng.random() < 0.97 else data[: rng.randrange(len(data) + 1)] + other
+        except Exception:  # it is no longer what it was
+            data = _bytes(data, rng)
+    return gzip.compress(data, 1) if rng.random() < 0.05 else data
+
+
+def _bytes(data: bytes, rng: random.Random) -> bytes:
+    at, length = rng.randrange(len(data) + 1), rng.choice([0, 1, 2, 8, 90])
+    new = rng.choice([b"", b"\x00", b"\xff\xfe", b"9" * 19, b"-1", b"nan", b"}", b"\n", rng.randbytes(4), data[:40]])
+    return data[:at] + new + data[at + length :]
+
+
+def _json(data: bytes, rng: random.Random) -> bytes:
+    document = json.loads(data)
+    places: list[tuple[Any, Any]] = []
+
+    def walk(node: Any) -> None:
+        for key, value in list(node.items()) if isinstance(node, dict) else list(enumerate(node)):
+            places.append((node, key))
+            if isinstance(value, (dict, list)) and len(places) < 3000:
+                walk(value)
+
+    walk(document)
+    node, key = rng.choice(places)
+    what = rng.randrange(6)
+    if what < 3:
+        node[key] = rng.choice(ODD)
+    elif what == 3:
+        del node[key]
+    elif what == 4:
+        there, at = rng.choice(places)
+        node[key] = json.loads(json.dumps(there[at])) if at in there or isinstance(there, list) else None
+    elif isinstance(node, dict):
+        node[str(rng.choice(ODD))] = node.pop(key)
+    else:
+        node.extend(node[:50] * rng.choice([1, 10]))
+    return json.dumps(document).encode("utf-8", "surrogatepass")
+
+
+def _said(value: Any) -> str:
+    return str(value).encode("utf-8", "replace").decode()
+
+
+def _lines(data: bytes, rng: random.Random) -> bytes:
+    lines = data.decode("utf-8", "replace").split("\n")
+    at = rng.randrange(len(lines))
+    what = rng.randrange(7)
+    if what == 0:
+        del lines[at]
+    elif what == 1:
+        lines.insert(at, rng.choice(lines))
+    elif what == 2:
+        lines *= rng.choice([2, 20])
+    else:
+        comma = "," if "," in lines[at] else "  "
+        cells = lines[at].split(comma)
+        cell = rng.randrange(len(cells))
+        if what == 3:
+            del cells[cell]
+        elif what == 4:
+            cells.insert(cell, rng.choice(cells))
+        else:
+            cells[cell] = _said(rng.choice(ODD))
+        lines[at] = comma.join(cells)
+    return "\n".join(lines).encode()
+
+
+def _toml(data: bytes, rng: random.Random) -> bytes:
+    lines = data.decode("utf-8", "replace").split("\n")
+    full = [place for place, line in enumerate(lines) if line.strip()]
+    at = rng.choice(full)
+    what = rng.randrange(5)
+    if what == 0:
+        del lines[at]
+    elif what == 1:
+        lines.insert(at, rng.choice(lines))
+    elif "=" in lines[at]:
+        name, _, value = lines[at].partition("=")
+        odd = rng.choice([x for x in ODD if x is not None and not isinstance(x, dict)])
+        new = json.dumps(odd) if isinstance(odd, (str, bool, list)) else str(odd)
+        if what == 2:
+            name = json.dumps(_said(odd))
+        elif value.strip().startswith("{") and "value" in value:
+            new = value.replace(value.split('"')[1], _said(odd)) if '"' in value else new
+        lines[at] = f"{name}= {new}"
+    else:
+        lines[at] = f"[{json.dumps(_said(rng.choice(ODD)))}]"
+    return "\n".join(lines).encode("utf-8", "replace")
+
+
+def _xml(data: bytes, rng: random.Random) -> bytes:
+    pieces = data.split(b"<")
+    at = rng.randrange(len(pieces))
+    what = rng.randrange(4)
+    if what == 0:
+        del pieces[at]
+    elif what == 1:
+        pieces.insert(at, rng.choice(pieces))
+    else:
+        words = pieces[at].split(b" ")
+        words[rng.randrange(len(words))] = _said(rng.choice(ODD)).encode()
+        pieces[at] = b" ".join(words)
+    return b"<".join(pieces)
+
+
+def _sqlite(data: bytes, rng: random.Random) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file"
+        path.write_bytes(data)
+        database = sqlite3.connect(path)
+        try:
+            database.execute("PRAGMA ignore_check_constraints = ON")
+            tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            table = rng.choice(tables)
+            columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
+            column, what = rng.choice(columns), rng.randrange(7)
+            if what == 0:
+                database.execute(f'DELETE FROM "{table}" WHERE rowid % 2 = {rng.randrange(2)}')
+            elif what == 1:
+                database.execute(f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "other_{rng.randrange(9)}"')
+            elif what == 2:
+                database.execute(f'DROP TABLE "{table}"')
+            else:
+                odd = rng.choice([x for x in ODD if not isinstance(x, (list, dict))])
+                odd = _said(odd) if isinstance(odd, str) or (isinstance(odd, int) and abs(odd) >= 2**63) else odd
+                odd = rng.choice([odd, b"\x00\xff", -(2**63), 2**63 - 1])
+                only = "" if what < 5 else f" WHERE rowid = {rng.randrange(1, 5)}"
+                database.execute(f'UPDATE OR IGNORE "{table}" SET "{column}" = ?{only}', (odd,))
+            database.commit()
+        finally:
+            database.close()
+        return path.read_bytes()
+
+
+def _as_parquet(data: bytes, rng: random.Random) -> bytes:
+    table = pq.read_table(pa.BufferReader(data))
+    name, what = rng.choice(table.column_names), rng.randrange(8)
+    at = table.column_names.index(name)
+    values = table.column(at).to_pylist()
+    if what == 0:
+        return _parquet(table.drop_columns([name]))
+    if what == 1:
+        return _parquet(table.append_column(name, table.column(at)))
+    if what == 2:
+        return _parquet(table.rename_columns([rng.choice(ODD[15:20]) if n == name else n for n in table.column_names]))
+    if what == 3:
+        return _parquet(table.slice(0, rng.choice([0, 1])))
+    if what == 4:
+        return _parquet(pa.concat_tables([table] * rng.choice([2, 50])))
+    if what == 5:
+        kind = rng.choice(
+            [pa.string(), pa.int8(), pa.float32(), pa.binary(), pa.bool_(), pa.null(), pa.list_(pa.int8())]
+        )
+        return _parquet(table.set_column(at, name, pa.nulls(len(values), kind)))
+    odd = rng.choice([x for x in ODD if isinstance(x, type(values[0]))] or [None]) if values else None
+    if values:
+        values[rng.randrange(len(values))] = odd
+    new = pa.array(values) if what == 6 else pa.array(values, table.schema.field(at).type)
+    return _parquet(table.set_column(at, name, new))
+
+
+_AS = {"json": _json, "lines": _lines, "toml": _toml, "xml": _xml, "sqlite": _sqlite, "parquet": _as_parquet}
+
+
+# Command lines -------------------------------------------------------------------------------------------------------
+
+_LEFT_OUT = {"ui", "measure", "sweep", "plot", "report", "validate"}  # that serve, time, draw, or ask for minutes
+_WORDS = ["resnet50", "vgg16", "alexnet", "k40m", "t4,v100-sxm2", "a100-sxm-40gb", "all", "fp16", "1,8", "1:8:x2", "0",
+          "-1", "1e9", "9" * 30, "nan", "", " ", "x" * 300, "=1", "\x1b[31m", "none", "2x k40m @ pcie3", "10 GB/s",
+          "5e3", "1.28M", "file.csv", "/dev/null", "."]  # fmt: skip
+
+
+def command_line(rng: random.Random) -> list[str]:
+    """A command with some of its options, most with values that they might have."""
+    import click
+
+    from paleo_lite.cli import main
+
+    name = rng.choice([known for known in main.list_commands(None) if known not in _LEFT_OUT])  # type: ignore[arg-type]
+    command = main.get_command(None, name)  # type: ignore[arg-type]
+    words = [name]
+    while isinstance(command, click.Group):
+        words.append(rng.choice(list(command.commands)))
+        command = command.commands[words[-1]]
+    assert command is not None
+    for param in command.params:
+        wanted = rng.random() < (0.95 if param.required or isinstance(param, click.Argument) else 0.12)
+        if not wanted or param.name in ("output", "scheduler", "jobs", "program", "debug", None):
+            continue
+        known = list(getattr(param.type, "choices", ())) or None
+        value = str(rng.choice(known if known and rng.random() < 0.85 else _WORDS))
+        if isinstance(param, click.Argument):
+            words.append(rng.choice(_WORDS[:3]) if rng.random() < 0.8 else value)
+        elif getattr(param, "is_flag", False):
+            words.append(param.opts[-1])
+        else:
+            value = rng.choice(_WORDS[3:6]) if param.name == "gpu" and rng.random() < 0.8 else value
+            words += [param.opts[-1], value]
+    return words
+
+
+# Asking --------------------------------------------------------------------------------------------------------------
+
+
+class Hang(BaseException):
+    """More than `CPU_S` seconds of the processor."""
+
+
+def wrong_with(words: list[str]) -> str | None:
+    """What is wrong with the end of a command; None where it is an answer or a sentence."""
+    from paleo_lite.cli import main
+
+    said = CliRunner().invoke(main, words)
+    if said.exception is not None and not isinstance(said.exception, SystemExit):
+        return f"{type(said.exception).__name__}: {said.exception}"[:300]
+    if said.exit_code not in (0, 1, 2):
+        return f"exit {said.exit_code}"
+    if "a defect of paleo-lite" in said.stderr or "a defect of paleo-lite" in said.stdout:
+        return (said.stderr + said.stdout)[said.output.find("a defect") :][:300]
+    for line in (said.stdout + said.stderr).replace("\xa0", " ").split("\n"):
+        if not line.isprintable():
+            return f"control letters are printed: {line[:200]!r}"
+    if said.exit_code == 1 and len(said.stderr.strip().split("\n")) > 1:
+        return f"an error of several lines: {said.stderr[:300]!r}"
+    return None
+
+
+def asked(number: int, seed: int, known: list[Sample], folder: Path) -> tuple[str, list[str]]:
+    """The file and the command of a number: a label, and the words."""
+    rng = random.Random(f"{seed}:{number}")
+    if rng.random() < 0.1:
+        return "command line", command_line(rng)
+    sample, other = rng.choice(known), rng.choice(known)
+    path = folder / (sample.name if "." in sample.name else "file")
+    path.write_bytes(mutated(sample.data, sample.kind, other.data, rng))
+    words = rng.choice(sample.commands).format(file=path).split()
+    if "--force" not in words and rng.random() < 0.5:
+        words += ["--format", rng.choice(TABLES)]
+    return sample.name, words
+
+
+def _work(seed: int, numbers: Any, step: int, until: float, report: Any) -> None:
+    """Ask one number after another; the process may die of one, which its parent then knows."""
+    from paleo_lite.cli import main
+
+    known = samples()
+    CliRunner().invoke(main, ["efficiency", "--help"])
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+    def hang(*_: Any) -> None:
+        raise Hang
+
+    signal.signal(signal.SIGPROF, hang)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        number = numbers
+        while time.monotonic() < until:
+            report.send((number, None, None, None))
+            label, words = asked(number, seed, known, Path(folder))
+            resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, resource.RLIM_INFINITY))
+            signal.setitimer(signal.ITIMER_PROF, CPU_S)
+            try:
+                problem = wrong_with(words)
+            except Hang:
+                problem = f"more than {CPU_S} s of the processor"
+            except MemoryError:
+                problem = f"more than {MEMORY >> 20} MiB"
+            finally:
+                signal.setitimer(signal.ITIMER_PROF, 0)
+                resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            if problem is not None:
+                files = [Path(word) for word in words if word.startswith(folder) and Path(word).is_file()]
+                report.send((number, label, f"{problem}\n{' '.join(words)}", files[0].read_bytes() if files else None))
+            number += step
+    report.send(None)
+
+
+def fuzz(
+    seconds: float, seed: int = 0, first: int = 0, jobs: int = 1, kept: Path = ROOT / "build/fuzz"
+) -> tuple[int, list[str]]:
+    """Ask for so long; how many were asked, and what was found."""
+    until = time.monotonic() + seconds
+    context = multiprocessing.get_context("spawn")
+    found: list[str] = []
+    workers: dict[Any, tuple[Any, list[int]]] = {}
+
+    def start(number: int) -> None:
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(seed, number, jobs, until, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        workers[ours] = process, [number, 0]
+
+    def keep(number: int, label: str, problem: str, data: bytes | None) -> None:
+        kept.mkdir(parents=True, exist_ok=True)
+        found.append(f"{number} {label}: {problem}")
+        print(found[-1], flush=True)
+        (kept / f"{seed}-{number}.txt").write_text(f"{label}\n{problem}\n", encoding="utf-8", errors="replace")
+        if data is not None:
+            (kept / f"{seed}-{number}.{label}").write_bytes(data)
+
+    for worker in range(jobs):
+        start(first + worker)
+    count = 0
+    while workers:
+        for pipe in multiprocessing.connection.wait(list(workers)):
+            process, (number, _) = workers[pipe]  # type: ignore[index]
+            try:
+                told = pipe.recv()  # type: ignore[union-attr]
+            except EOFError:
+                process.join()
+                del workers[pipe]
+                keep(number, "died", f"the process died, exit {process.exitcode}", None)
+                start(number + jobs)
+                continue
+            if told is None:
+                process.join()
+                del workers[pipe]
+            elif told[1] is None:
+                count += 1
+                workers[pipe] = process, [told[0], 0]
+            else:
+                keep(*told)
+    return count, found
+
+
+# Faults --------------------------------------------------------------------------------------------------------------
+
+_SWEEP = """
+import sys
+from pathlib import Path
+from paleo_lite.calibration.choose import default_model
+from paleo_lite.errors import PaleoError
+from paleo_lite.sweeps import run, space
+space.CHUNK_ROWS = 12
+small = space.Space(networks=("alexnet",), gpus=("k40m", "v100-sxm2"), batch_sizes=tuple(range(1, 400)))
+if __name__ == "__main__":
+    try:
+        run.run_sweep(small, Path(sys.argv[1]), default_model, jobs=2)
+    except PaleoError as error:
+        sys.exit(str(error))
+"""
+
+
+def _sweeping(output: Path) -> subprocess.Popen[str]:
+    told = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True, "cwd": ROOT}
+    return subprocess.Popen([sys.executable, "-c", _SWEEP, str(output)], **told)  # type: ignore[call-overload, no-any-return]
+
+
+def faults(seconds: float, seed: int = 0) -> tuple[int, list[str]]:
+    """Sweeps that are killed, terminated, interrupted or started twice at a random moment; rounds, and what was wrong.
+
+    Nothing may be lost, doubled or left: what goes on from there writes what an undisturbed one writes.
+    """
+    rng, until, wrong, rounds = random.Random(seed), time.monotonic() + seconds, [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "whole.parquet"
+        started = time.monotonic()
+        _sweeping(whole).communicate()
+        takes = time.monotonic() - started
+        while time.monotonic() < until:
+            rounds += 1
+            output = Path(folder) / "sweep.parquet"
+            sent = rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT, None])
+            process = _sweeping(output)
+            other = _sweeping(output) if sent is None else None
+            time.sleep(rng.uniform(0, takes))
+            if sent is not None:
+                process.send_signal(sent)
+            process.communicate()  # which ends when no worker holds its output any more
+            if other is not None:
+                _, said = other.communicate()
+                if other.returncode and "being swept" not in said and "already exists" not in said:
+                    wrong.append(f"round {rounds}, two writers: {said}")
+            _, said = _sweeping(output).communicate()
+            if not output.exists() or output.read_bytes() != whole.read_bytes():
+                wrong.append(f"round {rounds}, {sent}: {said}")
+            left = sorted(file.name for file in Path(folder).iterdir())
+            if left != ["sweep.parquet", "whole.parquet"]:
+                wrong.append(f"round {rounds}, {sent}: left are {left}")
+            output.unlink(missing_ok=True)
+    return rounds, wrong
+
+
+def main_() -> None:
+    """The command line of this tool."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--from", dest="first", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--faults", action="store_true", help="kill sweeps at random moments instead")
+    told = parser.parse_args()
+    if told.faults:
+        rounds, wrong = faults(told.seconds, told.seed)
+        print("\n".join([*wrong, f"{rounds} rounds of seed {told.seed}, {len(wrong)} wrong"]))
+        sys.exit(bool(wrong))
+    count, found = fuzz(told.seconds, told.seed, told.first, told.jobs)
+    print(f"{count:,} inputs of seed {told.seed}, {len(found)} found")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main_()
