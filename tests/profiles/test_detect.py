@@ -44,6 +44,7 @@ SMALL = {
     "nvprof_csv.GpuTraceCsv": "nvprof-trace",
     "nvprof_csv.MetricsCsv": "nvprof-metrics",
     "tau_xml.TauXml": "tau-xml",
+    "tau_profile.TauProfile": "tau-profile",
     "vtune.HotspotsCsv": "vtune-hotspots",
     "vtune.ApsSummary": "vtune-aps",
     "torch_table.TorchTable": "torch-table",
