@@ -129,7 +129,7 @@ def nested_calls(draw):
 
 def behind_a_layer(kind, inputs, output, weights=(), **attributes):
     """A layer behind a trainable one, so that its data gradient is wanted."""
-    first = Layer("first", "linear", ((1, 2),), inputs[:1], ((2, 2),), (INPUT,), 4)
+    first = Layer("first", "linear", ((1, 2),), tuple(inputs[:1]), ((2, 2),), (INPUT,), 4)
     sizes = sum(int(np.prod(shape)) for shape in weights)
     parents = (0, *[CONSTANT] * (len(inputs) - 1)) if inputs else ()
     return [first, Layer("it", kind, tuple(inputs), (output,), tuple(weights), parents, sizes, attributes)]

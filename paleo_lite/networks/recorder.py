@@ -56,6 +56,8 @@ class Recorder:
     asks_for_two : bool
         Whether only a trace of two samples can tell what grows with the batch: an input has other rows than the first,
         or a layer has no operands but parameters, one of them expanded.
+    said : list of str
+        What a reader of the layers should know, beside what the recorder itself has seen.
     path_of_failure : str
         The innermost module that was being called when forward raised.
     """
@@ -68,6 +70,7 @@ class Recorder:
         self.elsewhere = ""
         self.path_of_failure = ""
         self.asks_for_two = False
+        self.said: list[str] = []
         self._layers: list[Layer] = []
         self._wants_gradient: list[bool] = []
         self._assumed: dict[str, int] = {}
@@ -334,6 +337,7 @@ class Recorder:
 
     def notes(self) -> Iterator[str]:
         """What a reader of the layers should know."""
+        yield from self.said
         for place in self._assumed:
             yield f"a condition that depends on data was taken to be true at {place}"
         if self._complex:

@@ -19,6 +19,7 @@ from torch import nn
 from ..errors import TraceFailed
 from .batch import LARGER_BATCHES, may_hide_the_batch, with_growth
 from .calls import Calls, Operations
+from .detectors import Enough, with_most_boxes
 from .network import Network
 from .recorder import Recorder, place_in_user_code
 from .untouched import left_as_found
@@ -79,7 +80,8 @@ def _run(module: nn.Module, name: str, inputs: Any, named_inputs: Any, samples: 
         args, kwargs = _to_meta(inputs, recorder, samples), _to_meta(named_inputs, recorder, samples)
         with left_as_found(module, inputs, named_inputs), torch.enable_grad(), recorder.watching(), _plain_python():
             _evaluate(module)
-            with Operations(recorder) as operations, Calls(recorder, operations):
+            recorder.said += with_most_boxes(module, recorder)
+            with Operations(recorder) as operations, Calls(recorder, operations), suppress(Enough):
                 module(*args, **kwargs)
     return recorder
 

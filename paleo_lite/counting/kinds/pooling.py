@@ -72,7 +72,16 @@ def interpolation(op: Op) -> Cost:
     return cost(op, PassCost(flops, 0, op.x, op.y), PassCost(flops, 0, op.y, op.x))
 
 
+def alignment(op: Op) -> Cost:
+    """RoIAlign (He et al. 2017, Mask R-CNN): the mean of some points for each output, each between four neighbours."""
+    flops = op.y * op.attribute("samples", 4) * 8
+    return cost(op, PassCost(flops, 0, op.x, op.y), PassCost(flops, 0, op.y, op.x))
+
+
 KINDS = (
+    Kind(
+        "roi_align", alignment, "copy", SAVES_NOTHING, "alone", "pooling", "other", splits=False,
+    ),
     Kind(
         "max_pool", pooling, "pool", saved_by_maximum, "window", "pooling", "pooling", splits=True,
         torch={"pool1d": "max_pool1d", "pool2d": "max_pool2d max_pool2d_with_indices",

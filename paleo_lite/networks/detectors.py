@@ -1,0 +1,83 @@
+"""torchvision's detectors: how many boxes are left depends on data, so that the most which a detector keeps are taken.
+
+What chooses among boxes (sorting, suppression of overlaps) is left out, which a note says. The module's own attributes
+are replaced for the length of a trace, within `untouched.left_as_found`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from .readings import Reading
+from .recorder import Recorder
+
+_ONE_STAGE = frozenset(("RetinaNet", "FCOS", "SSD"))
+
+
+class Enough(BaseException):
+    """All that is counted has been seen: what follows places key points one by one."""
+
+
+def with_most_boxes(module: nn.Module, recorder: Recorder) -> Iterator[str]:
+    """Let a detector keep the most boxes that it may; what somebody who reads the counts should know."""
+    parts = {
+        type(part).__name__: part for part in module.modules() if type(part).__module__.startswith("torchvision.models")
+    }
+    transform, proposing, heads = (
+        parts.get(n) for n in ("GeneralizedRCNNTransform", "RegionProposalNetwork", "RoIHeads")
+    )
+    if transform is not None:
+        transform.postprocess = lambda result, *_: result
+    for name in _ONE_STAGE & parts.keys():
+        parts[name].postprocess_detections = lambda outputs, anchors, shapes: [{} for _ in shapes]
+        yield f"the boxes that {name} chooses after its heads are not counted"
+    if proposing is None or heads is None:
+        return
+    kept, found = proposing._post_nms_top_n["testing"], heads.detections_per_img
+
+    def filter_proposals(proposals: Any, objectness: Any, shapes: Any, *_: Any) -> tuple[list[Any], list[Any]]:
+        scores = objectness.reshape(len(shapes), -1)
+        return [each[:kept] for each in proposals], [each[:kept] for each in scores]
+
+    def postprocess(
+        logits: Any, regression: Any, proposals: Any, shapes: Any
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        boxes = [each[:found] for each in proposals]
+        labels = [torch.empty(len(each), dtype=torch.int64, device="meta") for each in boxes]
+        return boxes, [each[:, 0] for each in boxes], labels
+
+    proposing.filter_proposals, heads.postprocess_detections = filter_proposals, postprocess
+    for part in heads.children():
+        if type(part).__name__ == "MultiScaleRoIAlign":
+            part.forward = _aligned(part, recorder)
+    if heads.keypoint_predictor is not None:
+        heads.keypoint_predictor.forward = _last(heads.keypoint_predictor.forward)
+    further = "" if heads.mask_head is None and heads.keypoint_head is None else f" and {found:,} detections"
+    yield (
+        f"counted for {kept:,} proposals{further} of each image, the most that it keeps "
+        "(rpn_post_nms_top_n_test, box_detections_per_img); what chooses among boxes is not counted"
+    )
+
+
+def _aligned(pool: Any, recorder: Recorder) -> Any:
+    def forward(features: dict[str, Any], boxes: list[Any], shapes: Any) -> Any:
+        levels = [features[name] for name in pool.featmap_names if name in features]
+        rows = sum(len(each) for each in boxes)
+        made = torch.empty((rows, levels[0].shape[1], *pool.output_size), device="meta")
+        attributes = {"samples": max(pool.sampling_ratio, 1) ** 2}
+        recorder.record(Reading("roi_align", [*levels, *boxes], [], attributes), [made], "roi_align", "function")
+        return made
+
+    return forward
+
+
+def _last(call: Any) -> Any:
+    def forward(*args: Any) -> Any:
+        call(*args)
+        raise Enough
+
+    return forward
