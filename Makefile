@@ -82,7 +82,7 @@ accuracy: data $(STAMPS)/test
 		printf '\n## Leave one %s out\n\n' $$split; \
 		COLUMNS=400 $(BIN)/python -m validation accuracy --data $(DATA) --split $$split --format markdown || exit 1; \
 	done >> docs/accuracy-tables.md.new
-	for split in own order transformers layers profile ppp collectives scaling; do \
+	for split in own order transformers training layers profile ppp collectives scaling; do \
 		printf '\n## Predicted beside measured: %s\n\n' $$split; \
 		COLUMNS=400 $(BIN)/python -m validation accuracy --data $(DATA) --split $$split --format markdown || exit 1; \
 	done >> docs/accuracy-tables.md.new

@@ -56,7 +56,7 @@ of one step of a source it gets wrong of its others, too."""
 class HeldOut(msgspec.Struct, frozen=True):
     """How true constants are of steps that they were not fitted to: shares of 1.
 
-    `constant_mfu` is what one MFU for all, the median of the steps that the constants were fitted to, is off by.
+    `constant_mfu` is what one MFU for all, that of the steps that the constants were fitted to, is off by.
     """
 
     split: str
@@ -115,6 +115,12 @@ class Timed:
             peak = Machine(find_device(step.gpu)).peak(step.precision).per_s
             found.append(flops / (peak * step.workers * step.time_s))
         return np.array(found)
+
+    @property
+    def median_share(self) -> float:
+        """The share of the peak that steps reach: of every source the median, of those the mean."""
+        sources = np.array([step.source for step in self.steps])
+        return float(np.mean([np.median(self.peak_shares[sources == source]) for source in set(sources)]))
 
     def _timed_by(self, constants: TrainingConstants) -> list[tuple[TrainedStep, Job]]:
         made: dict[int, Job] = {}
@@ -223,7 +229,7 @@ def truth(steps: Sequence[TrainedStep]) -> tuple[list[HeldOut], list[tuple[Train
             continue
         fitted, judged = timed.choose(known), timed.choose(left)
         predicted = judged.between(fit(fitted))
-        mfu = float(np.median(fitted.peak_shares))
+        mfu = fitted.median_share
         for source in dict.fromkeys(step.source for step in judged.steps):
             here = np.array([step.source == source for step in judged.steps])
             rows.append(_row(split, fitted_to, source, judged, here, predicted, mfu))
