@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -118,6 +118,14 @@ def shipped(folder: str) -> Path:
     package = Path(__file__).parent
     inside = package / "data" / folder
     return inside if inside.is_dir() else package.parent / folder
+
+
+def is_there(path: str | Path, kind: Callable[[Path], bool] = Path.is_file) -> bool:
+    """Whether there is such a file (or what else `kind` asks), also of a text that can be no name of one: too long."""
+    try:
+        return kind(Path(path))
+    except OSError:
+        return False
 
 
 def cache_folder() -> Path:

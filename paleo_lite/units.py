@@ -56,7 +56,10 @@ def parse_quantity(text: str | int | float, unit: str) -> float:
         return float(text)
     if not isinstance(text, str):
         raise BadQuantity(f"{text!r} is not a quantity: expected a number and a unit, such as '1.5 G{unit}'")
-    return _parse_text(text, unit)
+    value = _parse_text(text, unit)
+    if not math.isfinite(value):
+        raise BadQuantity(f"{text!r} is larger than any number that can be computed with")
+    return value
 
 
 @lru_cache(4096)  # a sweep asks each device for the same rates again and again

@@ -59,3 +59,16 @@ def test_the_command_line_says_it_in_a_line_and_exits(kind, monkeypatch) -> None
     assert found.exit_code == (130 if kind is Interrupted else 2 if issubclass(kind, UsageProblem) else 1)
     assert found.stderr == f"paleo-lite: {error}\n"
     assert found.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["predict", "x" * 300, "--gpu", "k80"], "no network is called 'xxx"),
+        (["predict", "alexnet", "--gpu", "y" * 300], "no GPU is called 'yyy"),
+        (["predict", "alexnet", "--gpu", "k80", "--batch-size", "9" * 5000], "must be a whole number of 1 or more"),
+    ],
+)
+def test_no_text_is_too_long_for_a_sentence(words, said) -> None:
+    found = CliRunner().invoke(main, words)
+    assert found.exit_code == 2 and said in found.stderr and len(found.stderr) < 600

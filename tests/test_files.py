@@ -100,3 +100,9 @@ def test_a_bad_file_is_named_with_what_is_wrong_in_it(text, message, tmp_path) -
 def test_a_name_that_no_system_takes_is_a_bad_file() -> None:
     with pytest.raises(BadFile, match=r"null (byte|character)"):
         read_typed(Path("a\0b.json"), Point, "point", 100)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "absent"])
+def test_what_can_be_no_name_of_a_file_is_not_there(name) -> None:
+    assert not files.is_there(name)
+    assert not files.is_there(name, Path.exists)

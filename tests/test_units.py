@@ -108,3 +108,9 @@ def test_durations_as_people_say_them(seconds, text):
 def test_an_interval_in_words():
     assert say_interval((0.018, 0.02142)) == "18 ms to 21.4 ms"
     assert say_interval([9.5e-7, 1.2]) == "950 ns to 1.2 s"
+
+
+@pytest.mark.parametrize("text", ["1e999 TFLOP/s", "1e308 GFLOP/s"])
+def test_no_quantity_is_infinite(text):
+    with pytest.raises(BadQuantity, match="larger than any number"):
+        parse_quantity(text, "FLOP/s")

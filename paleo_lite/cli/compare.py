@@ -9,6 +9,7 @@ import click
 
 from ..api.profiles import compare as compare_profiles
 from ..errors import BadValue
+from ..files import is_there
 from . import options
 from .command import Answer, command
 from .options import Names
@@ -63,4 +64,6 @@ def compare(
 def _split(path: Path) -> list[Path]:
     """Paths joined by commas, unless there is a file of that very name."""
     text = str(path)
-    return [path] if "," not in text or path.exists() else [Path(part) for part in text.split(",") if part]
+    return (
+        [path] if "," not in text or is_there(path, Path.exists) else [Path(part) for part in text.split(",") if part]
+    )

@@ -19,6 +19,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ..errors import BadValue, UnknownName
+from ..files import is_there
 from ..units import parse_quantity, parse_shape
 from . import set_debug
 
@@ -126,7 +127,7 @@ class Several(click.ParamType):  # type: ignore[type-arg]
 
             parts: list[Any] = list(map(str, parse_range(text, _called(param))))
         else:
-            parts = [text] if Path(text).exists() else [part.strip() for part in text.split(",")]
+            parts = [text] if is_there(text, Path.exists) else [part.strip() for part in text.split(",")]
         found = list(dict.fromkeys(self.one.convert(part, param, ctx) for part in parts))
         return found if len(found) > 1 else found[0]
 

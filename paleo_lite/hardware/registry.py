@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from ..errors import AmbiguousName, BadDevice, BadQuantity, UnknownName
-from ..files import read_typed, shipped
+from ..files import is_there, read_typed, shipped
 from ..units import parse_quantity
 from .device import Device, Figure, LinkRegistry
 
@@ -103,7 +103,7 @@ def find_device(name: str, files: Iterable[Path] = ()) -> Device:
     """
     files = list(files)
     direct = shipped("hardware") / f"{name}.toml"
-    if not files and re.fullmatch(r"[a-z0-9-]+", name) and name != "links" and direct.is_file():
+    if not files and re.fullmatch(r"[a-z0-9-]+", name) and name != "links" and is_there(direct):
         return read_device(direct)  # the plain id needs no look at all the others
     devices = {device.id: device for device in list_devices(files)}
     if "/" in name or name.endswith(".toml"):

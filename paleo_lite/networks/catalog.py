@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import BadDescriptor, BadValue, MissingExtra, UnknownName
-from ..files import cache_folder, shipped
+from ..files import cache_folder, is_there, shipped
 from .descriptor import FORMAT, decode_descriptor, read_bounded, read_descriptor, write_descriptor
 from .inputs import Input, read_input
 from .network import Network, Tokens
@@ -145,7 +145,7 @@ def read_network_file(path: Path, image_size: int | None = None, tokens: Tokens 
 def _path_of(name: str) -> Path:
     folder = shipped("models")
     direct = folder / f"{name}.json"
-    if "/" not in name and direct.is_file():
+    if "/" not in name and is_there(direct):
         return direct
     by_name = {normalise(known): known for known in network_names()}
     if normalise(name) not in by_name:

@@ -55,7 +55,7 @@ def profile_view(view: View) -> None:
 def _keep() -> None:
     """Keep the file while other views are looked at, until it is taken away or another one comes."""
     dropped = st.session_state[_DROPPED]
-    if dropped is None:
+    if not hasattr(dropped, "getvalue"):  # taken away, by somebody or by the server
         st.session_state.pop(_KEPT, None)
     else:
         st.session_state[_KEPT] = (dropped.name, dropped.getvalue())
