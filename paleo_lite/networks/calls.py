@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -231,6 +232,7 @@ class Operations(TorchDispatchMode):
         super().__init__()
         self.recorder = recorder
         self.called_as = "function"
+        self.supports_higher_order_operators = True
 
     @contextmanager
     def heard_as(self, called_as: str) -> Iterator[None]:
@@ -243,10 +245,22 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Arguments = (), kwargs: Named | None = None) -> Any:
         kwargs = kwargs or {}
+        if isinstance(function, HigherOrderOperator):
+            return self._call_operator_of_functions(function, args)
         if not self.called_as:
             return function(*args, **kwargs)
         with torch._C.DisableTorchFunction():  # `Calls` would hear it as well, where no call of its own is around it
             return self._hear(function, args, kwargs)
+
+    def _call_operator_of_functions(self, function: Any, args: Arguments) -> Any:
+        """``torch.cond`` takes the way of a condition that holds; loops and their kin have no end that is known."""
+        if function.__name__ != "cond":
+            raise TraceFailed(f"{function.__name__} calls functions as often as data says, at {place_in_user_code()}: "
+                              "trace what it calls")  # fmt: skip
+        self.recorder.assume()
+        _, chosen, _, operands = args
+        with self:
+            return chosen(*operands)
 
     def _hear(self, function: Any, args: Arguments, kwargs: Named) -> Any:
         name = operation_name(function)

@@ -217,6 +217,14 @@ class Recorder:
                 self.made_by(found, self._makers[key])
         return found
 
+    def _adopt(self, tensor: nn.Parameter) -> None:
+        """A parameter that took another's place while its module is called, as where FSDP puts shards together."""
+        names = {id(own): name for name, own in self._calls[-1].module._parameters.items()} if self._calls else {}
+        path = _join(self.path, names.get(id(tensor), ""))
+        root = next((key for key, (known, _) in self._parameters.items() if known == path), None)
+        if root is not None:
+            self._roots[id(tensor)] = root
+
     def written(self, tensor: torch.Tensor) -> None:
         """Note that a write went to the stand-in: the real values are no longer what forward believes."""
         self._written.add(id(tensor))
@@ -247,6 +255,9 @@ class Recorder:
             raise TraceFailed(f"more than {_LAYERS_AT_MOST} operations: the module does not seem to end")
         roots, makers = self._roots, self._makers
         operands = [tensor for tensor in reading.tensors if tensor is not None]
+        for tensor in (*operands, *reading.weights):
+            if type(tensor) is nn.Parameter and id(tensor) not in roots:
+                self._adopt(tensor)
         if not reading.alike:
             operands = [self._as_data(tensor) if id(tensor) in roots else tensor for tensor in operands]
         inputs = [tensor for tensor in operands if id(tensor) not in roots]

@@ -26,6 +26,12 @@ from .untouched import left_as_found
 
 _SENTENCE_AT_MOST = 300
 
+_IN_OUR_WORDS = {
+    "FlexAttention is only supported": "flex_attention runs on real devices only, and tracing knows shapes; the same "
+    "products are those of torch.nn.functional.scaled_dot_product_attention",
+}
+"""What torch says, and what that means here."""
+
 
 def trace(module: nn.Module, *inputs: Any, name: str = "", source: str = "", **named_inputs: Any) -> Network:
     """The layers that a module's forward executes.
@@ -99,7 +105,9 @@ def _one_sentence(name: str, recorder: Recorder) -> Iterator[None]:
         path = f" in {recorder.path_of_failure}" if recorder.path_of_failure else ""
         place = place_in_user_code(error.__traceback__)
         where = f" at {place}" if place else ""
-        text = f"{name} cannot be traced{path}: {type(error).__name__}{where}: {_first_line(error)}"
+        said = f"{type(error).__name__}{where}: {_first_line(error)}"
+        known = next((ours for theirs, ours in _IN_OUR_WORDS.items() if theirs in said), None)
+        text = f"{name} cannot be traced{path}: {said if known is None else known + where}"
         failure, cause = TraceFailed(text), error
     if recorder.elsewhere:
         failure = TraceFailed(f"{recorder.elsewhere} is called in another thread, and tracing follows one thread only")

@@ -19,7 +19,9 @@ from strategies import small_networks
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
+from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
+from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
 from torch.nn.modules import module as nn_module  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
@@ -489,6 +491,14 @@ FAILURES = {
     "exit": (lambda self, x: raise_(SystemExit(3)), "SystemExit"),
     "endless recursion": (lambda self, x: self.function(self, x), "RecursionError"),
     "shapes that do not fit": (lambda self, x: self.a(x @ x.t()), r"cannot be traced in a: RuntimeError"),
+    "flexible attention": (
+        lambda self, x: flex_attention(*[x.view(1, 1, 1, 3)] * 3),
+        "flex_attention runs on real dev",
+    ),
+    "a loop that torch knows": (
+        lambda self, x: while_loop(lambda n, y: n < 3, lambda n, y: (n + 1, y * 2), (torch.tensor(0), x)),
+        r"while_loop calls functions as often as data says, at test_trace\.py:\d+: trace what it calls",
+    ),
     "sparse": (lambda self, x: torch.sparse.mm(torch.eye(3).to_sparse(), x.t()), "sparse"),
 }
 
@@ -499,6 +509,37 @@ def test_what_cannot_be_traced_fails_in_one_sentence(name):
     with pytest.raises(TraceFailed, match=message) as caught:
         trace(Net(function, a=linear()), (1, 3))
     assert "\n" not in str(caught.value)
+
+
+def test_torchs_own_condition_goes_the_way_of_one_that_holds():
+    def either(self, x):
+        return torch.cond(x.sum() > 0, lambda x: self.b(self.a(x)), self.b, (x,))
+
+    network = trace(Net(either, a=linear(4), b=linear(4)), (1, 4))
+    assert macs(network) == 2 * 16
+    assert [layer.name for layer in network.layers if layer.kind == "linear"] == ["a", "b"]
+    assert any(note.startswith("a condition that depends on data was taken to be true") for note in network.notes)
+
+
+def test_sharded_parameters_are_those_of_their_layers():
+    """FSDP2 puts shards together while a module is called: counts, gradients and parameters are as without it."""
+    from torch import distributed
+    from torch.distributed.fsdp import fully_shard
+
+    whole = trace(nn.Sequential(linear(8), nn.ReLU(), linear(8)), (1, 8))
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        module = nn.Sequential(linear(8), nn.ReLU(), linear(8))
+        fully_shard(module[0])
+        fully_shard(module)
+        network = trace(module, (1, 8))
+    finally:
+        distributed.destroy_process_group()
+    assert [macs(network, phase) for phase in ("inference", "backward")] == [128, 192]
+    assert [macs(whole, phase) for phase in ("inference", "backward")] == [128, 192]
+    kept = [(layer.name, layer.parameters) for layer in network.layers if layer.parameters]
+    assert kept == [(layer.name, layer.parameters) for layer in whole.layers if layer.parameters]
+    assert not network.notes
 
 
 @pytest.mark.parametrize(
