@@ -67,7 +67,7 @@ def sweep(
         worker for weak scaling.
     sequence_lengths : numbers
         Tokens of a sequence, of networks that read them: shipped, from a config, or exported for many lengths. Without
-        any, as many as each network says.
+        any, as many as each network says. In ``decode`` the tokens in the cache.
     time_models : names
         ``auto`` (what `paleo_lite.predict` takes), or of `paleo_lite.timing.TIME_MODELS`.
     ppp : float, optional

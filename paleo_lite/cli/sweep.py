@@ -40,7 +40,7 @@ from .options import Quantity, completing
 )
 @click.option(
     "--phases",
-    shell_complete=completing(".counting:PHASES"),
+    shell_complete=completing(".counting:PHASES", ".counting:GENERATING"),
     default="inference",
     show_default=True,
     metavar="NAMES",
@@ -52,7 +52,7 @@ from .options import Quantity, completing
 )  # fmt: skip
 @click.option(
     "--sequence-lengths", default="", metavar="RANGE",
-    help="Tokens of a sequence, of networks that read them. [default: as many as each network says]",
+    help="Tokens of a sequence; in decode those in the cache. [default: as many as each network says]",
 )  # fmt: skip
 @click.option(
     "--time-models", shell_complete=completing(".timing:TIME_MODELS"), default=AUTOMATIC, show_default=True,

@@ -95,7 +95,7 @@ class Grid:
         self.models: dict[tuple[int, int], TimeModel] = {}
         for device, model in np.ndindex(len(self.devices), len(space.time_models)):
             answer = model_or_reason(
-                space.time_models[model], self.devices[device], chunk.precision, space.ppp, model_of
+                space.time_models[model], self.devices[device], chunk.precision, space.ppp, model_of, chunk.execution
             )
             if isinstance(answer, str):
                 self.refuse(answer, device=device, model=model)

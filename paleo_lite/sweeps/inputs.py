@@ -7,14 +7,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..counting import PHASES, Work, count
-from ..counting.work import trains
+from ..counting import Work, count
+from ..counting.work import ENGINE, passes_of, trains
 from ..distributed.job import gradient_bytes
 from ..distributed.overlap import Buckets, make_buckets
 from ..errors import PaleoError
 from ..hardware import Device, Machine, find_device
 from ..networks import Network, find_network
-from ..networks.network import Tokens
 from ..timing.broadcast import Case, Stack, stack
 from ..timing.memory import memory_coefficients, model_bytes
 from ..timing.models import LEARNT, TimeModel, find_model
@@ -23,14 +22,14 @@ from ..timing.workload import Workload
 from ..units import PRECISION_BYTES
 from .space import AUTOMATIC, Sized
 
-ModelOf = Callable[[Device, str, "str | None"], TimeModel]
-"""From a device, a precision and None or ``calibrated`` to the best model there is, or a `PaleoError`."""
+ModelOf = Callable[[Device, str, "str | None", str], TimeModel]
+"""From device, precision, None or ``calibrated``, and execution to the best model there is, or a `PaleoError`."""
 
 
 @lru_cache(256)
 def network_of(name: Sized) -> Network:
     """A network by name and length."""
-    return find_network(name.name, tokens=None if name.length is None else Tokens(name.length))
+    return find_network(name.name, tokens=name.tokens)
 
 
 @lru_cache(512)
@@ -42,7 +41,13 @@ def device_of(name: str, files: tuple[str, ...]) -> Device:
 @lru_cache(512)
 def counted(name: Sized, number_bytes: int) -> Work:
     """A network's work with numbers of that size: what precisions of one size have in common."""
-    return count(network_of(name).layers, _of_size(number_bytes))
+    layers = network_of(name).layers
+    work = count(layers, _of_size(number_bytes))
+    if not name.phase:
+        return work
+    from ..counting.fusion import fuse  # with what it needs, and only then
+
+    return fuse(layers, work, ENGINE)
 
 
 def _of_size(number_bytes: int) -> str:
@@ -73,7 +78,7 @@ def memory_parts(
 
 def passes(phase: str) -> int:
     """How many passes a phase consists of."""
-    return len(PHASES[phase])
+    return len(passes_of(phase))
 
 
 @lru_cache(512)
@@ -113,14 +118,16 @@ def stack_of(cases: tuple[tuple[Sized, str], ...], precision_bytes: int, optimiz
     )
 
 
-def model_or_reason(name: str, device: Device, precision: str, ppp: float | None, model_of: ModelOf) -> TimeModel | str:
+def model_or_reason(
+    name: str, device: Device, precision: str, ppp: float | None, model_of: ModelOf, execution: str = "eager"
+) -> TimeModel | str:
     """A device's time model by the name that the sweep gives it, or why there is none."""
     try:
         machine = Machine(device)
         machine.peak(precision)
         machine.vector_peak(precision)
         if name in (AUTOMATIC, LEARNT):
-            return model_of(device, precision, None if name == AUTOMATIC else name)
+            return model_of(device, precision, None if name == AUTOMATIC else name, execution)
         return find_model(name, ppp)
     except PaleoError as error:
         return str(error)

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
-from ..counting import PHASES
+from ..counting import GENERATING, PHASES
+from ..counting.work import ENGINE
 from ..distributed.collectives import COLLECTIVES
 from ..distributed.links import link_rate
 from ..distributed.scale import SCALINGS
@@ -47,10 +48,21 @@ _DIMENSIONS = (
 
 
 class Sized(NamedTuple):
-    """A network by name, and the tokens of a sequence; None: as many as the network says."""
+    """A network by name, and the tokens of a sequence; None: as many as the network says.
+
+    In a phase of `GENERATING`, which it names then, it has a cache; in ``decode`` the tokens are those in the cache.
+    """
 
     name: str
     length: int | None = None
+    phase: str = ""
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """What is asked of the network; None: nothing."""
+        if self.phase == "decode":
+            return Tokens(context=self.length, phase=self.phase)
+        return Tokens(self.length, phase=self.phase or "inference") if self.length or self.phase else None
 
 
 class Chunk(NamedTuple):
@@ -62,6 +74,11 @@ class Chunk(NamedTuple):
     gpus: tuple[str, ...]
     batch_sizes: tuple[int, ...]
 
+    @property
+    def execution(self) -> str:
+        """How it is executed: text is written by an engine."""
+        return ENGINE if self.cases[0][0].phase else "eager"
+
 
 class Space(Result, msgspec.Struct, frozen=True):
     """Every combination of these is predicted.
@@ -71,7 +88,7 @@ class Space(Result, msgspec.Struct, frozen=True):
     networks, gpus, precisions, phases : tuple of str
         Names as their registries have them.
     sequence_lengths : tuple of int or None
-        Tokens of a sequence, of networks that read them.
+        Tokens of a sequence, of networks that read them; in ``decode`` those in the cache.
     batch_sizes : tuple of int
         Samples per worker for weak scaling, of all workers together for strong scaling.
     time_models : tuple of str
@@ -126,7 +143,7 @@ class Space(Result, msgspec.Struct, frozen=True):
             If a precision, phase, time model, strategy, scaling or collective is unknown.
         """
         for what, given, known in (
-            ("precision", self.precisions, PRECISION_BYTES), ("phase", self.phases, PHASES),
+            ("precision", self.precisions, PRECISION_BYTES), ("phase", self.phases, (*PHASES, *GENERATING)),
             ("time model", self.time_models, (AUTOMATIC, *TIME_MODELS)), ("strategy", self.strategies, STRATEGIES),
             ("scaling", self.scalings, SCALINGS), ("collective", self.collectives, ("", *COLLECTIVES)),
             ("optimizer", (self.optimizer,), OPTIMIZERS),
@@ -162,9 +179,9 @@ class Space(Result, msgspec.Struct, frozen=True):
             If one is unknown.
         """
         files = [Path(file) for file in self.hardware_files]
-        for name, length in product(self.networks, self.sequence_lengths):
-            if length is not None:
-                find_network(name, tokens=Tokens(length))
+        for network, _ in (case for group in self._cases for case in group):
+            if network.tokens is not None:
+                _check(network)
         return msgspec.structs.replace(
             self,
             networks=tuple(name if is_network_file(name) else find_network(name).name for name in self.networks),
@@ -198,6 +215,17 @@ class Space(Result, msgspec.Struct, frozen=True):
         )  # fmt: skip
 
     @property
+    def _cases(self) -> list[tuple[tuple[Sized, str], ...]]:
+        """Networks in phases: first those that are executed layer by layer, then those of engines."""
+        plain = [phase for phase in self.phases if phase not in GENERATING]
+        sized = list(product(self.networks, self.sequence_lengths))
+        groups = (
+            tuple((Sized(*each), phase) for each in sized for phase in plain),
+            tuple((Sized(*each, phase), phase) for each in sized for phase in self.phases if phase in GENERATING),
+        )
+        return [group for group in groups if group]
+
+    @property
     def _case_count(self) -> int:
         return len(self.networks) * len(self.sequence_lengths) * len(self.phases)
 
@@ -211,17 +239,16 @@ class Space(Result, msgspec.Struct, frozen=True):
     @property
     def chunk_count(self) -> int:
         """Chunks."""
-        lengths = (self._case_count, len(self.gpus), len(self.batch_sizes))
-        return len(self.precisions) * prod(-(-length // step) for length, step in zip(lengths, self.steps()))
+        cases, gpus, batches = self.steps()
+        groups = sum(-(-len(group) // cases) for group in self._cases)
+        return len(self.precisions) * groups * -(-len(self.gpus) // gpus) * -(-len(self.batch_sizes) // batches)
 
     def chunks(self) -> Iterator[Chunk]:
         """All chunks in their order."""
-        sized = [Sized(*each) for each in product(self.networks, self.sequence_lengths)]
-        cases = tuple(product(sized, self.phases))
         case_step, gpu_step, batch_step = self.steps()
         number = 0
         for precision in self.precisions:
-            for some_cases in _slices(cases, case_step):
+            for some_cases in (some for group in self._cases for some in _slices(group, case_step)):
                 for gpus in _slices(self.gpus, gpu_step):
                     for batch_sizes in _slices(self.batch_sizes, batch_step):
                         yield Chunk(number, precision, some_cases, gpus, batch_sizes)
@@ -235,6 +262,14 @@ class Space(Result, msgspec.Struct, frozen=True):
         for path in self.hardware_files:
             text += hashlib.sha256(Path(path).read_bytes()).hexdigest()
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check(network: Sized) -> None:
+    found = find_network(network.name, tokens=network.tokens)
+    if network.phase and any("active" in layer.attributes for layer in found.layers):
+        raise BadValue(
+            f"which experts {network.name} reads depends on the batch: predict says how it writes, sweep not"
+        )
 
 
 def _slices(values: tuple, step: int) -> Iterator[tuple]:  # type: ignore[type-arg]

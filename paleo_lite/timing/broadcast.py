@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from ..counting import PHASES, Layer, Work
-from ..counting.work import COLUMNS, PASSES
+from ..counting import Layer, Work
+from ..counting.work import COLUMNS, PASSES, passes_of
 from ..errors import BadValue
 from .calibrated import StepPlan, Steps, plan_of, steps_of, sums_by
 from .classes import MATRIX_CLASSES, class_index
@@ -213,13 +213,13 @@ def _entries(case: Case, run: int, first_piece: int) -> list[_Entry]:
     pieces = own if by_layer else pieces or own
     classes = [class_index(layer) for layer in layers]
     merged: dict[tuple[object, ...], _Entry] = {}
-    for part in PHASES[phase]:
+    for part in passes_of(phase):
         place = PASSES.index(part)
         counts = np.stack(
             [work.fixed[:, place], work.per_sample[:, place]]
         ).T  # (layers, columns, fixed and per sample)
         backward = part.startswith("backward")
-        for index in np.flatnonzero(counts.any(axis=(1, 2))).tolist():
+        for index in np.flatnonzero(counts[:, COLUMNS.index("kernels")].any(axis=1)).tolist():  # others are fused away
             layer = layers[index]
             piece = first_piece + (case.forward_pieces if part == "update" else own[index])
             if backward:

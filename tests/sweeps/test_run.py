@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import paleo_lite as pl
 from paleo_lite.calibration.choose import default_model
 from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.distributed.job import Job, Settings
@@ -95,6 +96,39 @@ def test_every_row_is_a_prediction(tmp_path) -> None:
         "does not fit into the 16 GB of v100-sxm2, 1 GB left free",
         "does not fit into the 128 GB of mi250x, 1 GB left free",
     }
+
+
+def test_text_is_written_by_engines_at_every_context(tmp_path) -> None:
+    """Phases with a cache are executed as `predict` does, beside those without; in decode the length is the context."""
+    space = Space(
+        networks=("gpt2",), gpus=("a100-sxm-80gb",), precisions=("fp16",), phases=("decode", "inference", "prefill"),
+        sequence_lengths=(100, 900), batch_sizes=(1, 16),
+    )  # fmt: skip
+    rows = rows_of(space.resolved(), tmp_path / "sweep.parquet")
+    assert len(rows) == space.size == 12 and space.chunk_count == 2
+    for row in rows:
+        length = "context" if row["phase"] == "decode" else "sequence_length"
+        one = pl.predict(
+            row["network"], gpu=row["gpu"], precision="fp16", phase=row["phase"], batch_size=row["batch_size"],
+            **{length: row["sequence_length"]},
+        )  # fmt: skip
+        assert row["time_s"] == pytest.approx(one.time_s, rel=1e-12)
+        assert (row["low_s"], row["high_s"]) == pytest.approx(one.interval, rel=1e-12)
+        assert row["memory_bytes"] == memory_of(one.workload).total_bytes
+
+
+@pytest.mark.parametrize(
+    ("network", "lengths", "message"),
+    [
+        ("mixtral-8x7b", (None,), "which experts mixtral-8x7b reads depends on the batch"),
+        ("gpt2", (1024,), "gpt2 knows 1024 positions"),
+        ("bert-base", (None,), "decode is of networks that write text"),
+        ("resnet50", (None,), "resnet50 reads no sequences of tokens"),
+    ],
+)
+def test_what_does_not_write_is_not_swept(network, lengths, message) -> None:
+    with pytest.raises(BadValue, match=message):
+        Space(networks=(network,), gpus=("h100-sxm",), phases=("decode",), sequence_lengths=lengths).resolved()
 
 
 def test_a_file_is_swept_itself_not_what_it_calls_its_network(tmp_path) -> None:
