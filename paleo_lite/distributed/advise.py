@@ -149,7 +149,8 @@ def _of_splits(
             job, topology, [workers], batch_size, scaling=scaling, strategy="together", settings=one, budget=budget,
             cluster=cluster,
         )[0]  # fmt: skip
-        rows.append(msgspec.structs.replace(row, strategy=row.notes[0], collective="", notes=row.notes[1:]))
+        notes = tuple(note for note in row.notes[1:] if not note.startswith(NO_WORKER))
+        rows.append(msgspec.structs.replace(row, strategy=row.notes[0], collective="", notes=notes))
     rows = sorted(rows, key=lambda row: row.time_s)[:SHOWN]
     why = f"{rows[0].strategy}: {rows[0].exposed_s / rows[0].time_s:.0%} of the step waits for exchanges; "
     why += f"the best of {len(tried)} splits that fit, {too_large} do not"

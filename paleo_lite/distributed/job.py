@@ -127,7 +127,8 @@ class Split(msgspec.Struct, frozen=True):
         words += ["the sequence shared"] if self.sequence else []
         words += [f"ZeRO {self.zero_stage}"] if self.zero_stage else []
         words += [f"{self.recompute} recomputation"] if self.recompute != "none" else []
-        return f"{', '.join(words)}: {micro_batches} micro-batches of {self.micro_batch}"
+        several = "" if micro_batches == 1 else "es"
+        return f"{', '.join(words)}: {micro_batches} micro-batch{several} of {self.micro_batch}"
 
 
 class Settings(msgspec.Struct, frozen=True):

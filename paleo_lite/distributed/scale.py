@@ -97,13 +97,17 @@ def _one_worker(job: Job, alone: Step, batch_size: int, settings: Settings) -> t
     room = usable_bytes(job.machine.device)
     if alone.memory_bytes is None or alone.memory_bytes <= room:
         return batch_size / alone.time_s, ()
-    held = largest_batch(job.workload, memory_bytes=room)
+    held = job.counted(_largest, room)
     if held is None:
         return None, ()
     samples = min(held, batch_size)
     paced = step_of(job, Topology(None, 1, None, 1, None), settings, samples, "data")
     says = f"one worker, which the speed-up is over, has a batch of {samples}: it does not hold {batch_size}"
     return samples / float(paced.time_s), (says,)
+
+
+def _largest(job: Job, room: float) -> int | None:
+    return largest_batch(job.workload, memory_bytes=room)
 
 
 def over_what_runs(rows: list[ScaleRow]) -> list[ScaleRow]:

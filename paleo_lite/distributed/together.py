@@ -72,9 +72,11 @@ def together(job: Job, topology: Topology, batch_size: int, settings: Settings) 
     )
     memory += _activations(parts, split, layout, network.blocks)
     sent, exposed = sent + hops + exchange, exposed + hops + exchange - hidden
+    alone, again = computing / (1 + settings.slowdown)
     losses = {
-        "the bubble of the pipeline": (passes - layout.micro_batches) * float(computing.sum()),
-        "what is computed again": passes * float(computing[1]),
+        "the bubble of the pipeline": (passes - layout.micro_batches) * float(alone + again),
+        "what is computed again": passes * float(again),
+        "slowdown": compute * settings.slowdown / (1 + settings.slowdown),
     }
     step = Step(
         compute_s=compute,

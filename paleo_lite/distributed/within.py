@@ -28,8 +28,10 @@ def exchanges_s(piece: Piece, topology: Topology, split: Split, longer: float) -
 def _of_matrices(piece: Piece, topology: Topology, split: Split, forwards: int) -> tuple[float, float]:
     """Sums and gathers among devices that share matrices (Shoeybi et al. 2019): nothing hides them."""
     group = apart(topology, 1, split.tensor)
-    sent = (*piece.forward_sent * forwards, *piece.backward_sent)
-    seconds = sum(share * float(exchange_time_s(group, size)) for share, size in sent)
+    sent: dict[float, float] = {}
+    for share, size in (*piece.forward_sent * forwards, *piece.backward_sent):
+        sent[size] = sent.get(size, 0.0) + share  # few sizes, many times each
+    seconds = sum(share * float(exchange_time_s(group, size)) for size, share in sent.items())
     return seconds, seconds
 
 
