@@ -40,14 +40,21 @@ def _backward_of_convolution(gradient: Any, x: Any, weight: Any, *rest: Any, out
     return 2 * prod(x if transposed else gradient) * prod(weight[1:]) * sum(mask[:2])
 
 
-def _peer(module: Any, x: Any, backward: bool) -> tuple[int | None, int | None]:
+def peer_counter() -> Any:
+    """Torch's counter."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     rules = {torch.ops.aten.convolution_backward: _backward_of_convolution}
+    return FlopCounterMode(display=False, custom_mapping=rules)
+
+
+def _peer(module: Any, x: Any, backward: bool) -> tuple[int | None, int | None]:
+    import torch
+
     forward = None
     try:
-        with FlopCounterMode(display=False, custom_mapping=rules) as counter:
+        with peer_counter() as counter:
             result = module(x)
             forward = counter.get_total_flops() // 2
             if not backward:
