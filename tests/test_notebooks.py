@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import csv
-import json
-import os
+import importlib.util
 import re
 import shlex
-import sys
 from functools import lru_cache
 from pathlib import Path
 
 import click
 import nbformat
 import pytest
-from nbclient import NotebookClient
-from traitlets.config import Config
 
 from measured import DATA
 from paleo_lite.cli import main
@@ -34,45 +30,42 @@ NEEDS = {
 """The notebooks, and the folder of the data that each reads."""
 
 CELLS_AT_MOST, LINES_AT_MOST = 30, 32
-CELL_SECONDS_AT_MOST = 100
+ANEW = "make notebooks writes it anew"
 STRIP = "clear all outputs before you save (in Jupyter: Edit, Clear Outputs of All Cells)"
 
 
-def read(name):
-    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+def _pages():
+    spec = importlib.util.spec_from_file_location("paleo_lite_notebooks", FOLDER.parent / "docs" / "notebooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pages = _pages()
+read = pages.read
+NUMBER = re.compile(r"\d[\d.,]*")
 
 
 @pytest.fixture(scope="module")
 def execute(tmp_path_factory):
-    """From a notebook's name and a data folder to the text of its outputs; runs in this interpreter's own kernel."""
-    specs, state = tmp_path_factory.mktemp("kernels"), tmp_path_factory.mktemp("ipython")
-    (specs / "python3").mkdir()
-    launch = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    spec = {"argv": launch, "display_name": "tests", "language": "python"}
-    (specs / "python3" / "kernel.json").write_text(json.dumps(spec))
-
-    @lru_cache(None)
-    def run(name, data):
-        notebook = read(name)
-        options = Config(
-            KernelSpecManager={"kernel_dirs": [str(specs)], "ensure_native_kernel": False},
-            KernelManager={"connection_file": str(state / f"{name}-{data.name}.json")},
-            NotebookClient={"timeout": CELL_SECONDS_AT_MOST},
-        )
-        client = NotebookClient(notebook, config=options, resources={"metadata": {"path": str(FOLDER)}})
-        client.execute(env={**os.environ, "PALEO_LITE_DATA": str(data.resolve())})
-        return "\n".join(text_of(output) for cell in notebook.cells for output in cell.get("outputs", ()))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IPYTHONDIR", str(state))
-        yield run
+    """From a notebook's name and a data folder to the notebook with its outputs."""
+    state = tmp_path_factory.mktemp("ipython")
+    return lru_cache(None)(lambda name, data: pages.execute(name, data, state))
 
 
-def text_of(output):
-    """What a reader sees of it as text; a picture as its SVG."""
-    if output.output_type == "stream":
-        return output.text
-    return "\n".join(str(text) for text in output.data.values())
+def text_of(notebook):
+    """What a reader sees of the outputs as text; a picture as its SVG."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    return "\n".join(
+        output.text if output.output_type == "stream" else "\n".join(map(str, output.data.values()))
+        for output in outputs
+    )
+
+
+def numbers_of(text):
+    """All that reads as one; versions have two points."""
+    found = (number.replace(",", "").rstrip(".") for number in NUMBER.findall(text))
+    return [float(number) for number in found if number.count(".") < 2]
 
 
 @pytest.fixture
@@ -80,8 +73,12 @@ def on_data(execute):
     """From a notebook's name to its outputs on the real data."""
 
     def run(name):
-        found = execute(name, DATA)
+        notebook = execute(name, DATA)
+        found = text_of(notebook)
         assert "Skipped" not in found
+        now, shown = pages.page_of(name, notebook)[0], (pages.PAGES / f"{name}.md").read_text()
+        assert NUMBER.sub("#", now) == NUMBER.sub("#", shown), ANEW
+        assert numbers_of(now) == pytest.approx(numbers_of(shown), rel=1e-2, abs=0.11), ANEW
         return found
 
     return run
@@ -93,7 +90,7 @@ def test_these_are_all():
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_kept_as_it_should_be(name):
-    """Without outputs: those would be stale after the next fit, hold data that is not ours, and hide changes."""
+    """Without outputs, which would hide changes: they are in the pages of the documentation."""
     notebook = read(name)
     nbformat.validate(notebook)
     assert (FOLDER / f"{name}.ipynb").read_text() == nbformat.writes(notebook) + "\n", "as Jupyter saves it"
@@ -121,10 +118,22 @@ def test_the_commands_that_it_names_exist(name):
         assert {word for word in words if re.match(r"--?[a-z]", word)} <= options, words
 
 
+@pytest.mark.parametrize("name", NEEDS)
+def test_its_page_shows_its_cells_and_pictures(name):
+    """What a visitor of the repository sees; that the outputs are right is tested where the data are."""
+    page = (pages.PAGES / f"{name}.md").read_text()
+    assert re.findall(r"^```python\n(.*?)\n```$", page, re.DOTALL | re.MULTILINE) == [
+        cell.source for cell in read(name).cells if cell.cell_type == "code"
+    ], ANEW
+    assert "Skipped" not in re.sub(r"^```python.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE), ANEW
+    pictures = re.findall(r"\]\((\w+-\d+\.svg)\)", page)
+    assert pictures == sorted(path.name for path in pages.PAGES.glob(f"{name}-*.svg"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NEEDS)
 def test_without_data_it_says_so_and_goes_on(name, execute, tmp_path_factory):
-    found = execute(name, tmp_path_factory.getbasetemp() / "no-data")
+    found = text_of(execute(name, tmp_path_factory.getbasetemp() / "no-data"))
     assert ("Skipped: there are no" in found and "Set PALEO_LITE_DATA" in found) == bool(NEEDS[name])
     if name == "gemm_and_profilers":  # what needs no data is there all the same
         assert "5.59 us" in found
@@ -177,7 +186,7 @@ def test_gemm_and_profilers(on_data):
 
 @pytest.mark.slow
 def test_feeding_the_gpu(execute, tmp_path_factory):
-    found = execute("feeding_the_gpu", tmp_path_factory.getbasetemp() / "no-data")
+    found = text_of(execute("feeding_the_gpu", tmp_path_factory.getbasetemp() / "no-data"))
     for gigabytes_per_s in (30, 40, 5, 6, 6.8, 1):  # the course's table
         assert f"{1e6 / gigabytes_per_s / 3600:.2f}" in found
     assert f"1 PB over SATA 3: {1e15 / 0.6e9 / 604800:.1f} weeks" in found
