@@ -33,8 +33,7 @@ NOT_RUN = {
     r"paleo-lite measure\b": "takes minutes; tests/measure runs it",
     r"paleo-lite predict .*--gpu ID": "needs what measure wrote",
     r"paleo-lite layers timm:": "needs timm, which the tests do without",
-    r"paleo-lite layers \S+\.(onnx|pt2)|paleo-lite layers hf:": "needs a file of torch's exporters, or a model's folder; "
-    "tests/networks",
+    r"paleo-lite layers (\S+\.(onnx|pt2)|hf:)": "needs a file of torch's exporters or a model's folder; tests/networks",
     r"paleo-lite ui\b": "serves until it is stopped; tests/ui runs it",
     r"paleo-lite kernels ranks/": "needs the ranks of one job; tests/efficiency/test_ranks.py",
     r"paleo-lite efficiency .*markers/": "needs three kinds of profiles; tests/efficiency/test_durations.py",
