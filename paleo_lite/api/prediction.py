@@ -383,7 +383,7 @@ def resolve(
     if isinstance(network, str) and ":" not in network and not given:
         return find_network(network, image_size, tokens)
     if isinstance(network, Network) and network.remade is not None:
-        return network.remade(tokens) if tokens.asked else network
+        return network.remade(tokens) if tokens.length or tokens.context else network
     hugging_face = isinstance(network, str) and network.startswith(HUGGING_FACE)
     if (tokens.context and not hugging_face) or (tokens.length and isinstance(network, Network)):
         raise BadValue("--sequence-length and --context are for networks by name or config: others have their inputs")

@@ -133,6 +133,16 @@ def test_spans_are_read():
         pl.layers(Reader(), inputs=["int64:4", "4"], sequence_length=3)
 
 
+def test_a_network_for_a_context_keeps_it_among_several():
+    asked = {"sequence_length": None, "context": 512, "precision": "fp16"}
+    several = pl.predict_several(["gpt2"], gpus=["v100-sxm2"], phases=["decode"], precisions=["fp16"], context=512)
+    (row,) = several.rows()
+    one = pl.predict("gpt2", gpu="v100-sxm2", phase="decode", **asked)
+    other = pl.predict("gpt2", gpu="v100-sxm2", phase="decode", **{**asked, "context": 1000})
+    assert row["time_s"] == one.time_s != other.time_s
+    assert pl.predict(one.workload.network, gpu="v100-sxm2", phase="decode", precision="fp16").time_s == one.time_s
+
+
 def test_lengths_of_shipped_networks_are_swept(tmp_path):
     pytest.importorskip("pyarrow")
     rows = pl.sweep(
