@@ -6,7 +6,7 @@ keeps its name (``onnx.LSTM``), and is reported as not counted.
 
 from __future__ import annotations
 
-import ast
+import re
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
@@ -17,6 +17,10 @@ from ..errors import BadDescriptor, BadValue
 from ..extras import need
 from .network import Lengths, Network, Tokens
 from .operations_of_onnx import KINDS_OF, LIKE_WEIGHTS, READERS
+
+
+_QUOTED = re.compile(r"'([^']*)'")
+"""A name in torch's list of them, which is text of the file's."""
 
 
 class Value(NamedTuple):
@@ -209,7 +213,7 @@ class _Graph:
     def _name(self, node: Any) -> str:
         """The module that torch's exporter names; else the operator's own name."""
         scopes = [one.value for one in node.metadata_props if one.key == "pkg.torch.onnx.name_scopes"]
-        module = ast.literal_eval(scopes[0])[-2:-1] if scopes and scopes[0].startswith("[") else []
+        module = _QUOTED.findall(scopes[0])[-2:-1] if scopes else []
         name = (module[0] if module else "") or node.name.strip("/") or node.op_type
         count = self._names[name] = self._names.get(name, 0) + 1
         return name if count == 1 else f"{name}#{count}"
