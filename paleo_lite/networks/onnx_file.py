@@ -18,7 +18,6 @@ from ..extras import need
 from .network import Lengths, Network, Tokens
 from .operations_of_onnx import KINDS_OF, LIKE_WEIGHTS, READERS
 
-
 _QUOTED = re.compile(r"'([^']*)'")
 """A name in torch's list of them, which is text of the file's."""
 

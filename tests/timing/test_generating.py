@@ -98,7 +98,8 @@ def test_an_answer_says_tokens_and_that_the_batch_is_static():
         ({"network": find_network("gpt2"), "context": None}, BadValue, "decode is of networks that write text"),
         ({"network": find_network("gpt2", None, Tokens(phase="decode")), "phase": "inference", "context": None},
          BadValue, "a cache of keys and values is of prefill and decode"),
-        ({"network": find_network("gpt2")}, BadValue, "networks by name or config"),
+        ({"network": find_network("resnet50")}, BadValue, "networks by name or config"),
+        ({"network": find_network("gpt2")}, BadValue, "gpt2 knows 1024 positions"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_refused(changes, error, message):
