@@ -27,6 +27,7 @@ from .chrome_events import CATEGORIES, LATEST_US, bad_element, decode_events
 from .chrome_rows import Rows
 from .json_stream import JsonArray, decode_around
 from .table import batch_of, coded
+from .xla import SIGN
 
 _KEY = re.compile(rb'"(traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
 _LINKED = ("op", "params", "direction", "execution", "step", "launch_ns")
@@ -45,7 +46,7 @@ class ChromeTrace:
     def recognises(self, path: Path, head: bytes) -> bool:
         start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
         if start[:1] == b"{":
-            return _KEY.search(head) is not None
+            return _KEY.search(head) is not None and SIGN.search(head) is None
         return re.match(rb"\[\s*\{", start) is not None and re.search(rb'"ph"\s*:', head) is not None
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:

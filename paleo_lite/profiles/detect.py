@@ -16,6 +16,7 @@ READERS: tuple[tuple[str, str], ...] = (
     ("tau", "TauParquet"),
     ("nsys_sqlite", "NsysSqlite"),
     ("nvprof_sqlite", "NvprofSqlite"),
+    ("xla", "XlaTrace"),
     ("chrome", "ChromeTrace"),
     ("tau_xml", "TauXml"),
     ("tau_profile", "TauProfile"),

@@ -157,6 +157,27 @@ TAU_XML = """<profile_xml>
 </profile_xml>
 """
 
+XLA_TRACE = """{"displayTimeUnit": "ns", "metadata": {"highres-ticks": true},
+"traceEvents": [
+{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/device:GPU:0"}},
+{"ph": "M", "pid": 1, "name": "process_sort_index", "args": {"sort_index": 1}},
+{"ph": "M", "pid": 1, "tid": 13, "name": "thread_name", "args": {"name": "Stream #13(Compute)"}},
+{"ph": "M", "pid": 1, "tid": 14, "name": "thread_name", "args": {"name": "Stream #14(MemcpyD2H)"}},
+{"ph": "M", "pid": 1, "tid": 2, "name": "thread_name", "args": {"name": "XLA Ops"}},
+{"ph": "M", "pid": 7, "name": "process_name", "args": {"name": "/host:CPU"}},
+{"ph": "M", "pid": 7, "tid": 5, "name": "thread_name", "args": {"name": "python3"}},
+{"ph": "X", "pid": 1, "tid": 13, "ts": 10.5, "dur": 4.25, "name": "ampere_sgemm_128x64_nn",
+ "args": {"hlo_op": "dot.3", "hlo_module": "jit_f", "tf_op": "jit(f)/jit(main)/dot_general", "correlation_id": "42",
+ "kernel_details": "regs:122 static_shared:0 dynamic_shared:0 grid:8,4,1 block:128,1,1 occ_pct:25"}},
+{"ph": "X", "pid": 1, "tid": 13, "ts": 15.0, "dur": 2.0, "name": "input_add_fusion", "args": {"hlo_op": "fusion.1"}},
+{"ph": "X", "pid": 1, "tid": 14, "ts": 20.0, "dur": 1.5, "name": "MemcpyD2H",
+ "args": {"memcpy_details": "kind_src:device kind_dst:pinned size:4096 dest:0 async:1"}},
+{"ph": "X", "pid": 1, "tid": 2, "ts": 10.5, "dur": 4.25, "name": "dot.3", "args": {"hlo_module": "jit_f"}},
+{"ph": "X", "pid": 7, "tid": 5, "ts": 1.0, "dur": 30.0, "name": "PjitFunction(f)", "args": {}},
+{}
+]}
+"""
+
 SAMPLES = {
     "nvprof_text.SummaryText": """==7== NVPROF is profiling process 7, command: python a.py
 ==7== Profiling result:
@@ -183,6 +204,7 @@ s,ms,,,,,,,MB,GB/s,,,
 "KERNEL_DISPATCH","Agent 4",1,2,852831,2,13,"subtract_kernel(float*, float const*, float const*, int, int)",2,1551874061259214,1551874061270254,0,0,8,0,16,64,1,1,1024,1024,1
 """,  # noqa: E501, the example of ROCprofiler-SDK's "Kernel naming and filtering using rocprofv3"
     "tau_xml.TauXml": TAU_XML,
+    "xla.XlaTrace": XLA_TRACE,
     "tau_profile.TauProfile": """3 templated_functions_MULTI_TIME
 # Name Calls Subrs Excl Incl ProfileCalls # <metadata><attribute><name>CPU Cores</name><value>8</value></attribute></metadata>
 ".TAU application" 1 2 1000 5000000 0 GROUP="TAU_DEFAULT"

@@ -45,6 +45,7 @@ SMALL = {
     "nvprof_csv.MetricsCsv": "nvprof-metrics",
     "tau_xml.TauXml": "tau-xml",
     "tau_profile.TauProfile": "tau-profile",
+    "xla.XlaTrace": "xla-trace",
     "vtune.HotspotsCsv": "vtune-hotspots",
     "vtune.ApsSummary": "vtune-aps",
     "torch_table.TorchTable": "torch-table",

@@ -1,0 +1,50 @@
+"""Traces of JAX and TensorFlow, made as XProf's documentation describes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from paleo_lite.errors import BadProfile
+from paleo_lite.profiles.detect import open_profile
+
+
+@pytest.fixture
+def rows(tmp_path, samples):
+    """The rows of the sample, or of a changed one."""
+
+    def read(old: str = "", new: str = ""):
+        path = tmp_path / "host.trace.json"
+        path.write_text(samples["xla.XlaTrace"].decode().replace(old, new))
+        return open_profile(path).read().table.to_pylist()
+
+    return read
+
+
+def test_what_ran_on_streams_counts_once(rows):
+    first, second, copy = rows()
+    assert {name: first[name] for name in ("kernel", "category", "op", "layer", "start_ns", "duration_ns")} == {
+        "kernel": "ampere_sgemm_128x64_nn", "category": "kernel", "op": "dot.3",
+        "layer": "jit(f)/jit(main)/dot_general", "start_ns": 10_500, "duration_ns": 4250.0,
+    }  # fmt: skip
+    assert [first[name] for name in ("grid", "block", "stream", "device")] == ["8,4,1", "128,1,1", 13, 0]
+    assert (second["op"], second["layer"]) == ("fusion.1", None)
+    assert [copy[name] for name in ("kernel", "category", "bytes", "stream")] == ["MemcpyD2H", "memcpy", 4096, 14]
+
+
+def test_a_device_without_streams_is_its_operations(rows):
+    """A TPU's line of operations is what ran."""
+    (row,) = rows("Stream #", "Line ")
+    assert (row["kernel"], row["stream"]) == ("dot.3", 0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"ts": 10.5', '"ts": "soon"', r"Expected `float`, got `str` - at `\$\[7\]\.ts`"),
+        ('"ts": 15.0', '"ts": -15.0', "begins at -15 and lasts 2 us"),
+        ("{}\n]}", "{}\n", "ends at byte|cut|JSON"),
+    ],
+)
+def test_one_clear_error(rows, old, new, message):
+    with pytest.raises(BadProfile, match=message):
+        rows(old, new)
