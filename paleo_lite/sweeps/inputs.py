@@ -20,6 +20,7 @@ from ..timing.models import LEARNT, TimeModel, find_model
 from ..timing.options import TrainingOptions, with_update
 from ..timing.workload import Workload
 from ..units import PRECISION_BYTES
+from .contexts import at_context
 from .space import AUTOMATIC, Sized
 
 ModelOf = Callable[[Device, str, "str | None", str], TimeModel]
@@ -29,6 +30,8 @@ ModelOf = Callable[[Device, str, "str | None", str], TimeModel]
 @lru_cache(256)
 def network_of(name: Sized) -> Network:
     """A network by name and length."""
+    if name.phase == "decode" and name.length is not None:
+        return at_context(name.name, name.length, _of_size(2)).network
     return find_network(name.name, tokens=name.tokens)
 
 
@@ -41,6 +44,8 @@ def device_of(name: str, files: tuple[str, ...]) -> Device:
 @lru_cache(512)
 def counted(name: Sized, number_bytes: int) -> Work:
     """A network's work with numbers of that size: what precisions of one size have in common."""
+    if name.phase == "decode" and name.length is not None:
+        return at_context(name.name, name.length, _of_size(number_bytes)).work
     layers = network_of(name).layers
     work = count(layers, _of_size(number_bytes))
     if not name.phase:

@@ -179,9 +179,10 @@ class Space(Result, msgspec.Struct, frozen=True):
             If one is unknown.
         """
         files = [Path(file) for file in self.hardware_files]
+        longest = max(length or 0 for length in self.sequence_lengths)
         for network, _ in (case for group in self._cases for case in group):
-            if network.tokens is not None:
-                _check(network)
+            if network.tokens is not None and not (network.phase and 0 < (network.length or 0) < longest):
+                _check(network)  # what writes at the longest does at others
         return msgspec.structs.replace(
             self,
             networks=tuple(name if is_network_file(name) else find_network(name).name for name in self.networks),

@@ -1,0 +1,46 @@
+"""Contexts between those that were read: what reading the network there gives, windows included."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from paleo_lite.counting import count
+from paleo_lite.counting.fusion import fuse
+from paleo_lite.counting.work import ENGINE
+from paleo_lite.errors import BadValue
+from paleo_lite.networks import find_network
+from paleo_lite.networks.network import Tokens
+from paleo_lite.sweeps.contexts import at_context
+
+
+@pytest.fixture
+def windowed(tmp_path) -> str:
+    path = tmp_path / "mistral.json"
+    path.write_text(json.dumps({
+        "model_type": "mistral", "vocab_size": 1000, "hidden_size": 256, "num_hidden_layers": 2, "sliding_window": 300,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 512, "max_position_embeddings": 4096,
+    }))  # fmt: skip
+    return str(path)
+
+
+@pytest.mark.parametrize("context", [1, 2, 100, 299, 300, 301, 700])
+@pytest.mark.parametrize("window", [False, True])
+def test_a_context_is_what_reading_it_gives(windowed, window, context):
+    name = windowed if window else "gpt2"
+    made = at_context(name, context, "fp16")
+    there = find_network(name, tokens=Tokens(context=context, phase="decode"))
+    work = fuse(there.layers, count(there.layers, "fp16"), ENGINE)
+    assert [(layer.inputs, layer.outputs) for layer in made.network.layers] == [
+        (layer.inputs, layer.outputs) for layer in there.layers
+    ]
+    assert made.network.lengths == there.lengths
+    for part in ("per_sample", "fixed", "count_per_sample", "activations_per_sample"):
+        assert np.array_equal(getattr(made.work, part), getattr(work, part))
+
+
+def test_what_the_model_does_not_know_is_refused():
+    with pytest.raises(BadValue, match="gpt2 knows 1024 positions"):
+        at_context("gpt2", 1024, "fp16")
