@@ -83,7 +83,7 @@ def ui(*, port: int | None = None, browser: bool = True) -> ServedPage:
         If the libraries of the page are not installed.
     """
     page = page_at(port, browser)
-    process = subprocess.Popen([sys.executable, "-m", "streamlit", *page.words], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "paleo_lite.ui.serve", *page.words], stdout=subprocess.DEVNULL)
     atexit.register(process.terminate)
     return msgspec.structs.replace(page, process=process)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from ..api.serving import FIRST_PORT, page_at
@@ -26,7 +24,7 @@ def ui(port: int | None, no_browser: bool) -> None:
       paleo-lite ui --port 8600 --no-browser
     """
     page = page_at(port, browser=not no_browser)
-    from streamlit.web import cli as streamlit
+    from ..ui.serve import serve
 
     click.echo(f"The page is at {page.url} until Ctrl-C.")
-    sys.exit(streamlit.main(page.words, "streamlit"))
+    serve(page.words)

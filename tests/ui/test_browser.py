@@ -295,6 +295,26 @@ def test_a_keyboard_is_enough(visit):
         assert label in reached
 
 
+def test_only_its_own_origin_is_let_in(server):
+    """The handshake of RFC 6455, as a browser makes it for pages of other ports and hosts; a foreign one is refused
+    at once: nobody is asked for other names of this computer."""
+    place = urlsplit(server)
+
+    def status(origin):
+        with socket.create_connection((place.hostname, place.port), timeout=PATIENCE_MS / 1e3) as connection:
+            asked = {
+                "Host": place.netloc, "Upgrade": "websocket", "Connection": "Upgrade", "Origin": origin,
+                "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version": "13",
+            }  # fmt: skip
+            lines = ["GET /_stcore/stream HTTP/1.1", *(f"{name}: {value}" for name, value in asked.items())]
+            connection.sendall("\r\n".join([*lines, "", ""]).encode())
+            return int(connection.recv(64).split()[1])
+
+    assert status(f"http://{place.netloc}") == 101
+    for origin in (f"http://127.0.0.1:{place.port + 1}", f"http://localhost:{place.port}", "http://example.org"):
+        assert status(origin) == 403, origin
+
+
 def test_only_its_own_address_is_served(server):
     """A server of all addresses would answer at every one of 127.0.0.0/8, as at those that others know."""
     with socket.socket() as probe:
