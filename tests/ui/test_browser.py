@@ -1,6 +1,6 @@
 """The page in a real headless Chromium: its controls, its addresses, its widths, and that it talks to nobody else.
 
-Tests: ui/app.py.
+Tests: ui/app.py, ui/serve.py.
 """
 
 from __future__ import annotations
