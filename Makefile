@@ -78,11 +78,11 @@ calibrations: data $(STAMPS)/test
 # How true predictions are, on what was held out of the same measurements: all tables, and the one of docs/accuracy.md.
 accuracy: data $(STAMPS)/test
 	sed -n '/^# /,/^<!-- tables -->/p' docs/accuracy-tables.md > docs/accuracy-tables.md.new
-	for split in network family batch gpu generation source software execution; do \
+	for split in network family batch gpu host generation source software execution; do \
 		printf '\n## Leave one %s out\n\n' $$split; \
 		COLUMNS=400 $(BIN)/python -m validation accuracy --data $(DATA) --split $$split --format markdown || exit 1; \
 	done >> docs/accuracy-tables.md.new
-	for split in own order transformers training layers profile ppp collectives scaling; do \
+	for split in own order transformers training layers operations profile ppp collectives scaling; do \
 		printf '\n## Predicted beside measured: %s\n\n' $$split; \
 		COLUMNS=400 $(BIN)/python -m validation accuracy --data $(DATA) --split $$split --format markdown || exit 1; \
 	done >> docs/accuracy-tables.md.new

@@ -33,7 +33,7 @@ def main() -> None:
             continue
         eager, compiled = (
             pl.predict(network, gpu="rtx4090", precision="fp16", batch_size=int(batch_size), execution=name).time_s
-            for name in ("eager", "compiled")
+            for name in ("autocast", "compiled")
         )
         gains = (eager / compiled, measured["eager"] / measured["dynamo"])
         by_family.setdefault(family_of(network), []).append(gains)

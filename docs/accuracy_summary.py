@@ -16,6 +16,7 @@ QUESTIONS = {
     "Leave one source out": "a measured device, on somebody else's computer and software",
     "Leave one execution out": "TensorRT or compiled instead of eager, or the other way round",
     "Leave one gpu out": "a device that nobody has measured",
+    "Leave one host out": "the same, on a computer that measured other devices",
     "Leave one generation out": "a device, and nobody has measured its generation",
 }
 """Sections of the tables, and the question that each answers."""

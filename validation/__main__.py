@@ -118,6 +118,17 @@ def _layers(asked: Asked) -> Truth:
     return rows, lambda: layer_validation_page(rows, points, published.left_out), lambda: layer_pairs(points)
 
 
+def _operations(asked: Asked) -> Truth:
+    """Single matrix products and convolutions of a device held out."""
+    from .layers.devices import operation_truth, operations_page
+    from .ship import operations_of
+
+    rows = operation_truth(operations_of(asked.measured), asked.wants)
+    if not rows:
+        raise asked.nothing()
+    return rows, lambda: operations_page(rows), list
+
+
 def _profiles(asked: Asked) -> Truth:
     """Classes of work in profiles: every batch size but the smallest."""
     from .profiles.hold_out import validate_profiles
@@ -211,6 +222,7 @@ KNOWN = {"nothing": "nothing", "one": "one node", "two": "two nodes", "both": "o
 SPLITS: dict[str, Callable[[Asked], Truth]] = {
     **dict.fromkeys(STEP_SPLITS, _steps),
     "layers": _layers,
+    "operations": _operations,
     "profile": _profiles,
     "ppp": _ppp,
     "ratios": _ratios,

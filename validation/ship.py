@@ -119,9 +119,11 @@ def ordered(pool: Pool) -> Pool:
 
 def fit_among_others(key: Key, devices: MeasuredDevices, pool: Pool) -> Fit:
     """Fit what one source measured of a device in a precision, from what all others say of it."""
-    others = [one for one in pool.fits if Key(one.id, one.measured_in, one.source, one.execution) != key]
+    traits = devices.traits(key)
+    own = key._replace(execution=traits.execution)
+    others = [one for one in pool.fits if Key(one.id, one.measured_in, one.source, one.execution) != own]
     device = find_device(key.gpu)
-    prior = expect(devices.traits(key), device_prior(device, key.precision), others)
+    prior = expect(traits, device_prior(device, key.precision), others)
     return calibrate(devices.groups[key], device, key.precision, prior)[1]
 
 

@@ -246,6 +246,8 @@ def _drawn(kind: str, answer: Any) -> list[Any]:
     if kind == "timeline":
         return [answer, f"What ran when in {answer.name}"]
     if kind == "accuracy":
+        if isinstance(answer, list):  # pairs and titles of what is held out beside the package
+            return answer
         from ..report.charts.pairs import network_pairs
 
         title = f"Predicted beside measured: one {answer.split} left out at a time"

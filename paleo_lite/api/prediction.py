@@ -16,7 +16,7 @@ from ..counting import GENERATING, find_convention
 from ..counting.kinds import add_rule
 from ..counting.kinds.own import OwnRule
 from ..counting.kinds.products import half_causal
-from ..counting.work import ENGINE
+from ..counting.work import AUTOCAST, ENGINE
 from ..errors import BadValue, PaleoError, UnknownName
 from ..hardware import Device, Machine, find_device, list_devices
 from ..networks import CountsBeside, LayerCounts, Network, count_network, find_network, trace_factory
@@ -125,9 +125,9 @@ def predict(
         Predict for the largest batch that fits into the device's memory.
     memory : bool
         Also work out the peak memory at inference; of training it always is.
-    execution : {"eager", "compiled", "folded", "engine"}, optional
-        What is fused, at inference: `paleo_lite.counting.fusion.EXECUTIONS`. Without it ``engine`` in ``prefill`` and
-        ``decode``, ``eager`` in other phases.
+    execution : {"eager", "autocast", "compiled", "folded", "engine"}, optional
+        What is cast, or fused at inference: `paleo_lite.counting.fusion.EXECUTIONS`. Without it ``engine`` in
+        ``prefill`` and ``decode``, ``eager`` in other phases.
     weights : str, optional
         What the matrices are kept in at inference: ``bf16``, ``fp8``, ``int8``, ``int4``; without it the precision.
 
@@ -321,8 +321,8 @@ def layers(network: Any, **question: Unpack[Counting]) -> LayerCounts | CountsBe
     batch_size : int
     ignore : sequence of str
         Layer names or globs to leave out.
-    execution : {"eager", "compiled", "folded"}
-        What is fused, at inference; folding changes FLOPs.
+    execution : {"eager", "autocast", "compiled", "folded"}
+        What is cast, or fused at inference; folding changes FLOPs.
     causal : {"full", "half"}
         Whether causal attention counts in full, or by half, as what its mask hides is about the half.
 
@@ -365,6 +365,10 @@ def _count(
         resolved = resolved._replace(
             layers=tuple(halved), notes=(*resolved.notes, _HALF.format(number, "" if number == 1 else "s"))
         )
+    if execution == AUTOCAST:
+        from ..counting.autocast import autocast
+
+        resolved = resolved._replace(layers=autocast(resolved.layers))
     counts = count_network(resolved, convention, phase=phase, **counting)
     if execution == "eager":
         return counts

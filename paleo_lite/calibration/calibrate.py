@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..counting.attention import attention_of, with_attention
 from ..errors import CalibrationFailed
 from ..hardware import Device, Machine, find_device
 from ..networks import find_network
@@ -18,7 +19,7 @@ from .fit import SCATTER, Fit, Prior, Runs, fit, stack
 from .measurements import Measurement
 from .prior import device_prior
 
-_features: dict[tuple[str, int, str, str, int, str], Features] = {}  # the same step is asked for in every fold
+_features: dict[tuple[str | int, ...], Features] = {}  # the same step is asked for in every fold
 
 
 def features_for(measurement: Measurement) -> Features:
@@ -30,7 +31,7 @@ def features_for(measurement: Measurement) -> Features:
         If the network is unknown or unavailable at that image size.
     """
     m = measurement
-    key = (m.network, m.image_size, m.precision, m.phase, m.batch_size, m.execution)
+    key = (m.network, m.image_size, m.precision, m.phase, m.batch_size, m.execution, attention_of(m.framework))
     if key not in _features:
         _features[key] = merge_alike(features_of(workload_of(m)))
     return _features[key]
@@ -39,14 +40,15 @@ def features_for(measurement: Measurement) -> Features:
 def workload_of(measurement: Measurement) -> Workload:
     """The step that was measured."""
     m = measurement
-    return _counted(m.network, m.image_size, m.precision).but(
-        phase=m.phase, batch_size=m.batch_size, execution=m.execution
-    )
+    counted = _counted(m.network, m.image_size, m.precision, m.execution, attention_of(m.framework))
+    return counted.but(phase=m.phase, batch_size=m.batch_size)
 
 
 @lru_cache(maxsize=256)
-def _counted(name: str, image_size: int, precision: str) -> Workload:
-    return Workload(find_network(name, image_size or None), precision)
+def _counted(name: str, image_size: int, precision: str, execution: str, attention: str) -> Workload:
+    network = find_network(name, image_size or None)
+    layers = with_attention(network.layers, attention)
+    return Workload(network._replace(layers=layers), precision, execution=execution)
 
 
 def order(measurements: Sequence[Measurement]) -> list[Measurement]:

@@ -12,13 +12,16 @@ computer of a source. That is why devices differ only by `DEVICE` parameters whe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from ..counting.work import UNFUSED
 from ..hardware import Device, Machine
+from ..hardware.device import PeakRate
 from ..timing.calibrated import NAMES
 from ..timing.fitted import works_in
 from .fit import SCATTER, Prior, Runs, fit
@@ -38,8 +41,9 @@ HOST = ("overhead_s", "overhead_backward_s", "overhead_gradient_s", "step_s")
 SHAPE = ("factor_data_gradient", "factor_weight_gradient", "half", "half_3x3")
 """Parameters of kernels that devices of a kind share: telling devices apart in them loses nothing on held-out ones."""
 
-TAUGHT = tuple(name for name in NAMES if name != "floor_s")
-"""What measured steps teach others: the shortest kernel stays where `BASE` has it, and nothing is lost by that."""
+TAUGHT = tuple(name for name in NAMES if name not in ("floor_s", "efficiency_attention"))
+"""What measured steps teach others. The shortest kernel and attention stay where `BASE` has them: networks hold too
+little of either to tell it from the products around it."""
 
 SAME_KERNELS = {"bf16": "fp16", "tf32": "fp16"}
 """Precisions that tensor cores multiply with kernels alike those of another; each at its own peak."""
@@ -66,6 +70,8 @@ class Traits(msgspec.Struct, frozen=True):
         ``"pytorch"``; ``"eager"``, ``"compiled"`` or ``"folded"``.
     source : str
         Who measured; empty for somebody new.
+    per_clock : int
+        FLOP of a multiprocessor in a clock, as a power of two.
     """
 
     id: str
@@ -77,6 +83,7 @@ class Traits(msgspec.Struct, frozen=True):
     software: str = SOFTWARE
     execution: str = "eager"
     source: str = ""
+    per_clock: int = 0
 
 
 class Evidence(Traits, frozen=True):
@@ -110,12 +117,26 @@ def traits_of(
     UnknownPrecision
         If the device has no such peak.
     """
-    unit = works_in(Machine(device), precision).peak.unit
+    execution = "eager" if execution in UNFUSED else execution  # casts are counted: kernels and host are the same
+    rate = works_in(Machine(device), precision)
+    unit = rate.peak.unit
     kernels = SAME_KERNELS.get(precision, precision) if unit == "tensor" else precision
     kepler = device.architecture == KEPLER
     return Traits(
-        device.id, device.chip, device.year, kepler, f"{device.vendor} {unit}", kernels, software, execution, source
-    )
+        device.id, device.chip, device.year, kepler, f"{device.vendor} {unit}", kernels, software, execution, source,
+        per_clock_of(device, rate),
+    )  # fmt: skip
+
+
+def per_clock_of(device: Device, rate: PeakRate) -> int:
+    """FLOP that a multiprocessor makes in a clock, as a power of two: 0 where no source gives the clock.
+
+    Tensor cores of gaming cards make half as many as those of workstations (with sums in fp32), those of data centres
+    twice to eight times as many: the fewer, the easier they are fed.
+    """
+    clock_hz = device.clock_hz(rate.clock)  # type: ignore[arg-type]
+    multiprocessors = float(device.cores.multiprocessors.value)
+    return round(math.log2(rate.per_s / multiprocessors / clock_hz)) if clock_hz else 0
 
 
 # How alike two are ----------------------------------------------------------------------------------------------------
@@ -138,7 +159,7 @@ class Level(NamedTuple):
     of: tuple[str, ...]
 
 
-GENERATION = 0.1
+GENERATION = 0.06
 """Deviation by which a parameter walks in a year: kernels are written for a generation."""
 
 FIRST_YEAR = 2012
@@ -146,6 +167,7 @@ FIRST_YEAR = 2012
 DEVICE_LEVELS = (
     Level("unit", 0.35, ("unit",)),
     Level("precision", 0.3, ("unit", "precision")),
+    Level("rate", 0.25, ("unit", "per_clock")),
     Level("chip", 0.1, ("unit", "chip")),
     Level("chip and precision", 0.1, ("unit", "chip", "precision")),
     Level("software", 0.13, ("unit", "software")),

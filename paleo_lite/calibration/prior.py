@@ -43,7 +43,7 @@ BASE: dict[str, tuple[float, float, float]] = {
     "efficiency_conv_grouped": (0.42, 0.15, 0.45),
     "efficiency_conv_depthwise": (0.17, 0.06, 0.4),
     "efficiency_gemm": (0.72, 0.7, 0.3),
-    "efficiency_attention": (0.5, 0.45, 0.4),
+    "efficiency_attention": (0.5, 0.45, 0.15),
     "factor_data_gradient": (1.05, 1.0, 0.25),
     "factor_weight_gradient": (0.66, 0.6, 0.2),
     "share_matrix": (0.55, 0.65, 0.25),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 import numpy as np
 
+from ..counting.work import UNFUSED
 from ..errors import BadValue
 from ..hardware import Device, Machine
 from ..networks import find_network
@@ -244,7 +245,7 @@ def slopes_of(model: CalibratedModel, machine: Machine, workloads: Sequence[Work
 def candidate_steps(device: Device, precision: str, execution: str = "eager") -> list[Workload]:
     """Steps of `NETWORKS` that fit into a device's memory."""
     ones = [Workload(find_network(name), precision, execution=execution) for name in NETWORKS]
-    phases = PHASES if execution == "eager" else PHASES[:1]
+    phases = PHASES if execution in UNFUSED else PHASES[:1]
     steps = [one.but(phase=phase, batch_size=size) for one in ones for phase in phases for size in BATCH_SIZES]
     return [step for step in steps if surely_fits(step, device)]
 

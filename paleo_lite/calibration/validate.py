@@ -110,7 +110,7 @@ def validate(
         What is held out at a time, one of `SPLITS`. A network, a family or a range of batch sizes (`_LABELS`) is
         predicted by a fit to the rest of what the source measured of the device in the precision, all phases together,
         as calibrations are. Of the others (`_IGNORED`) everything is held out: what is expected of the device, on a
-        computer that nobody knows, is what predicts.
+        computer that nobody knows (`KNOWN_HOST`: on that of the source's other devices), is what predicts.
     gpus, precisions : sequence of str
         Only these devices and precisions; all where empty. The others are learnt from all the same.
     operations : sequence of Measured
@@ -163,10 +163,12 @@ def _by_expectation(split: str, devices: MeasuredDevices, key: Key) -> Found | N
     left = [one for one in others if (one.unit, one.precision) == (own.unit, own.precision)]
     if split in _KNOWN_DEVICE:
         left = [one for one in left if one.id == own.id and one.source != own.source]
+    if split == KNOWN_HOST and not any(one.source == own.source for one in others):
+        return None
     if not left:
         return None
     runs = runs_of(devices.groups[key], find_device(key.gpu), key.precision)
-    prior = devices.prior(key, ignore=lambda other: ignored(own, other), known=False)
+    prior = devices.prior(key, ignore=lambda other: ignored(own, other), known=split == KNOWN_HOST)
     predicted, deviation = expected_from(prior).predict(runs)
     return runs, predicted, deviation, {"roofline": simple_terms(runs)[1]}
 
@@ -198,8 +200,11 @@ def _author(one: Traits) -> str:
     return one.source.split(" ", maxsplit=1)[0]
 
 
+KNOWN_HOST = "host"
+"""The split of devices that nobody has measured, on the computer of a source that has measured others."""
+
 _IGNORED: dict[str, Callable[[Traits, Traits], bool]] = {
-    "gpu": lambda own, other: other.chip == own.chip,
+    **dict.fromkeys(("gpu", KNOWN_HOST), lambda own, other: other.chip == own.chip),
     "generation": lambda own, other: abs(other.year - own.year) <= 1 or other.chip == own.chip,
     "source": lambda own, other: other.chip == own.chip and _author(other) == _author(own),
     "software": lambda own, other: other.chip == own.chip and other.software == own.software,

@@ -18,13 +18,15 @@ from ..errors import UnknownName
 from ..units import element_bytes
 from .kinds import ACTIVATIONS, fusion_of
 from .layer import Layer, see, trace_flow
-from .work import COLUMNS, ENGINE, PASSES, Work
+from .work import AUTOCAST, COLUMNS, ENGINE, PASSES, UNFUSED, Work
 
 if TYPE_CHECKING:
     from .layer import Op
 
 EXECUTIONS = {
     "eager": "each layer's own kernels, as a framework launches them",
+    AUTOCAST: "eager in mixed precision: weights stay in fp32, what products read is cast, normalisations and softmax "
+    "are in fp32 (torch.autocast)",
     "compiled": "chains of pointwise layers, each with at most one reduction, are one kernel; convolutions and matrix "
     "products are calls to a library (PyTorch's inductor)",
     "folded": "compiled, and batch norms folded into the weights of the convolution before them, activations and "
@@ -84,8 +86,8 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
     """
     if execution not in EXECUTIONS:
         raise UnknownName("execution", execution, EXECUTIONS)
-    if execution == "eager":
-        return work
+    if execution in UNFUSED:
+        return msgspec.structs.replace(work, execution=execution)
     if execution == ENGINE:
         work = _without_copies(layers, work)
     launched = work.column("kernels", "inference")[0] > 0

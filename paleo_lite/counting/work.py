@@ -39,6 +39,15 @@ GENERATING: dict[str, tuple[str, ...]] = {"prefill": ("inference",), "decode": (
 ENGINE = "engine"
 """How text is generated unless another execution is asked for: `paleo_lite.counting.fusion.EXECUTIONS`."""
 
+AUTOCAST = "autocast"
+"""How a framework in mixed precision runs a network."""
+
+CAST_BYTES = 2
+"""Bytes of a number that products read under it."""
+
+UNFUSED = ("eager", AUTOCAST)
+"""Of `paleo_lite.counting.fusion.EXECUTIONS` those that launch each layer's own kernels: in training, too."""
+
 COLUMNS = ("flops", "macs", "bytes_read", "bytes_written", "kernels")
 
 if TYPE_CHECKING:
@@ -274,10 +283,22 @@ def _rows(op: Op, convention: Convention, size: int, consumers: int) -> tuple[li
         # Plain gradient descent, w -= rate * gradient: 2 FLOPs and three transfers per parameter, as in PALEO.
         PassCost(2 * trainable, 0, 2 * trainable, trainable, 0, len(op.weights) if trainable else 0),
     )
+    sizes = _sizes(op, size)
     rows: list[tuple[int, ...]] = [
-        (one.flops, one.macs, one.reads * size + one.index_bytes, one.writes * size, one.kernels) for one in passes
+        (one.flops, one.macs, round(one.reads * read) + one.index_bytes, round(one.writes * written), one.kernels)
+        for one, (read, written) in zip(passes, sizes)
     ]
     return rows, guarded(convention.count, op), op.y if cost.forward.kernels else 0
+
+
+def _sizes(op: Op, size: float) -> list[tuple[float, float]]:
+    """Bytes of a number that each pass reads, and writes: those of the precision, unless the layer says its own."""
+    widths = op.attribute("widths")
+    if widths is None:
+        return [(size, size)] * len(PASSES)
+    read, written = widths
+    both = (read + written) / 2  # a gradient is as wide as what it is of
+    return [(read, written), (read, written), (both, read), (both, read), (4, 4)]
 
 
 def _with_sums(one: PassCost, op: Op, consumers: int) -> PassCost:

@@ -56,8 +56,8 @@ _SHARES = {
 
 PARAMETERS: dict[str, str] = {
     **{f"efficiency_{name}": "share of peak" for name in MATRIX_CLASSES},
-    "factor_data_gradient": "relative to forward",
-    "factor_weight_gradient": "relative to forward",
+    "factor_data_gradient": "relative to forward, of convolutions",
+    "factor_weight_gradient": "relative to forward, of convolutions",
     "share_matrix": "share of bandwidth",
     "share_other": "share of bandwidth",
     "half": "tiles per multiprocessor at half efficiency",
@@ -126,12 +126,14 @@ def which_of(work_class: Ints, part: Ints) -> Which:
     matrix = (work_class < len(MATRIX_CLASSES)) & (part < 3)
     products = np.flatnonzero(matrix)
     factors = np.array([_NONE, _INDEX["factor_data_gradient"], _INDEX["factor_weight_gradient"], _NONE])
+    # The gradients of a matrix product are products of the same sizes: libraries run them alike.
+    gradients = matrix & (work_class != CLASSES.index("gemm"))
     shares = np.array([_INDEX[_SHARES[name]] for name in CLASSES])
     # Winograd's algorithm makes many products of few rows each.
     half = np.where(work_class == CLASSES.index("conv_3x3"), _INDEX["half_3x3"], _INDEX["half"])
     return Which(
         np.where(matrix, work_class, _NONE),
-        np.where(matrix, factors[part], _NONE),
+        np.where(gradients, factors[part], _NONE),
         # An update streams like elementwise work.
         np.where(part == 3, _INDEX["share_other"], shares[work_class]),
         half[products],

@@ -155,7 +155,7 @@ def _is_training(workload: Workload) -> bool:
 
 def _parts(workload: Workload, stage: int, shards: int) -> list[Bytes]:
     """The parts in the order of `Memory`, for one sample and without any."""
-    layers, options, training = workload.layers, workload.options, _is_training(workload)
+    layers, options, training = workload.network.layers, workload.options, _is_training(workload)
     number_bytes = element_bytes(workload.precision)
     graph = find_buffers(layers)
     plan = make_plan(layers, graph, number_bytes)

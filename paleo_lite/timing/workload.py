@@ -11,7 +11,7 @@ import numpy as np
 
 from ..counting import GENERATING, PHASES, Layer, Work, count, find_convention
 from ..counting.conventions import Convention
-from ..counting.work import COLUMNS, PASSES, check_batch_size, passes_of
+from ..counting.work import AUTOCAST, CAST_BYTES, COLUMNS, PASSES, UNFUSED, check_batch_size, passes_of
 from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..networks import Network
 from ..units import WEIGHT_BYTES, element_bytes
@@ -42,8 +42,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         Samples of a step on one device.
     phase : str
         One of `paleo_lite.counting.PHASES`, or of `GENERATING` for a network with a cache.
-    execution : {"eager", "compiled", "folded"}
-        What is fused, at inference: `paleo_lite.counting.fusion.EXECUTIONS`.
+    execution : {"eager", "autocast", "compiled", "folded"}
+        What is cast, or fused at inference: `paleo_lite.counting.fusion.EXECUTIONS`.
     convention : str
         How FLOPs are counted.
     training : TrainingOptions or None
@@ -90,14 +90,18 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
                     f"not to {self.phase}"
                 )
             self.training.check(self.precision)
-        check_execution(self.execution, self.phase)
+        check_execution(self.execution, self.phase, self.precision)
         if self.weights is not None:
             check_weights(self.weights, self.phase)
 
-    @property
+    @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """Of the network."""
-        return self.network.layers
+        """Of the network, with the casts of the execution."""
+        if self.execution != AUTOCAST:
+            return self.network.layers
+        from ..counting.autocast import autocast
+
+        return autocast(self.network.layers)
 
     @property
     def passes(self) -> tuple[str, ...]:
@@ -120,14 +124,14 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def work(self) -> Work:
         """What each layer computes and moves, for any batch size; counted once."""
-        work = count(self.network.layers, self.precision, self.convention)
+        work = count(self.layers, self.precision, self.convention)
         if self.weights is not None or self._chooses_experts:
             work = _less_read(work, self)
         if self.execution == "eager":
             return work
         from ..counting.fusion import fuse  # with what it needs, and only then
 
-        return fuse(self.network.layers, work, self.execution)
+        return fuse(self.layers, work, self.execution)
 
     def but(self, **changes: Any) -> Workload:
         """The same workload otherwise asked; it is counted once for all batch sizes, phases and training options."""
@@ -224,12 +228,16 @@ def _of_phases(phase: str, cached: bool) -> str:
     return f"{phase} is of networks that write text, made for it: a config of Hugging Face's, or a shipped one"
 
 
-def check_execution(execution: str, phase: str) -> None:
+def check_execution(execution: str, phase: str, precision: str = "fp16") -> None:
     """Refuse to fuse for another phase than inference: a backward pass needs what fusing would keep on chip.
 
     Raises
     ------
     UnsupportedPhase
+    BadValue
+        If autocast is asked for in another precision than one of 16 bits.
     """
-    if execution != "eager" and passes_of(phase) != ("inference",):
+    if execution == AUTOCAST and element_bytes(precision) != CAST_BYTES:
+        raise BadValue(f"autocast computes in fp16 or bf16, not in {precision}: use --precision fp16, for example")
+    if execution not in UNFUSED and passes_of(phase) != ("inference",):
         raise UnsupportedPhase(f"fusion is counted for inference only: use eager execution for {phase}")

@@ -8,6 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from paleo_lite.calibration.validate import SPLITS as STEP_SPLITS
+from paleo_lite.report.charts.accuracy import Pair
+from paleo_lite.report.document import Document
 from validation.__main__ import SPLITS, main
 
 
@@ -44,3 +46,14 @@ def test_shipping_needs_both_folders(tmp_path: Path) -> None:
 
 def test_what_users_hold_out_of_their_own_measurements_can_be_held_out_here_too() -> None:
     assert set(STEP_SPLITS) < set(SPLITS)
+
+
+def test_what_is_held_out_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("altair")
+    pairs = [Pair("a layer", "conv", 0.001, 0.0012, (0.0009, 0.0016))]
+    monkeypatch.setitem(SPLITS, "layers", lambda asked: ([], lambda: Document("one layer", (), []), lambda: pairs))
+    picture = tmp_path / "drawn.svg"
+    result = CliRunner().invoke(
+        main, ["accuracy", "--data", str(tmp_path), "--split", "layers", "--plot", str(picture)]
+    )
+    assert result.exit_code == 0 and "Predicted beside measured: layers" in picture.read_text("utf-8")

@@ -13,12 +13,15 @@ import pytest
 from click.testing import CliRunner
 
 from measured import DATA
+from paleo_lite.calibration.population import KERNELS, Measured, traits_of
 from paleo_lite.counting import Layer
 from paleo_lite.errors import BadFile, BadValue, PaleoError
+from paleo_lite.hardware import Machine, find_device
 from validation.__main__ import main
-from validation.layers.hold_out import runs_of_layers, validate_layers
+from validation.layers.devices import operation_truth, operations_page
+from validation.layers.hold_out import SCATTER, runs_of_layers, validate_layers
 from validation.layers.published import FILES, hash_of, layer_time, published_layers
-from validation.layers.timed import LayerTime, Operation
+from validation.layers.timed import LayerTime, Operation, linear
 
 pytestmark = pytest.mark.slow
 
@@ -178,3 +181,31 @@ def test_a_file_that_was_cut_off_is_named(tmp_path: Path) -> None:
     (tmp_path / name).write_bytes((MEASURED / name).read_bytes()[:100_000])
     with pytest.raises(BadFile, match=rf"{name}: damaged"):
         published_layers(tmp_path)
+
+
+def test_a_device_is_predicted_from_the_others_of_its_source() -> None:
+    """Three AMD devices that all reach 0.8 of their peak, one after the other: known to each other, to nobody else."""
+    operations = []
+    for gpu in ("mi50", "mi100", "vega-fe"):
+        device = find_device(gpu)
+        peak = Machine(device).peak("fp64").per_s
+        timed = [
+            LayerTime(
+                gpu, "fp64", "me", "gemm", "gemm", "product", str(size), 4096, 5e-6 + 2 * 4096 * size**2 / peak / 0.8,
+                (Operation(linear(size, size), "forward"),),
+            )
+            for size in range(2048, 6144, 128)
+        ]  # fmt: skip
+        traits = traits_of(device, "fp64", KERNELS, KERNELS, "me")
+        operations.append(Measured(device, "fp64", traits, runs_of_layers(timed), SCATTER, ("efficiency_gemm",)))
+    rows = operation_truth(operations, lambda gpu, precision: gpu != "mi50")
+    assert [(row.gpu, row.kind, row.points) for row in rows] == [
+        ("mi100", "matrix product", 32), ("vega-fe", "matrix product", 32),
+    ]  # fmt: skip
+    for row in rows:
+        assert row.same < 0.03 and row.out is not None and row.out < 0.1 and row.out_inside == 1
+        assert row.roofline == pytest.approx(0.2, abs=0.01)
+    (alone,) = operation_truth(operations[:1])
+    assert alone.out is None
+    (fact,) = operations_page([alone]).facts
+    assert fact[1].endswith("on other shapes of the device")

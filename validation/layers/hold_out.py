@@ -38,7 +38,7 @@ FOLDS = 5
 SCATTER = 0.15
 """Relative scatter of single layers around a good model: what errs in a layer averages out over a network."""
 
-_FEWEST = 20
+FEWEST = 20
 """A row of fewer points says little."""
 
 
@@ -79,7 +79,7 @@ def validate_layers(layers: Sequence[LayerTime]) -> tuple[list[LayerRow], list[L
     for (source, gpu, precision, _), group in sorted(groups.items()):
         parts = np.array([hash_of(f"fold {each.shape}") % FOLDS for each in group])
         folds = [np.flatnonzero(parts == part) for part in range(FOLDS)]
-        if len(group) < _FEWEST or not all(map(len, folds)):
+        if len(group) < FEWEST or not all(map(len, folds)):
             continue
         runs = runs_of_layers(group)
         prior = device_prior(find_device(gpu), precision)
@@ -89,7 +89,7 @@ def validate_layers(layers: Sequence[LayerTime]) -> tuple[list[LayerRow], list[L
         kinds = [(each.kind, each.phase) for each in group]
         for kind, phase in sorted(set(kinds)):
             chosen = np.array([one == (kind, phase) for one in kinds])
-            if chosen.sum() < _FEWEST:
+            if chosen.sum() < FEWEST:
                 continue
             measured = runs.measured_s[chosen]
             baselines = {name: float(np.mean(np.abs(times[chosen] / measured - 1))) for name, times in simple.items()}
@@ -102,7 +102,7 @@ def validate_layers(layers: Sequence[LayerTime]) -> tuple[list[LayerRow], list[L
             )
         points += [LayerPoint(each, float(p), float(d)) for each, p, d in zip(group, predicted, deviation)]
     if not rows:
-        raise BadValue(f"too few layers to hold a fifth of their shapes out: at least {_FEWEST} of a kind")
+        raise BadValue(f"too few layers to hold a fifth of their shapes out: at least {FEWEST} of a kind")
     return rows, points
 
 

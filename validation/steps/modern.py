@@ -63,9 +63,9 @@ def modern_networks(folder: Path) -> Dataset:
                 precision=row["precision"],
                 time_s=float(row["ms_per_batch"]) / 1e3,
                 image_size=int(float(row["image_size"])),
-                framework=f"pytorch {version}" if version != "pytorch" else "pytorch",
+                framework=f"pytorch {version}{_LAYERS.get(row['source'], '')}" if version != "pytorch" else "pytorch",
                 source=f"{_SOURCES[row['source']]} {version}".removesuffix(" pytorch"),
-                execution=row["execution"],
+                execution=_execution(row),
             )
         )
     return Dataset(medians(found), dict(left_out))
@@ -76,6 +76,15 @@ _SOURCES = {
     "NVIDIA-DLE": "DeepLearningExamples",
     "timm amp": "pytorch-image-models",
 }
+
+_LAYERS = {"timm amp": " timm"}
+"""Whose layers were run, where not torchvision's."""
+
+
+def _execution(row: dict[str, str]) -> str:
+    """Eager runs in mixed precision are under autocast; those of timm are so whatever the column ``mixed`` says."""
+    mixed = row["mixed"] == "True" or row["source"].endswith(" amp")
+    return "autocast" if mixed and row["execution"] == "eager" else row["execution"]
 
 
 def published_engines(folder: Path) -> Dataset:

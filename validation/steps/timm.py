@@ -50,7 +50,7 @@ _YEARS = {"1.12": "1.12 and 1.13", "1.13": "1.12 and 1.13"}
 
 
 def published_timm(folder: Path) -> Dataset:
-    """pytorch-image-models (Apache-2.0): eager, NCHW. amp computes in fp16.
+    """pytorch-image-models (Apache-2.0): eager, NCHW. amp is autocast to fp16.
 
     Raises
     ------
@@ -80,8 +80,9 @@ def published_timm(folder: Path) -> Dataset:
                     precision="fp16",
                     time_s=float(row["step_time_ms"]) / 1e3,
                     image_size=int(row["image_size"]),
-                    framework=f"pytorch {row['framework_version']}",
+                    framework=f"pytorch {row['framework_version']} timm",
                     source=f"pytorch-image-models {version}",
+                    execution="autocast",
                 )
             )
     return Dataset(medians(found), dict(left_out))

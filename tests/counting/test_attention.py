@@ -1,0 +1,58 @@
+"""Attention that is not fused is what its operations are, traced; which software fuses it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from paleo_lite.counting import count
+from paleo_lite.counting.attention import OF_VIEWS, UNFUSED, attention_of, unfused, with_attention
+from paleo_lite.networks import find_network
+from paleo_lite.networks.trace import trace
+
+
+@pytest.mark.parametrize(
+    ("framework", "how"),
+    [
+        ("pytorch 1.13 timm", UNFUSED), ("pytorch 2.4.0 timm", OF_VIEWS), ("torch 1.9", UNFUSED), ("pytorch 2.1", ""),
+        ("pytorch", ""), ("tensorrt", ""), ("", ""),
+    ],
+)  # fmt: skip
+def test_which_software_fuses(framework: str, how: str) -> None:
+    assert attention_of(framework) == how
+
+
+class Attention(nn.Module):
+    """Of three inputs and perhaps a mask, by torch's function or by its operations."""
+
+    def __init__(self, is_fused: bool) -> None:
+        super().__init__()
+        self.is_fused = is_fused
+
+    def forward(self, q, k, v, mask=None):  # type: ignore[no-untyped-def]
+        """What ``scaled_dot_product_attention`` is documented to compute."""
+        if self.is_fused:
+            return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        scores = (q * 0.25) @ k.transpose(-2, -1)
+        return torch.softmax(scores if mask is None else scores + mask, -1) @ v
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_operations_are_those_of_attention_written_out(masked: bool) -> None:
+    shapes = [(1, 2, 5, 16), (1, 2, 7, 16), (1, 2, 7, 16), *([(1, 2, 5, 7)] if masked else [])]
+    written, fused = (count(trace(Attention(is_fused), *shapes).layers) for is_fused in (False, True))
+    made = count(unfused(trace(Attention(True), *shapes).layers))
+    for column in ("flops", "macs", "bytes", "kernels"):
+        assert made.column(column, "training", 3).sum() == written.column(column, "training", 3).sum(), column
+    assert made.column("bytes", "inference").sum() > fused.column("bytes", "inference").sum()
+
+
+def test_timm_makes_no_copies() -> None:
+    """Of a ViT's blocks the copy of queries, keys and values is left out, and that of the result."""
+    layers = find_network("vit_b_16").layers
+    kernels = [
+        int(count(with_attention(layers, how)).column("kernels", "inference").sum()) for how in ("", OF_VIEWS, UNFUSED)
+    ]
+    assert kernels[0] - kernels[1] == 2 * 12 and kernels[2] - kernels[0] == 3 * 12
