@@ -178,10 +178,10 @@ def _assumed(tokens: Tokens, lengths: Lengths) -> str:
 
 def _architecture(config: Config) -> tuple[str, Architecture]:
     model = config.fields.get("model_type")
-    if model not in ARCHITECTURES:
+    if not isinstance(model, str) or model not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise config.fail(f"$.model_type is {model!r}, and configs are read of {known}")
-    return str(model), ARCHITECTURES[str(model)]
+    return model, ARCHITECTURES[model]
 
 
 def _head(config: Config, architecture: Architecture) -> bool:

@@ -35,7 +35,8 @@ def size_lines(space: Space) -> Document:
 
 def best_page(best: Best) -> Document:
     """The best rows; a column whose value is the same in all of them stands above the table."""
-    rows = [{**row, "interval": None if row["low_s"] is None else (row["low_s"], row["high_s"])} for row in best.rows]
+    intervals = [(row.get("low_s"), row.get("high_s")) for row in best.rows]
+    rows = [{**row, "interval": None if None in both else both} for row, both in zip(best.rows, intervals)]
     known = {column.key: column for column in _COLUMNS}
     shared = [] if len(rows) < 2 else [
         name for name in known

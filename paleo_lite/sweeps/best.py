@@ -302,6 +302,11 @@ def columns_of(path: Path) -> dict[str, bool]:
             raise BadFile(f"{path}: it has no rows")
     except OSError as error:
         raise BadFile(f"{path}: cannot be read ({error.strerror or error})") from None
+    for field in schema:
+        if schema.names.count(field.name) > 1:
+            raise BadFile(f"{path}: the column {field.name[:60]!r} is there twice")
+        if pa.types.is_nested(field.type) or pa.types.is_boolean(field.type) or pa.types.is_binary(field.type):
+            raise BadFile(f"{path}: the column {field.name[:60]!r} holds neither numbers nor words")
     names = {field.name: not (pa.types.is_dictionary(field.type) or pa.types.is_string(field.type)) for field in schema}
     missing = [name for name in ("network", "gpu", "time_s", "reason") if name not in names]
     if missing:
@@ -323,14 +328,27 @@ def _batches(path: Path) -> Iterator[Any]:
                 strings_can_be_null=True, quoted_strings_can_be_null=False,
             )  # fmt: skip
             with csv.open_csv(path, convert_options=convert) as reader:
-                yield from reader
+                yield from map(_finite, reader)
             return
         import pyarrow.parquet as pq
 
         with pq.ParquetFile(path, pre_buffer=False) as file:  # a buffer would grow with the file
-            yield from file.iter_batches(_BATCH_ROWS)
+            yield from map(_finite, file.iter_batches(_BATCH_ROWS))
     except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
         raise BadFile(f"{path}: is not a table of a sweep ({str(error).splitlines()[0]})") from None
+
+
+def _finite(batch: Any) -> Any:
+    """A batch whose numbers are numbers: what is not is absent, as in a row without an answer."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for place, field in enumerate(batch.schema):
+        if pa.types.is_floating(field.type):
+            finite = pc.is_finite(batch.column(place))
+            if pc.any(pc.invert(finite)).as_py():
+                batch = batch.set_column(place, field, pc.if_else(finite, batch.column(place), None))
+    return batch
 
 
 def _plain(batch: Any) -> Any:
