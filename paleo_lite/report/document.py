@@ -77,7 +77,7 @@ class Table(msgspec.Struct, frozen=True):
     def markdown(self) -> str:
         """A Markdown table, with the title as a bold line."""
         lines = [f"**{_safe(self.title)}**", ""] if self.title else []
-        lines.append("| " + " | ".join(column.heading for column in self.columns) + " |")
+        lines.append("| " + " | ".join(_escaped(column.heading) for column in self.columns) + " |")
         lines.append("|" + "|".join(" :-- " if column.left else " --: " for column in self.columns) + "|")
         for row in self.rows:
             lines.append("| " + " | ".join(_escaped(column.text(row)) for column in self.columns) + " |")
@@ -103,7 +103,7 @@ class Table(msgspec.Struct, frozen=True):
         import csv
 
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([column.key for column in self.columns])
+        writer.writerow([cell(column.key) for column in self.columns])
         for row in self.rows:
             writer.writerow([_raw(row.get(column.key)) for column in self.columns])
 

@@ -15,9 +15,7 @@ def serve(words: Sequence[str]) -> None:
     """
     from streamlit.web.server.server_util import is_url_from_allowed_origins
 
-    is_url_from_allowed_origins.__code__ = (
-        lambda url: False
-    ).__code__  # its own was let in before
+    is_url_from_allowed_origins.__code__ = (lambda url: False).__code__  # its own was let in before
     from streamlit.web import cli
 
     sys.exit(cli.main(list(words), "streamlit"))
