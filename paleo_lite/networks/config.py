@@ -50,7 +50,7 @@ class Config:
     def function(self, key: str, default: str) -> str:
         """An activation function."""
         value = self.fields.get(key, default)
-        if value not in ACTIVATIONS:
+        if not isinstance(value, str) or value not in ACTIVATIONS:
             raise self.fail(f"$.{key} is {value!r}, known are {', '.join(ACTIVATIONS)}")
         return str(value)
 
