@@ -38,8 +38,11 @@ def _string_end(buffer: bytes, start: int) -> int | None:
 
 
 def last_comma_and_end(buffer: bytes) -> tuple[int | None, int | None]:
-    """The last comma between elements, and the bracket that closes the array where it is in the buffer."""
-    depth, place, comma = 0, 0, None
+    """The last comma between elements, and the bracket that closes the array where it is in the buffer.
+
+    Where one string begins as another ends, what follows is no JSON, and is not looked through.
+    """
+    depth, place, comma, string = 0, 0, None, -1
     while True:
         # Inside an element commas mean nothing: looked for only between elements.
         match = (_TOKEN if depth == 0 else _BRACKET).search(buffer, place)
@@ -48,9 +51,9 @@ def last_comma_and_end(buffer: bytes) -> tuple[int | None, int | None]:
         token, place = match.group(), match.end()
         if token == b'"':
             end = _string_end(buffer, place)
-            if end is None:
+            if end is None or match.start() == string:
                 return comma, None
-            place = end
+            place = string = end
         elif token in b"{[":
             depth += 1
         elif token == b",":
