@@ -139,7 +139,10 @@ QUESTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize(
+    "question",
+    ["inference", "strong", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("largest batch", "several"))],
+)
 def test_commands_on_the_page_give_its_figures(question, tmp_path):
     """The JSON of the commands that a report names is where its figures come from, and it can be made again."""
     path = tmp_path / "it's a report.html"

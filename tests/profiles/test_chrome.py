@@ -349,7 +349,7 @@ def test_ids_copied_from_the_correlation_do_not_link(tmp_path):
 TEXT = document(LAUNCHED * 2, baseTimeNanoseconds=5)
 
 
-@pytest.mark.parametrize("piece", [32, 2**20])
+@pytest.mark.parametrize("piece", [pytest.param(32, marks=pytest.mark.thorough), 2**20])
 def test_a_trace_cut_anywhere_is_one_error_with_the_place(tmp_path, monkeypatch, piece):
     monkeypatch.setattr(json_stream, "PIECE", piece)
     for length in range(1, len(TEXT)):

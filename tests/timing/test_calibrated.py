@@ -45,7 +45,8 @@ def device_s(entry: tuple[object, ...]) -> float:
     if multiplies:
         half = VALUES["half_3x3" if name == "conv_3x3" else "half"]
         filled = 1 / (1 + half * 20 / tiles)
-        compute = flops * padding / (10e12 * VALUES[f"efficiency_{name}"] * factor.get(part, 1) * filled)
+        gradient = factor.get(part, 1) if name == "conv_3x3" else 1  # a product's gradients are products like it
+        compute = flops * padding / (10e12 * VALUES[f"efficiency_{name}"] * gradient * filled)
     else:
         compute = flops / 4e12
     memory = moved / (500e9 * VALUES["share_matrix" if multiplies else "share_other"])

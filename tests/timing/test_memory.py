@@ -56,7 +56,11 @@ def tracked_by_torch(name: str, batch_size: int, training: bool) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["alexnet", "vgg16", "resnet50", "mobilenet_v2", "googlenet"])
+@pytest.mark.parametrize(
+    "name",
+    ["alexnet", "resnet18", *(pytest.param(name, marks=pytest.mark.thorough) for name in
+                              ("vgg16", "resnet50", "mobilenet_v2", "googlenet"))],
+)  # fmt: skip
 def test_a_step_needs_what_torchs_tracker_sees(name: str) -> None:
     """Two micro-batches of 8 into gradients that stay: within 1 %."""
     asked = Workload(find_network(name), batch_size=16, phase="training", training=TrainingOptions(accumulation=2))
@@ -180,7 +184,9 @@ def test_checkpointing_and_accumulation_need_less(name) -> None:
     assert total(accumulation=8) < 0.5 * total(accumulation=2) < 0.5 * total()
 
 
-@pytest.mark.parametrize(("checkpointing", "tensors"), [("none", 199), ("sqrt", 28)])
+@pytest.mark.parametrize(
+    ("checkpointing", "tensors"), [pytest.param("none", 199, marks=pytest.mark.thorough), ("sqrt", 28)]
+)
 def test_a_chain_of_equal_blocks_needs_the_square_root(checkpointing: str, tensors: int) -> None:
     """Chen et al. 2016, beside torch's own checkpoints of the same chain in 10 segments.
 
