@@ -13,7 +13,8 @@ predict: $(STAMPS)/core
 # A process for each core; the tests of a file share one, and each process computes on one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder
 
-test: $(STAMPS)/test lint
+test: $(STAMPS)/test
+	$(MAKE) --jobs 2 lint
 	$(PYTEST)
 
 # What to run after each change, within a minute.

@@ -31,8 +31,9 @@ FAMILIES = {
     "alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "efficientnet_v2_s", "googlenet", "inception_v3",
     "maxvit_t", "mnasnet0_5", "mobilenet_v2", "mobilenet_v3_small", "regnet_x_400mf", "regnet_y_400mf", "resnet18",
     "resnet50", "resnext50_32x4d", "shufflenet_v2_x0_5", "squeezenet1_1", "swin_t", "swin_v2_t", "vgg11_bn", "vit_b_32",
+    *NETWORKS,
 }  # fmt: skip
-"""One of each, whose siblings repeat its layers: `make thorough` runs the peers on those."""
+"""One of each, whose siblings repeat its layers: `make thorough` traces those, and runs the peers on them."""
 
 
 def of_each(names, siblings="tested"):
@@ -51,7 +52,7 @@ def _sum(network, column, phase):
     return int(count(network.layers).column(column, phase).sum())
 
 
-@of_each(TRACED)
+@of_each(TRACED, siblings="thorough")
 def test_a_descriptor_is_what_a_trace_gives(name, traced):
     shipped, fresh = find_network(name), traced(name)
     assert [layer for layer in zip(shipped.layers, fresh.layers) if layer[0] != layer[1]] == []
@@ -114,7 +115,8 @@ def test_torchvisions_published_figures(name, traced):
     assert entries
     for weights in entries:
         size = int(weights.transforms().crop_size[0])
-        network = traced(name) if find_network(name).inputs[0][-1] == size else traced(name, size)
+        known = find_network(name)
+        network = known if known.inputs[0][-1] == size else traced(name, size)
         printed = weights.meta["_ops"]
         assert _sum(network, "macs", "inference") / 1e9 == pytest.approx(printed, rel=0.005, abs=0.0005), weights
         assert network.parameters == weights.meta["num_params"], weights
