@@ -66,6 +66,7 @@ def test_validation_stands_beside_the_package() -> None:
     assert beside <= {"paleo_lite", "click", "msgspec", "numpy"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_the_package_does_without_validation(path: Path) -> None:
     """It is not in the wheel."""

@@ -254,6 +254,7 @@ def test_every_command_is_a_function(name: str) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ask"),
     [*((name, ask) for name, ask in ASKED.items() if name not in IN_A_FILE | {"measure", "ui"}), *ASKED_TOO.items()],
@@ -302,6 +303,7 @@ def test_a_command_and_its_function_write_the_same(
     assert written[0] == written[1]
 
 
+@pytest.mark.slow
 def test_measuring_is_asked_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two measurements are never the same: what is compared is what is asked for."""
     heard = []
@@ -339,6 +341,7 @@ def test_the_page_is_served_as_by_the_command(monkeypatch: pytest.MonkeyPatch) -
     assert page.process.poll() is not None
 
 
+@pytest.mark.slow
 def test_frames_have_the_rows_of_the_tables() -> None:
     pytest.importorskip("pandas")
     assert list(pl.networks().to_frame()["name"]) == [row["name"] for row in pl.networks().to_dict()["networks"]]

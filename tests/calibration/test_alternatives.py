@@ -16,6 +16,7 @@ ASKED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_alternatives_are_what_predict_says():
     asked = {**ASKED, "network": find_network("resnet18")}
     found = try_alternatives(pl.predict(**asked), asked["time_model"])
@@ -52,6 +53,7 @@ def test_a_ppp_says_nothing_of_other_platforms():
     assert any("a PPP holds for the one platform" in text for text in found.left_out)
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_fit_is_compared_with_the_largest_that_does():
     asked = {**ASKED, "network": find_network("vgg16"), "batch_size": 4096}
     prediction = pl.predict(**asked)

@@ -113,6 +113,7 @@ def known_models(precision: str) -> list[tuple[Device, CalibratedModel]]:
     return [(device, model) for device, model in models if isinstance(model, CalibratedModel)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "tf32", "fp64"])
 def test_all_devices_of_a_precision_have_one_host(precision: str) -> None:
     host = [NAMES.index(name) for name in HOST]
@@ -120,6 +121,7 @@ def test_all_devices_of_a_precision_have_one_host(precision: str) -> None:
     assert len(known) > 5 and np.allclose(known, known[0], atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "tf32", "fp64"])
 @pytest.mark.parametrize("phase", ["inference", "training"])
 @costly

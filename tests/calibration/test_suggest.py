@@ -102,6 +102,7 @@ def test_what_was_measured_already_is_known() -> None:
     assert after.suggestions[0].factor > 0.8 * after.factor
 
 
+@pytest.mark.slow
 def test_steps_fit_and_can_be_run() -> None:
     torchvision = {name for name in network_names() if find_network(name).source.startswith("torchvision")}
     assert {*SMALL} < {*NETWORKS} <= torchvision and {*TYPICAL} <= {*network_names()}
@@ -157,6 +158,7 @@ def test_the_command_that_a_prediction_names_can_be_typed() -> None:
     assert command is not None and "mobilenet_v2 on k40m, fp32 training" in run(*command[1].split())
 
 
+@pytest.mark.slow
 def test_the_page_says_what_to_run() -> None:
     text = run("calibrate", "--suggest", "2", "--gpu", "k80", "--network", "vgg16", "--precision", "fp64")
     found = pl.calibrate(suggest=2, gpu="k80", network="vgg16", precision="fp64")

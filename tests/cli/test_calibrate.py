@@ -219,6 +219,7 @@ main(prog_name="paleo-lite")
 """
 
 
+@pytest.mark.slow
 def test_calibrating_from_a_csv_needs_nothing_that_reads_profiles(tmp_path: Path, csv_file: Path) -> None:
     def asked(*arguments: str) -> str:
         command, environment = [sys.executable, "-c", WITHOUT_PROFILES, *arguments], {**os.environ, "COLUMNS": "200"}

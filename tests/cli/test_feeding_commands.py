@@ -28,6 +28,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("style", ["table", "json", "csv", "markdown"])
 def test_every_command_prints_every_format(command, style):

@@ -156,6 +156,7 @@ def kernels_in_order(layers: Sequence[Layer], work: Work, fused: Work) -> list[i
     return list(TopologicalSorter(waits_for).static_order())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in network_names() if not name.startswith("paleo")][::6])
 @pytest.mark.parametrize("execution", ["compiled", "folded"])
 def test_fusing_removes_bytes_and_launches_and_keeps_flops(name: str, execution: str) -> None:

@@ -55,6 +55,7 @@ def test_a_normal_distribution_by_hand() -> None:
     assert known.weights.sum() == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_what_is_said() -> None:
     """Two measurements that only a slower cluster explains: rows agree, more workers follow, intervals shrink."""
     free = paleo_lite.scale("resnet50", workers=[1, 8, 64], **ASKED)

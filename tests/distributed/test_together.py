@@ -267,6 +267,7 @@ def test_a_context_or_experts_that_cannot_be_shared_are_refused(network, split, 
         scaled(network, 8, 8, Split(**split), topology="8x h100-sxm @ nvlink4-x18", sequence_length=4096)
 
 
+@pytest.mark.slow
 def test_where_no_worker_holds_the_network_no_speed_up_is_claimed():
     """The headline compares it with nothing, and further rows with the first that fits."""
     asked = {"scaling": "strong", "strategy": "together", "training": ADAM, "platform": "dgx-h100", "batch_size": 128,

@@ -85,6 +85,7 @@ def as_tuples(runs: Runs) -> list[tuple]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("rows_of_a_batch", [200, 1, 7])
 def test_runs_are_neighbours_that_are_alike(seed, rows_of_a_batch) -> None:

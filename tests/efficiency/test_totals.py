@@ -65,6 +65,7 @@ def frame():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_a_time", [1, 7, 10**6])
 @pytest.mark.parametrize("direction", ["all", "bprop"])
 def test_sums_are_those_of_pandas(frame, at_a_time, direction) -> None:

@@ -76,6 +76,7 @@ def test_the_peak_that_is_named_is_the_one_that_is_used(gpu: str, precision: str
     assert prediction.to_dict()["peak_flops"] == prediction.peak.per_s
 
 
+@pytest.mark.slow
 def test_no_forecast_beats_the_peak_of_slow_fp16_units() -> None:
     """A GTX 1080 Ti computes fp16 networks in fp32: the bound counts that, too."""
     for device in list_devices([]):

@@ -40,6 +40,7 @@ def sweep(request, tmp_path_factory):
     return path, frame[frame.reason.isna()].astype({"gpu": str, "network": str})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "query"),
     [

@@ -42,6 +42,7 @@ def test_one_token_takes_at_least_reading_weights_and_cache():
     assert predicted(execution="engine").bound_s == pytest.approx((weights + 2**29) / 3.352e12, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("weights", "narrower"), [("fp8", 2), ("int8", 2), ("int4", 4)])
 def test_narrower_weights_are_read_and_kept_in_fewer_bytes(weights, narrower):
     wide, narrow = predicted(), predicted(weights=weights)

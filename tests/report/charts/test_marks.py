@@ -27,6 +27,7 @@ def asked():
             for model in ("calibrated", "roofline")}  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chart", [prediction_roofline, layer_chart, kind_chart, pass_chart])
 def test_the_bound_says_so_and_is_hollow_and_the_forecast_is_not(asked, chart):
     for model, prediction in asked.items():
