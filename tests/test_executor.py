@@ -151,7 +151,7 @@ def test_an_interrupt_stops_the_processes(sleeping):
     _, errors = process.communicate()
     assert process.returncode == 130, errors
     assert errors == b""
-    wait_for(lambda: [0] if not any(alive(path) for path in workers) else [], 1)
+    assert wait_for(lambda: [0] if not any(alive(path) for path in workers) else [], 1) == [0]
 
 
 @pytest.mark.slow

@@ -64,6 +64,6 @@ def compare(
 def _split(path: Path) -> list[Path]:
     """Paths joined by commas, unless there is a file of that very name."""
     text = str(path)
-    return (
-        [path] if "," not in text or is_there(path, Path.exists) else [Path(part) for part in text.split(",") if part]
-    )
+    if "," not in text or is_there(path, Path.exists):
+        return [path]
+    return [Path(part) for part in text.split(",") if part]

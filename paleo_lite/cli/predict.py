@@ -60,8 +60,8 @@ def predict(
 
     NETWORK is a shipped network (`paleo-lite networks list`), a file (a descriptor, a config.json of Hugging Face's,
     ONNX, an exported program), timm:NAME, hf:FOLDER, or package.module:factory with --input, which is imported and
-    called. Of several networks, devices, precisions, phases
-    or batch sizes, with commas between them, every combination is predicted, and each held against the first.
+    called. Of several networks, devices, precisions, phases or batch sizes, with commas between them, every combination
+    is predicted, and each held against the first.
 
     \b
       paleo-lite predict vgg16 --gpu k80 --precision fp64

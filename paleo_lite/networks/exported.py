@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
@@ -10,6 +13,8 @@ from ..errors import BadDescriptor, BadValue, TraceFailed
 from .network import Network, Tokens
 from .torch_import import import_torch
 
+_TENSORS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+
 
 def read_exported(path: Path, image_size: int | None = None, tokens: Tokens | None = None) -> Network:
     """The network of an exported program.
@@ -17,7 +22,7 @@ def read_exported(path: Path, image_size: int | None = None, tokens: Tokens | No
     Raises
     ------
     BadDescriptor
-        If it is none.
+        If it is none, or holds what is not a tensor.
     BadValue
         If another size is asked for than it was exported with.
     TraceFailed
@@ -31,7 +36,8 @@ def read_exported(path: Path, image_size: int | None = None, tokens: Tokens | No
     try:
         if not is_zipfile(path):
             raise BadDescriptor(f"{path}: not an exported program, which torch.export.save writes")
-        program = torch.export.load(str(path))
+        with _no_pickles():
+            program = torch.export.load(str(path))
     except OSError as error:
         raise BadDescriptor(f"{path}: cannot be read ({error.strerror})") from None
     except BadDescriptor:
@@ -57,6 +63,19 @@ def read_exported(path: Path, image_size: int | None = None, tokens: Tokens | No
             found = trace(module, *args, **names, **kwargs)
             return found._replace(notes=(*found.notes, f"exported for {rows} samples: a sample here is all of them"))
     return trace(module, *args, **names, **kwargs)
+
+
+@contextmanager
+def _no_pickles() -> Iterator[None]:
+    """torch's loader unpickles what it cannot read as tensors, and runs code of the file; its switch forbids it."""
+    before = os.environ.get(_TENSORS_ONLY)
+    os.environ[_TENSORS_ONLY] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_TENSORS_ONLY]
+        if before is not None:
+            os.environ[_TENSORS_ONLY] = before
 
 
 def _is_batch(value: Any) -> bool:

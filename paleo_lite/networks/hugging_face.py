@@ -51,7 +51,8 @@ def read_hugging_face(
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadDescriptor(f"{path}: {error}") from None
     known = ARCHITECTURES.get(str(fields.get("model_type")))
-    named = (fields.get("architectures") or [None])[0]
+    listed = fields.get("architectures")
+    named = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], str) else None
     if known is not None and not given and (named is None or named in known.heads):
         return read_config(data, str(path), image_size, tokens)
     return _built(reference, fields, named, given, image_size, tokens or Tokens())
@@ -73,13 +74,14 @@ def _built(
         transformers = importlib.import_module("transformers")
     except ImportError:
         raise FactoryFailed(f"{reference} needs transformers: pip install transformers") from None
-    rest = {key: value for key, value in fields.items() if key not in ("model_type", "use_cache")}
+    rest = {key: value for key, value in fields.items() if key not in ("model_type", "use_cache", "auto_map")}
     try:
         config = transformers.AutoConfig.for_model(fields.get("model_type"), **rest, use_cache=False)
         if image_size is not None:
             config.image_size = image_size
-        auto = transformers.AutoModel.from_config
-        factory = auto if named is None else getattr(transformers, named)
+        factory = transformers.AutoModel.from_config if named is None else getattr(transformers, named)
+        if named is not None and not (isinstance(factory, type) and issubclass(factory, transformers.PreTrainedModel)):
+            raise TypeError(f"{named} is not a model")  # a file may name anything
         module = build(lambda: factory(config))
     except Exception as error:
         said = " ".join(str(error).split())[:200]

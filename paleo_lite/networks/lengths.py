@@ -149,7 +149,7 @@ def at_length(three: Three, length: int, span: tuple[int, int] | None = None) ->
     Raises
     ------
     BadValue
-        If the length lies outside, or a size is no whole number there.
+        If the length lies outside, or a size there is not a whole number.
     TraceFailed
         If that is so where the law is tried, of which the `span` is given.
     """

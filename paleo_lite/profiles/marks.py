@@ -78,7 +78,7 @@ class Launched:
         self.launches = launches[np.argsort(launches["correlation"], kind="stable")]
 
     def find(self, correlation: Integers) -> Integers:
-        """The place in `launches` of what launched each event, by its correlation; -1 for none that is known."""
+        """The place in `launches` of what launched each event, by its correlation; -1 where none is known."""
         keys = self.launches["correlation"]
         if not len(keys):
             return np.full(len(correlation), -1, dtype=np.int64)

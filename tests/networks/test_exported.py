@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import os
+import zipfile
+
 import pytest
 
 import paleo_lite as pl
@@ -36,6 +40,32 @@ def test_a_program_for_any_batch_and_one_for_a_batch_of_two(tmp_path):
     assert "exported for 2 samples: a sample here is all of them" in pl.layers(str(path)).notes
     with pytest.raises(BadValue, match="has the sizes that it was exported with"):
         pl.layers(str(path), image_size=16)
+
+
+class Harmful:
+    """What unpickling runs."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_a_program_that_would_run_code_is_refused(tmp_path, monkeypatch):
+    torch.export.save(torch.export.export(nn.Linear(2, 3), (torch.zeros(4, 2),)), tmp_path / "good.pt2")
+    held = io.BytesIO()
+    torch.save(Harmful(tmp_path / "ran"), held)
+    with zipfile.ZipFile(tmp_path / "good.pt2") as good, zipfile.ZipFile(tmp_path / "bad.pt2", "w") as bad:
+        assert any("sample_inputs" in name for name in good.namelist())
+        for name in good.namelist():
+            bad.writestr(name, held.getvalue() if "sample_inputs" in name else good.read(name))
+    monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0")
+    with pytest.raises(BadDescriptor, match="not an exported program"):
+        pl.layers(str(tmp_path / "bad.pt2"))
+    assert not (tmp_path / "ran").exists()
+    assert os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] == "0"
+    assert pl.layers(str(tmp_path / "good.pt2")).network.parameters == 9
 
 
 def test_what_is_no_program(tmp_path):

@@ -58,3 +58,18 @@ def test_other_architectures_are_those_of_transformers(folder):
         assert counts.total - rotary == tokens * (2 * block + 64 * 100)
     with pytest.raises(FactoryFailed, match="cannot be built"):
         pl.layers(f"hf:{folder({**PHI, 'architectures': ['NoSuchModel']})}")
+
+
+@pytest.mark.slow
+def test_a_config_names_models_and_nothing_else_of_transformers(folder):
+    pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    for named in ("pipeline", "AutoConfig", "__doc__", "NoModel"):
+        with pytest.raises(FactoryFailed, match=f"cannot be built: .*{named}"):
+            pl.layers(f"hf:{folder({**PHI, 'architectures': [named]})}", sequence_length=8)
+
+
+def test_architectures_of_another_type_are_one_sentence(folder):
+    for named in (5, "BertModel", [5]):
+        with pytest.raises(BadDescriptor, match=r"\$\.architectures is"):
+            pl.layers(f"hf:{folder({**BERT, 'architectures': named})}", sequence_length=32)
