@@ -18,9 +18,8 @@ import pyarrow as pa
 
 from ..errors import BadProfile
 from .lines import MOST_PREAMBLE, decoded_head, gpu_category, number_of, numbered_lines, shown
-from .table import batch_of
+from .table import batches_of
 
-_ROWS = 2**14
 _TIME_NS = {"ns": 1.0, "nsec": 1.0, "us": 1e3, "μs": 1e3, "usec": 1e3, "ms": 1e6, "msec": 1e6, "s": 1e9, "sec": 1e9}
 _SIZE_BYTES = {"B": 1.0, "bytes": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
 _UNIT = re.compile(r"(?P<name>[^()]*?) ?\((?P<unit>[^()]+)\)")
@@ -53,23 +52,11 @@ class NsysStatsCsv:
             With the line, if a row is cut or a number cannot be read; and if two reports hold the same sort of event,
             which would count twice.
         """
-        rows: list[dict[str, Any]] = []
-        for row in _rows(path):
-            rows.append(row)
-            if len(rows) == _ROWS:
-                yield _batch(rows, columns)
-                rows = []
-        if rows:
-            yield _batch(rows, columns)
+        yield from batches_of(_rows(path), None, columns)
 
 
 def _is_heading(line: str) -> bool:
     return _SUM_HEADING.match(line) is not None or _TRACE_HEADING.match(line) is not None
-
-
-def _batch(rows: list[dict[str, Any]], columns: tuple[str, ...] | None) -> pa.RecordBatch:
-    names = {name for row in rows for name in row}
-    return batch_of({name: [row.get(name) for row in rows] for name in names}, len(rows), columns)
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

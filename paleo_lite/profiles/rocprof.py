@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from ..errors import BadProfile
 from .lines import CsvTable, decoded_head, gpu_category, shown
-from .table import batch_of
+from .table import batches_of
 
-_ROWS = 2**14
 _LONGEST_NS = 2**53  # what a float holds to the nanosecond
 _HEADING = re.compile(
     r'"?Name"?,"?Calls"?,"?TotalDurationNs\b|(?:"?Guid"?,)?"?Kind"?,"?(?:Agent_Id|Direction|Stream_Id)\b'
@@ -46,23 +45,14 @@ class RocprofCsv:
             With the line, if a row is cut, a number cannot be read, or something ends before it begins.
         """
         table = CsvTable(path, _HEADING, units=False)
-        rows: list[dict[str, Any]] = []
-        for number, fields in table.rows():
-            rows.append(_row(path, number, dict(zip(table.names, fields))))
-            if len(rows) == _ROWS:
-                yield _batch(rows, columns)
-                rows = []
-        yield _batch(rows, columns)
+        rows = (_row(path, number, dict(zip(table.names, fields))) for number, fields in table.rows())
+        yield from batches_of(rows, _NAMES, columns)
 
 
 _NAMES = (
     "category", "kernel", "start_ns", "duration_ns", "calls", "grid", "block", "stream", "device", "thread",
     "metric.vector_registers", "metric.scalar_registers",
 )  # fmt: skip
-
-
-def _batch(rows: list[dict[str, Any]], columns: tuple[str, ...] | None) -> pa.RecordBatch:
-    return batch_of({name: [row.get(name) for row in rows] for name in _NAMES}, len(rows), columns)
 
 
 def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Absent is null, never 0: a kernel whose FLOPs are unknown is not a kernel that c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -136,6 +137,25 @@ def coded(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
     """Texts as places in a list of them; -1 is absent."""
     codes = codes.astype(np.int32)
     return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(names, pa.string()))
+
+
+_ROWS = 2**14
+
+
+def batches_of(
+    rows: Iterable[dict[str, Any]], names: Iterable[str] | None, keep: tuple[str, ...] | None
+) -> Iterator[pa.RecordBatch]:
+    """Record batches of rows, 16,384 at a time, with the columns of those names, or of those that a batch's rows have.
+
+    The last one may be empty.
+    """
+    left = iter(rows)
+    while True:
+        some = list(islice(left, _ROWS))
+        found = names if names is not None else {name for row in some for name in row}
+        yield batch_of({name: [row.get(name) for row in some] for name in found}, len(some), keep)
+        if len(some) < _ROWS:
+            return
 
 
 def batch_of(columns: Mapping[str, Any], length: int, keep: tuple[str, ...] | None = None) -> pa.RecordBatch:

@@ -20,14 +20,13 @@ import pyarrow as pa
 
 from ..errors import BadProfile
 from .lines import decoded_head, number_of, numbered_lines, shown
-from .table import batch_of
+from .table import batches_of
 from .tau import category_of
 
 _FIRST = re.compile(r"(\d{1,9}) templated_functions(?:_MULTI)?(?:_(\w+))?$")
 _EVENTS = re.compile(r"(\d{1,9}) (aggregates|userevents)$")
 _NAMED = re.compile(r'"(.*)" ([^"]+?)(?: GROUP="([^"]*)"\s*)?$')
 _PLACE = re.compile(r"profile\.(\d{1,9})\.\d{1,9}\.(\d{1,9})$")
-_ROWS = 2**14
 _COLUMNS = (
     "category", "kernel", "duration_ns", "calls", "bytes", "device", "thread", "metric.exclusive_ns",
     "metric.message_min_bytes", "metric.message_max_bytes",
@@ -52,17 +51,7 @@ class TauProfile:
         BadProfile
             If the metric is no time, the file is cut, or a line is not what TAU writes: with the line.
         """
-        rows: list[dict[str, Any]] = []
-        for row in _rows(path):
-            rows.append(row)
-            if len(rows) == _ROWS:
-                yield _batch(rows, columns)
-                rows = []
-        yield _batch(rows, columns)
-
-
-def _batch(rows: list[dict[str, Any]], columns: tuple[str, ...] | None) -> pa.RecordBatch:
-    return batch_of({name: [row.get(name) for row in rows] for name in _COLUMNS}, len(rows), columns)
+        yield from batches_of(_rows(path), _COLUMNS, columns)
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
