@@ -10,6 +10,9 @@ STAMPS := $(VENV)/.stamps
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
 
+# Compiled once and not by each of the hundreds of processes that tests start, also where the environment forbids it.
+export PYTHONDONTWRITEBYTECODE :=
+
 # A process for each core; the tests of a file share one, and each process computes on one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder
 

@@ -133,9 +133,9 @@ def test_its_page_shows_its_cells_and_pictures(name):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["feeding_the_gpu", "gemm_and_profilers", "paleo_and_ppp",
+    ["gemm_and_profilers", "paleo_and_ppp",
      *(pytest.param(name, marks=pytest.mark.thorough) for name in
-       ("calibrate_your_gpu", "gpu_efficiency", "kernels_compare"))],
+       ("calibrate_your_gpu", "feeding_the_gpu", "gpu_efficiency", "kernels_compare"))],
 )  # fmt: skip
 def test_without_data_it_says_so_and_goes_on(name, execute, tmp_path_factory):
     found = text_of(execute(name, tmp_path_factory.getbasetemp() / "no-data"))

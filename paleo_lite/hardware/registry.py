@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,6 +48,10 @@ def read_device(path: Path) -> Device:
     return device
 
 
+# Of 120 files, which a page, a sweep or a notebook asks again and again; who adds one starts anew.
+_shipped_device = cache(read_device)
+
+
 def figures(device: Device) -> Iterator[tuple[str, str, Figure]]:
     """All figures of a device with the unit each must be in: (field, unit, figure)."""
     yield "cores.multiprocessors", "", device.cores.multiprocessors
@@ -78,9 +83,8 @@ def list_devices(files: Iterable[Path] = ()) -> list[Device]:
     BadDevice
         If a file is malformed, or a further file takes the id of another device.
     """
-    devices = {
-        path.stem: read_device(path) for path in sorted(shipped("hardware").glob("*.toml")) if path.stem != "links"
-    }
+    folder = shipped("hardware")
+    devices = {path.stem: _shipped_device(path) for path in sorted(folder.glob("*.toml")) if path.stem != "links"}
     for path in files:
         device = read_device(path)
         if device.id in devices:
@@ -104,7 +108,7 @@ def find_device(name: str, files: Iterable[Path] = ()) -> Device:
     files = list(files)
     direct = shipped("hardware") / f"{name}.toml"
     if not files and re.fullmatch(r"[a-z0-9-]+", name) and name != "links" and is_there(direct):
-        return read_device(direct)  # the plain id needs no look at all the others
+        return _shipped_device(direct)  # the plain id needs no look at all the others
     devices = {device.id: device for device in list_devices(files)}
     if "/" in name or name.endswith(".toml"):
         raise UnknownName("GPU", name, devices, "A file is added with --hardware-file and then called by its name.")
@@ -139,6 +143,7 @@ def _keys(device: Device) -> set[str]:
     return {key(known) for known in (device.id, device.name, *device.aliases)}
 
 
+@cache
 def read_links(path: Path | None = None) -> LinkRegistry:
     """The links of ``links.toml``.
 

@@ -106,7 +106,7 @@ def test_a_perfect_model_is_recovered_from_its_own_data() -> None:
 
 @pytest.mark.slow
 def test_intervals_of_parameters_cover_a_known_truth() -> None:
-    """Truth drawn from the prior, 5 % noise, 400 times: 90 % intervals hold it 85 to 95 % of the time.
+    """Truth drawn from the prior, 5 % noise, 200 times: 90 % intervals hold it 85 to 95 % of the time.
 
     Layers are counted once, and the fit starts at the truth, which saves half of its steps on the way to the same end.
     """
@@ -114,7 +114,7 @@ def test_intervals_of_parameters_cover_a_known_truth() -> None:
     prior = base_prior(False)
     runs = runs_of(measured(NETWORKS), DEVICE, "fp32")
     inside = []
-    for _ in range(400):
+    for _ in range(200):
         truth = prior.mean + prior.deviation * rng.standard_normal(len(NAMES))
         times = runs.predict_s(truth) * np.exp(0.05 * rng.standard_normal(len(runs)))
         found = fit(msgspec.structs.replace(runs, measured_s=times), prior, start=truth)

@@ -38,12 +38,21 @@ REAL = [
     "tracelens/b200_eager_trace.json.gz",
 ]
 # Of these the external ids are the correlation ids over again, and link nothing.
+SIBLINGS = [REAL[1], REAL[2], REAL[4], REAL[6], REAL[7], REAL[8]]
+"""Traces that tell nothing which another one of the list does not tell in the ordinary run."""
 COPIED_IDS = [REAL[2], REAL[5], REAL[6], REAL[7]]
 KIND = {
     "kernel": "kernel", "Kernel": "kernel", "gpu_memcpy": "memcpy", "Memcpy": "memcpy", "gpu_memset": "memset",
     "Memset": "memset", "cpu_op": "cpu", "Operator": "cpu", "cuda_runtime": "api", "Runtime": "api",
     "cuda_driver": "api", "user_annotation": "marker", "gpu_user_annotation": "marker", "python_function": "marker",
 }  # fmt: skip
+
+
+def each_of(names: list[str]):
+    """The traces as cases of a test; siblings are read by ``make thorough``."""
+    marks = {True: pytest.mark.thorough, False: ()}
+    cases = [pytest.param(name, marks=marks[name in SIBLINGS], id=Path(name).name[:24]) for name in names]
+    return pytest.mark.parametrize("name", cases)
 
 
 def read(path: Path, columns=None) -> pa.Table:
@@ -69,7 +78,7 @@ COUNTED = REAL[3]
 
 
 @pytest.mark.needs_data
-@pytest.mark.parametrize("name", REAL, ids=lambda name: Path(name).name[:24])
+@each_of(REAL)
 def test_real_events_are_the_json_modules(data_folder, name):
     path = data_folder / "profiles" / name
     assert ChromeTrace().recognises(path, read_head(path))
@@ -119,7 +128,7 @@ def params_of(args: dict) -> list[str]:
 
 
 @pytest.mark.needs_data
-@pytest.mark.parametrize("name", [REAL[0], *REAL[2:3], *REAL[4:]], ids=lambda name: Path(name).name[:24])
+@each_of([REAL[0], *REAL[2:3], *REAL[4:]])
 def test_real_kernels_are_linked_to_the_operation_that_launched_them(data_folder, name):
     path = data_folder / "profiles" / name
     events, _ = reference(path)

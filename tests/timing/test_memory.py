@@ -69,7 +69,11 @@ def test_a_step_needs_what_torchs_tracker_sees(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["alexnet", "vgg16", "resnet18", "resnet50", "densenet121", "googlenet"])
+@pytest.mark.parametrize(
+    "name",
+    ["alexnet", "resnet18", *(pytest.param(name, marks=pytest.mark.thorough) for name in
+                              ("vgg16", "resnet50", "densenet121", "googlenet"))],
+)  # fmt: skip
 def test_inference_needs_nearly_what_torchs_tracker_sees(name: str) -> None:
     """Python holds a tensor for as long as a name does, so that up to 12 % more lives than is needed."""
     ratio = memory_of(Workload(find_network(name), batch_size=8)).total_bytes / tracked_by_torch(name, 8, False)

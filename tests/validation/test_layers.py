@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -30,9 +31,10 @@ MEASURED = DATA / "measured"
 pytest.importorskip("scipy")
 
 
-def rows(name: str) -> list[dict[str, str]]:
+def rows(name: str, most: int | None = None) -> list[dict[str, str]]:
+    """Those of a published file, or the first of them."""
     with opened(MEASURED / name, "rt") as file:
-        return list(csv.DictReader(file))
+        return list(islice(csv.DictReader(file), most))
 
 
 def opened(path: Path, mode: str) -> IO[str]:
@@ -54,7 +56,7 @@ def test_sizes_are_those_that_the_sources_count() -> None:
     """Their own GFLOP columns: TensorFlow's and DeepBench's forward pass, 2 per multiply-accumulate."""
     checked = 0
     for name, column in (("deepbench_conv.csv.gz", "gflop"), ("conv_layers_tensorflow.csv.gz", "gflop_fwd")):
-        for row in rows(name)[:400]:
+        for row in rows(name, 400):
             if row["phase"].startswith("forward") and float(row[column]) > 0.01 and not row.get("check"):
                 timed = layer_time(name, row, "v100-sxm2", "fp32")
                 (layer,) = (
@@ -71,7 +73,7 @@ def test_sizes_are_those_that_the_sources_count() -> None:
 def test_a_tensorflow_training_step_updates_input_and_target() -> None:
     """benchmark_conv.py keeps both as trainable variables; Adam reads 4 and writes 3 numbers for each of theirs."""
     (row,) = (
-        row for row in rows("conv_layers_tensorflow.csv.gz")[:2000]
+        row for row in rows("conv_layers_tensorflow.csv.gz", 2000)
         if (row["optimizer"], row["matsize"], row["channels_in"]) == ("adam", "7", "1040")
     )  # fmt: skip
     timed = layer_time("conv_layers_tensorflow.csv.gz", row, "gtx1080ti", "fp32")
@@ -90,7 +92,7 @@ def test_a_tensorflow_training_step_updates_input_and_target() -> None:
 @pytest.mark.needs_data
 def test_a_sample_holds_the_same_rows_whatever_their_order(tmp_path: Path) -> None:
     for name in FILES:
-        table = rows(name)[:3000]
+        table = rows(name, 1000)
         for folder, ordered in (("a", table), ("b", table[::-1])):
             (tmp_path / folder).mkdir(exist_ok=True)
             with opened(tmp_path / folder / name, "wt") as file:
@@ -101,7 +103,7 @@ def test_a_sample_holds_the_same_rows_whatever_their_order(tmp_path: Path) -> No
     assert one.layers == other.layers and one.left_out == other.left_out
     assert len(one.layers) > 200
     # Every row is read or counted.
-    assert len(one.layers) + sum(one.left_out.values()) == sum(len(rows(name)[:3000]) for name in FILES)
+    assert len(one.layers) + sum(one.left_out.values()) == sum(len(rows(name, 1000)) for name in FILES)
 
 
 @pytest.mark.needs_data
@@ -164,7 +166,7 @@ def test_too_few_layers_and_a_folder_without_files_are_named(tmp_path: Path) -> 
 )
 def test_a_damaged_row_is_named(tmp_path: Path, change: Any, message: str) -> None:
     for name in FILES:
-        table = rows(name)[:200]
+        table = rows(name, 200)
         if name.startswith("conv"):
             table = [change(row) for row in table]
         with opened(tmp_path / name, "wt") as file:
