@@ -8,11 +8,13 @@ counter's rule for the backward pass of a convolution is replaced: torch's own i
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 COLUMNS = ("models", "counted", "refused", "parameters equal", "forward", "equal", "backward", "equal")
@@ -148,6 +150,7 @@ def main() -> None:
     parser.add_argument("--per-family", type=int, metavar="N", help="only the N with the shortest names of each family")
     parser.add_argument("--forward", action="store_true", help="without the peer's backward pass, which takes long")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="a line of JSON for each model; goes on from there")
     asked = parser.parse_args()
     from paleo_lite.networks.torch_import import import_torchvision
 
@@ -160,11 +163,16 @@ def main() -> None:
         ranked = sorted(names, key=lambda name: (len(name), name))
         chosen = {f: [name for name in ranked if of[name] == f][: asked.per_family] for f in {of[n] for n in names}}
         names = sorted(name for members in chosen.values() for name in members)
+    said = asked.rows.read_text().splitlines() if asked.rows and asked.rows.exists() else []
+    rows = [Row(**json.loads(line)) for line in said]
+    known = {row.name for row in rows}
     with ProcessPoolExecutor(asked.jobs) as pool:
-        rows = []
-        for row in pool.map(partial(count_model, backward=not asked.forward), names):
+        for row in pool.map(partial(count_model, backward=not asked.forward), [n for n in names if n not in known]):
             rows.append(row)
             print(f"{len(rows)}/{len(names)} {row.name}", flush=True)
+            if asked.rows:
+                with asked.rows.open("a") as file:
+                    file.write(json.dumps(row._asdict()) + "\n")
     print(table(rows))
 
 

@@ -398,7 +398,9 @@ def asked(number: int, seed: int, known: list[Sample], folder: Path) -> tuple[st
 def _work(seed: int, numbers: Any, step: int, until: float, report: Any) -> None:
     """Ask one number after another; the process may die of one, which its parent then knows."""
     from paleo_lite.cli import main
+    from paleo_lite.networks.torch_import import import_torchvision
 
+    import_torchvision()  # which takes seconds, once
     known = samples()
     CliRunner().invoke(main, ["efficiency", "--help"])
     held = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")

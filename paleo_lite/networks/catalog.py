@@ -38,6 +38,7 @@ _CONFIG = re.compile(rb'"(?:model_type|architectures)" *:')
 
 _DESCRIPTOR = re.compile(rb'\s*\{\s*"format" *:')
 
+_SIDE_AT_MOST = 2**16
 _MACS, _HEAD = re.compile(rb'^"macs": *(\d+)', re.MULTILINE), 2**14
 
 HUGGING_FACE = "hf:"
@@ -96,8 +97,8 @@ def find_network(name: str, image_size: int | None = None, tokens: Tokens | None
     MissingExtra
         If another image size needs torch and it is absent.
     """
-    if image_size is not None and (isinstance(image_size, bool) or not isinstance(image_size, int) or image_size < 1):
-        raise BadValue(f"the image size must be a whole number of 1 or more, not {image_size!r}")
+    if image_size is not None and (type(image_size) is not int or not 1 <= image_size <= _SIDE_AT_MOST):
+        raise BadValue(f"the image size must be a whole number from 1 to {_SIDE_AT_MOST:,}, not {image_size!r}")
     file = is_network_file(name)
     network = read_network_file(Path(name) if file else _path_of(name), image_size, tokens)
     if tokens is not None and tokens.asked and network.lengths is None:

@@ -43,8 +43,7 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
     @property
     def total(self) -> int:
         """Sum over the reported layers that have a rule."""
-        counts = self.work.counts(self.phase, self.batch_size)
-        return int(sum(int(counts[index]) for index in self.kept))
+        return sum(self.work.counts(self.phase, self.batch_size)[list(self.kept)].tolist())
 
     @property
     def convolution_count(self) -> int:
@@ -111,8 +110,9 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
             entry = kinds.setdefault(row["kind"], {"layers": 0, "count": 0})
             entry["layers"] += 1
             entry["count"] = None if row["count"] is None or entry["count"] is None else entry["count"] + row["count"]
+        total = self.total
         for entry in kinds.values():
-            entry["share"] = None if entry["count"] is None else (entry["count"] / self.total if self.total else 0.0)
+            entry["share"] = None if entry["count"] is None else (entry["count"] / total if total else 0.0)
         return dict(sorted(kinds.items(), key=lambda item: (-(item[1]["count"] or 0), item[0])))
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ attributes.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 
@@ -27,6 +27,42 @@ Whole = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 ByLength = Annotated[list[Whole], msgspec.Meta(min_length=3, max_length=3)]
 Size = Whole | ByLength
 From0 = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+From1 = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+Sizes = Annotated[list[Whole], msgspec.Meta(min_length=1)]
+Steps = Annotated[list[From1], msgspec.Meta(min_length=1)]
+
+
+class Attributes(TypedDict, total=False):
+    """What attributes are that rules read; others may be anything."""
+
+    stride: Steps
+    dilation: Steps
+    kernel: Steps
+    padding: Sizes | str
+    groups: From1
+    num_groups: From1
+    inner: Whole
+    size: Whole
+    dims: From1
+    window: From1
+    ring: From1
+    active: From1
+    per_element: Whole
+    p: float
+    widths: Steps
+    mode: str
+    function: str
+    bias: bool
+    causal: bool
+    frozen: bool
+    half: bool
+    in_place: bool
+    no_gradient: bool
+    same: bool
+    scales: bool
+    transposed: bool
 
 
 class Columns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -177,6 +213,10 @@ def _layers(found: Descriptor, path: Path, which: int) -> tuple[Layer, ...]:
         raise BadDescriptor(f"{path}: $.layers.name has the same name twice")
     shapes = _shapes(found.shapes, which)
     attributes = [_at(one, which) for one in found.attributes] if found.lengths else found.attributes
+    try:
+        msgspec.convert(attributes, list[Attributes])
+    except msgspec.ValidationError as error:
+        raise BadDescriptor(f"{path}: $.attributes: {error}") from None
     layers = []
     for index in range(length):
         inputs, parents = columns.inputs[index], columns.parents[index]

@@ -138,7 +138,10 @@ def _spent(prediction: Prediction) -> list[tuple[str, str]]:
     facts = []
     if len(prediction.terms.passes) > 1:
         passes = (f"{name} {format_si(seconds, 's')}" for name, seconds in prediction.passes_s.items() if seconds)
-        facts.append(("passes", ", ".join(passes)))
+        waiting = sum(prediction.waiting_s.values()) / prediction.time_s
+        facts.append(
+            ("passes", ", ".join(passes) + (f"; {waiting:.0%} waiting for the host" if waiting > 0.05 else ""))
+        )
     if prediction.is_forecast and prediction.mfu is not None:
         facts.append(("MFU", f"{prediction.mfu:.1%} of peak FLOP/s"))
     return facts
@@ -285,7 +288,7 @@ def _joined(prediction: Prediction, number: int, index: int, compute: str, memor
     if terms.floor_s is None:
         return model.formula(compute, memory)
     floor = format_si(float(terms.floor_s[number, index]), "s")
-    waits = f" x {terms.waiting:.4g} waiting for the host" if terms.waiting > 1 + EXACT else ""
+    waits = f" x {terms.waiting:.4g} waiting for the host" if terms.waiting >= 1.0005 else ""
     return f"({compute} ^4 + {memory} ^4 + {floor} shortest kernel ^4)^(1/4){waits}"
 
 

@@ -334,7 +334,7 @@ def _batches(path: Path) -> Iterator[Any]:
 
         with pq.ParquetFile(path, pre_buffer=False) as file:  # a buffer would grow with the file
             yield from map(_finite, file.iter_batches(_BATCH_ROWS))
-    except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
+    except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
         raise BadFile(f"{path}: is not a table of a sweep ({str(error).splitlines()[0]})") from None
 
 

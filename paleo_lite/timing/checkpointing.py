@@ -8,12 +8,13 @@ least memory of a chain of n equal layers, for one more forward pass.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from ..counting import MATRIX_KINDS, Layer
-from .liveness import Plan, saved_bytes
+from .liveness import NONE, Bytes, Plan, saved_bytes, total
 
 
 class Segment(NamedTuple):
@@ -22,6 +23,7 @@ class Segment(NamedTuple):
     start: int
     end: int
     held: frozenset[int]
+    held_bytes: Bytes
 
 
 def find_segments(layers: Sequence[Layer], plan: Plan, checkpointing: str) -> list[Segment]:
@@ -45,15 +47,16 @@ def find_segments(layers: Sequence[Layer], plan: Plan, checkpointing: str) -> li
     cuts = [0, *(_blocks(layers, plan) if checkpointing != "none" else []), len(layers)]
     if checkpointing == "sqrt":
         cuts = _balanced(plan, cuts)
-    held: set[int] = set()
+    crossing: list[list[int]] = [[] for _ in (*cuts, None)]  # by the first cut that a buffer crosses
+    for which, (first, last) in enumerate(zip(plan.first_write, plan.last_use)):
+        place = bisect_right(cuts, first)
+        if first >= 0 and place < len(cuts) and cuts[place] <= last:
+            crossing[place].append(which)
+    held, held_bytes = frozenset[int](), NONE
     segments = []
-    for start, end in pairwise(cuts):
-        held |= {
-            which
-            for which, (first, last) in enumerate(zip(plan.first_write, plan.last_use))
-            if 0 <= first < start <= last
-        }
-        segments.append(Segment(start, end, frozenset(held)))
+    for (start, end), more in zip(pairwise(cuts), crossing):
+        held, held_bytes = held.union(more), held_bytes.plus(total(plan, more))
+        segments.append(Segment(start, end, held, held_bytes))
     return segments
 
 

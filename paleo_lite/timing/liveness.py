@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 from typing import NamedTuple
 
 from ..counting import Layer
 from ..counting.kinds import KINDS, saved_by
 from ..counting.kinds.kind import SAVES_NOTHING, Saved
-from .buffers import Buffers
+from .buffers import Buffers, find_buffers
 
 _PASSED_ON = frozenset(name for name, kind in KINDS.items() if kind.passes_gradient)
 """Kinds whose operands' gradients are the gradient of the result, or a part of it: no new memory."""
@@ -67,18 +67,16 @@ class Plan(NamedTuple):
     wants: list[list[bool]]
 
 
-def make_plan(layers: Sequence[Layer], graph: Buffers, number_bytes: int) -> Plan:
+def make_plan(layers: Sequence[Layer], number_bytes: int) -> Plan:
     """Sizes, last uses and saved tensors.
 
     Parameters
     ----------
     layers : sequence of Layer
-    graph : Buffers
-        Of these layers.
     number_bytes : int
         Bytes of an activation's element.
     """
-    sizes = []
+    graph, sizes = find_buffers(layers), []
     for buffer in graph.buffers:
         amount = buffer.bytes_(number_bytes) if buffer.activation else 0
         sizes.append(Bytes(amount, 0) if buffer.scales else Bytes(0, amount))
@@ -124,7 +122,7 @@ def _save(layers: Sequence[Layer], saved: Saved, graph: Buffers, index: int, num
     return SavedBuffers(activations, Bytes(own, 0) if saved.scales else Bytes(0, own))
 
 
-def total(plan: Plan, buffers: frozenset[int] | set[int], own: Sequence[Bytes] = ()) -> Bytes:
+def total(plan: Plan, buffers: Collection[int], own: Sequence[Bytes] = ()) -> Bytes:
     """Bytes of a set of buffers, and of what layers save for themselves."""
     parts = [*(plan.sizes[which] for which in buffers), *own]
     return Bytes(sum(part.per_sample for part in parts), sum(part.fixed for part in parts))

@@ -17,9 +17,8 @@ from ..counting.work import trains
 from ..errors import BadValue
 from ..hardware import Device
 from ..units import WEIGHT_BYTES, element_bytes
-from .buffers import find_buffers
 from .checkpointing import find_segments
-from .liveness import NONE, Bytes, make_plan, peak_forward, peak_training, saved_bytes, total
+from .liveness import NONE, Bytes, Plan, make_plan, peak_forward, peak_training, saved_bytes
 from .options import MASTER_BYTES, OPTIMIZERS
 from .workload import Workload, matrix_weights
 
@@ -155,34 +154,48 @@ def _is_training(workload: Workload) -> bool:
 
 def _parts(workload: Workload, stage: int, shards: int) -> list[Bytes]:
     """The parts in the order of `Memory`, for one sample and without any."""
-    layers, options, training = workload.network.layers, workload.options, _is_training(workload)
-    number_bytes = element_bytes(workload.precision)
-    graph = find_buffers(layers)
-    plan = make_plan(layers, graph, number_bytes)
+    layers, number_bytes = workload.network.layers, element_bytes(workload.precision)
     if stage not in (0, 1, 2, 3):
         raise BadValue(f"ZeRO has the stages 0 (nothing is divided), 1, 2 and 3, not {stage!r}")
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
         raise BadValue(f"the shards must be a whole number of 1 or more, not {shards!r}")
-    model = [Bytes(0, part) for part in shared_out(model_bytes(workload), stage if training else 0, shards)]
+    stage = stage if _is_training(workload) else 0
+    model = [Bytes(0, part) for part in shared_out(model_bytes(workload), stage, shards)]
     # a running mean and a running variance per channel
     statistics = sum(2 * layer.inputs[0][1] for layer in layers if layer.kind in KINDS and KINDS[layer.kind].statistics)
-    statistics_bytes = statistics * (max(number_bytes, 4) if options.mixed_precision else number_bytes)
+    statistics_bytes = statistics * (max(number_bytes, 4) if workload.options.mixed_precision else number_bytes)
     model[0] = Bytes(0, model[0].fixed + statistics_bytes)
-    inputs = Bytes(sum(graph.buffers[which].bytes_(number_bytes) for which in graph.inputs), 0)
-    if not training:
+    return [*model, *_tensors(workload)]
+
+
+def _tensors(workload: Workload) -> list[Bytes]:
+    """All parts but those of the model, in the order of `Memory`; looked for once."""
+    known = workload.__dict__
+    if "plan" not in known:
+        known["plan"] = make_plan(workload.network.layers, element_bytes(workload.precision))
+    if "tensors" not in known:
+        known["tensors"] = _find_tensors(workload, known["plan"])
+    found: list[Bytes] = known["tensors"]
+    return found
+
+
+def _find_tensors(workload: Workload, plan: Plan) -> list[Bytes]:
+    layers, options, number_bytes = workload.network.layers, workload.options, element_bytes(workload.precision)
+    inputs = Bytes(sum(plan.graph.buffers[which].bytes_(number_bytes) for which in plan.graph.inputs), 0)
+    if not _is_training(workload):
         cached = sum(prod(shape) for layer in layers if layer.kind == "cache" for shape in layer.outputs)
-        return [*model, peak_forward(plan), inputs, NONE, Bytes(cached * number_bytes, 0)]
+        return [peak_forward(plan), inputs, NONE, Bytes(cached * number_bytes, 0)]
     peak, saved = NONE, NONE
     for segment in find_segments(layers, plan, options.checkpointing):
-        held = total(plan, segment.held)
-        highest = held.plus(peak_training(plan, segment.start, segment.end, segment.held))
+        highest = segment.held_bytes.plus(peak_training(plan, segment.start, segment.end, segment.held))
         if highest >= peak:
-            peak, saved = highest, held.plus(saved_bytes(plan, segment.start, segment.end, segment.held))
+            own = saved_bytes(plan, segment.start, segment.end, segment.held)
+            peak, saved = highest, segment.held_bytes.plus(own)
     workspace = peak.minus(saved)
     if options.accumulation > 1:  # a weight's new gradient stands beside the old one until the two are added up
         largest = max((prod(weight) for layer in layers for weight in layer.weights), default=0)
         workspace = workspace.plus(Bytes(0, largest * number_bytes))
-    return [*model, saved, inputs, workspace]
+    return [saved, inputs, workspace]
 
 
 def model_bytes(workload: Workload) -> tuple[int, int, int]:

@@ -49,10 +49,29 @@ def predict(workload: Workload, machine: Machine, model: TimeModel) -> Predictio
     bound = RooflineModel() if workload.has_layers else PeakModel()
     if model.is_forecast:
         prediction = msgspec.structs.replace(prediction, bound_terms=_predict(workload, machine, bound).terms)
+        if prediction.time_s < prediction.bound_s:
+            prediction = msgspec.structs.replace(prediction, notes=(*prediction.notes, _why_faster(prediction)))
     if machine.board is not None:
         whole = Machine(machine.board, machine.clock, machine.unit)
         prediction = msgspec.structs.replace(prediction, board_bound_s=_predict(workload, whole, bound).time_s)
     return prediction
+
+
+def _why_faster(prediction: Prediction) -> str:
+    """Why a forecast may beat the data sheet's bound: by the layers that do."""
+    from ..counting.algorithms import algorithms_of
+
+    peak, reasons = prediction.peak.peak, dict[str, None]()
+    for row, layer in zip(prediction.rows(), prediction.layers):
+        if row["time_s"] >= row["bound_s"]:
+            continue
+        if len(algorithms_of(layer, prediction.batch_size, prediction.precision, peak.unit)) > 1:
+            reasons["convolutions by an algorithm with fewer multiplications"] = None
+        elif layer.attributes.get("causal"):
+            reasons["attention without the scores that its mask hides"] = None
+        else:
+            reasons["such devices were measured above the clock of the data sheet"] = None
+    return f"faster than the bound: {'; '.join(reasons)}"
 
 
 def _predict(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
@@ -78,11 +97,10 @@ def _predict_training(workload: Workload, machine: Machine, model: TimeModel) ->
     again = np.zeros(len(layers), dtype=bool)
     if options.checkpointing != "none":
         # Where tensors live is asked of a network's graph: only then, as an inference should not wait for it.
-        from .buffers import find_buffers
         from .checkpointing import find_segments, recomputed
         from .liveness import make_plan
 
-        plan = make_plan(layers, find_buffers(layers), element_bytes(precision))
+        plan = make_plan(layers, element_bytes(precision))
         again = np.array(recomputed(layers, find_segments(layers, plan, options.checkpointing)), dtype=bool)
         notes.append(f"checkpointing: {int(again.sum())} of {len(layers)} layers are computed twice")
     if options.accumulation > 1:

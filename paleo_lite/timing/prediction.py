@@ -209,6 +209,12 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False):
         return {**seconds, "overhead": self.terms.overhead_s}
 
     @property
+    def waiting_s(self) -> dict[str, float]:
+        """Seconds of each of `passes_s` that the device waits for the host: what is left is the same in every phase."""
+        waiting = 1 - 1 / self.terms.waiting
+        return {name: 0.0 if name == "overhead" else seconds * waiting for name, seconds in self.passes_s.items()}
+
+    @property
     def flops(self) -> int:
         """The count, in the convention."""
         return int(self.counts_by_pass.sum())
@@ -321,6 +327,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False):
             "tokens_per_s": tokens_per_s(self),
             "generating": generating_dict(self),
             "passes_s": self.passes_s,
+            "waiting_s": self.waiting_s,
             "mfu": self.mfu,
             "constant_s": self.terms.overhead_s,
             "interval": None if self.interval is None else list(self.interval),

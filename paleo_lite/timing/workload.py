@@ -20,6 +20,7 @@ from .options import TrainingOptions
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+
 GIVEN = Convention("given", "FLOP", "a FLOP count that was given", lambda op: None)
 
 
@@ -28,6 +29,10 @@ _OF_LAYERS: dict[str, Any] = {
     "inputs": (), "sequence_length": None, "context": None, "weights": None,
 }  # fmt: skip
 """What can be asked of layers alone, and the value that asks nothing."""
+
+
+_KNOWN_FOR = {"plan": {"training", "phase", "batch_size"}, "tensors": {"batch_size"}}
+"""What others have found out about a workload and keep with it, and what may be asked otherwise without changing it."""
 
 
 class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -136,8 +141,13 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     def but(self, **changes: Any) -> Workload:
         """The same workload otherwise asked; it is counted once for all batch sizes, phases and training options."""
         changed: Workload = msgspec.structs.replace(self, **changes)
+        for name, free in _KNOWN_FOR.items():
+            if name in self.__dict__ and changes.keys() <= free:
+                changed.__dict__[name] = self.__dict__[name]
         same = {"training"} | (set() if self._chooses_experts or changed._chooses_experts else {"phase", "batch_size"})
-        return changed.doing(self.work) if changes.keys() <= same else changed
+        if changes.keys() <= same:
+            changed.__dict__["work"] = self.work
+        return changed
 
     @cached_property
     def _chooses_experts(self) -> bool:

@@ -13,7 +13,6 @@ from paleo_lite.counting import INPUT, Layer
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.hardware import find_device
 from paleo_lite.networks import Network, find_network
-from paleo_lite.timing.buffers import find_buffers
 from paleo_lite.timing.capacity import MemoryFit, fit_memory
 from paleo_lite.timing.checkpointing import find_segments
 from paleo_lite.timing.liveness import make_plan
@@ -228,7 +227,7 @@ def test_a_block_that_is_computed_again_multiplies() -> None:
         Layer(str(index), kind, shape, shape, ((8, 8),) if kind == "linear" else (), (index - 1 if index else INPUT,))
         for index, kind in enumerate(kinds)
     ]
-    segments = find_segments(layers, make_plan(layers, find_buffers(layers), 4), "all")
+    segments = find_segments(layers, make_plan(layers, 4), "all")
     assert [segment.start for segment in segments] == [0, 4]
 
 

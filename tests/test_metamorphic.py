@@ -1,0 +1,229 @@
+"""What must hold of answers whatever is asked: any network, device, precision, phase, model and strategy.
+
+Questions are drawn from a seed, the same everywhere; `make thorough` draws more of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from collections.abc import Iterator
+from functools import cache, partial
+
+import msgspec
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.counting import GENERATING, PHASES
+from paleo_lite.distributed.strategies import STRATEGIES
+from paleo_lite.errors import PaleoError
+from paleo_lite.hardware import Device, list_devices
+from paleo_lite.report.predictions import explain_layer
+from paleo_lite.timing import Prediction
+from paleo_lite.timing import predict as evaluate
+from paleo_lite.units import parse_quantity
+
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 30))]
+QUESTIONS = 8
+close = partial(pytest.approx, rel=1e-9)
+
+
+@cache
+def devices() -> list[Device]:
+    return list_devices([])
+
+
+def drawn(seed: int, many: int = QUESTIONS, **fixed) -> Iterator[Prediction]:
+    """Predictions of questions that are possible: half of them forecasts, a quarter of training."""
+    choose = random.Random(seed)
+    while many:
+        device = choose.choice(devices())
+        question = {
+            "gpu": device, "precision": choose.choice(sorted(device.precisions)),
+            "batch_size": choose.choice([1, 3, 16, 100]), "phase": choose.choice([*PHASES, "training", *GENERATING]),
+            "execution": choose.choice([None, None, "autocast", "folded", "compiled"]),
+            **choose.choice([{}, {}, {"time_model": "peak"}, {"time_model": "roofline"}, {"ppp": 0.5}]), **fixed,
+        }  # fmt: skip
+        try:
+            yield pl.predict(choose.choice(pl.network_names()), **question)
+        except PaleoError:  # such as an image network asked to write text
+            continue
+        many -= 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_parts_add_up(seed: int) -> None:
+    for found in drawn(seed):
+        answer = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+        assert 0 < found.time_s < math.inf and 0 < found.bound_s < math.inf
+        assert sum(row["time_s"] for row in answer["layers"]) + answer["constant_s"] == close(found.time_s)
+        assert sum(row["bound_s"] for row in answer["layers"]) == close(found.bound_s)
+        assert sum(answer["passes_s"].values()) == close(found.time_s)
+        assert sum(row["time_s"] for row in found.steps()) == close(found.time_s)
+        kinds = answer["by_kind"].values()
+        assert sum(kind["share"] for kind in kinds) == close(1 - answer["constant_s"] / found.time_s)
+        assert sum(kind["layers"] for kind in kinds) == len(answer["layers"])
+        for name in ("flops", "bytes"):
+            assert sum(row[name] or 0 for row in answer["layers"]) == answer[name]
+        assert answer["throughput_per_s"] * answer["time_s"] == close(answer["batch_size"])
+        if answer["memory"] is not None:
+            parts = [value for name, value in answer["memory"].items() if name.endswith("_bytes")]
+            assert sum(parts[1:8]) == answer["memory"]["total_bytes"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_forecast_lies_in_its_intervals_and_above_its_bound_or_says_why(seed: int) -> None:
+    for found in drawn(seed, execution=None):
+        levels = [found.intervals[level] for level in ("90", "80")] if found.intervals else []
+        ends = [low for low, _ in levels] + [found.time_s] + [high for _, high in reversed(levels)]
+        assert ends == sorted(ends)
+        assert found.is_forecast or found.time_s == found.bound_s
+        says = [note for note in found.notes if note.startswith("faster than the bound: ")]
+        assert bool(says) == (found.is_forecast and found.time_s < found.bound_s)
+        peak = evaluate(found.workload, found.machine, pl.timing.PeakModel())
+        assert peak.time_s <= found.bound_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_larger_batch_takes_longer_and_a_sample_less(seed: int) -> None:
+    for found in drawn(seed):
+        twice = evaluate(found.workload.but(batch_size=2 * found.batch_size), found.machine, found.model)
+        assert found.time_s <= twice.time_s * (1 + 1e-9)
+        assert twice.time_s <= 2 * found.time_s * (1 + 1e-9)
+
+
+def _faster(device: Device, what: str) -> Device:
+    """The same device with twice the bandwidth, or all peaks twice as high."""
+
+    def doubled(quantity):
+        value, _, unit = quantity.value.partition(" ")
+        return msgspec.structs.replace(quantity, value=f"{2 * float(value)} {unit}")
+
+    if what == "memory":
+        return msgspec.structs.replace(
+            device, memory=msgspec.structs.replace(device.memory, bandwidth=doubled(device.memory.bandwidth))
+        )
+    return msgspec.structs.replace(
+        device, peaks=[msgspec.structs.replace(peak, value=doubled(peak).value) for peak in device.peaks]
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("what", ["memory", "peaks"])
+def test_a_faster_device_is_never_slower(seed: int, what: str) -> None:
+    for found in drawn(seed, 6):
+        machine = msgspec.structs.replace(found.machine, device=_faster(found.device, what))
+        faster = evaluate(found.workload, machine, found.model)
+        assert faster.bound_s <= found.bound_s * (1 + 1e-9)
+        assert faster.time_s <= found.time_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_passes_are_those_of_other_phases_but_for_waiting(seed: int) -> None:
+    """Launches of the update join the host's time: without what waits for the host passes are the same."""
+    for found in drawn(seed, 6, phase="training", execution=None):
+        alone = {
+            name: evaluate(found.workload.but(phase=name), found.machine, found.model)
+            for name in ("forward", "backward")
+        }
+        for name, phase in alone.items():
+            mine, theirs = (
+                {part: each.passes_s[part] - each.waiting_s[part] for part in each.passes_s} for each in (found, phase)
+            )
+            assert mine[name] == close(theirs[name])
+        assert found.time_s >= sum(each.passes_s[name] - each.waiting_s[name] for name, each in alone.items())
+
+
+PLACES = 6e-4
+"""Four digits are printed of each number: a product of two is as far off as this."""
+
+
+def _number(text: str) -> float:
+    """A printed number, in units without prefix."""
+    text = text.replace(",", "").split(" (")[0].strip()
+    unit = re.search(r"(FLOP/s|FLOP|B/s|B|s)?$", text)
+    return parse_quantity(text, unit[0]) if unit[0] else float(text)
+
+
+def _value(arithmetic: str) -> float:
+    """What an expression of ``--explain`` comes to."""
+    if arithmetic.startswith("max("):
+        return max(map(_number, arithmetic[4:-1].split(", ")))
+    if fourth := re.fullmatch(r"\((.*)\)\^\(1/4\)(?: x ([\d.]+) waiting for the host)?", arithmetic):
+        terms = (re.sub(r"( shortest kernel)? \^4$", "", term) for term in fourth[1].split(" + "))
+        return sum(_number(term) ** 4 for term in terms) ** 0.25 * float(fourth[2] or 1)
+    if scaled := re.fullmatch(r"\((.*)\) / ([\d.]+)", arithmetic):
+        return sum(map(_number, scaled[1].split(" + "))) / float(scaled[2])
+    first, *others = (re.sub(r" reached$", "", term) for term in arithmetic.split(" / "))
+    return _number(first) / math.prod(map(_number, others))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_explained_products_and_quotients_multiply_out(seed: int) -> None:
+    choose = random.Random(seed)
+    for found in drawn(seed):
+        page = explain_layer(found, choose.choice(found.names))
+        facts = dict(page.facts)
+        passes = [fact for fact in page.facts if fact[0].split(": ")[-1] in ("compute", "memory", "time")]
+        assert len(passes) == 3 * len(found.terms.passes)
+        for term, arithmetic in passes:
+            before, _, after = arithmetic.rpartition(" = ")
+            assert _number(after) == pytest.approx(_value(before), rel=5 * PLACES), (term, arithmetic)
+        share, _, whole = facts["share"].partition(" of ")
+        parts = [facts[f"{part}: time"].rpartition(" = ")[2] for part in found.terms.passes]
+        together = sum(map(_number, parts))
+        assert float(share.rstrip("%")) / 100 == pytest.approx(together / _number(whole), abs=PLACES, rel=2 * PLACES)
+        direct = None
+        for term, told in page.facts:
+            if not term.startswith("as "):
+                continue
+            count, ratio, peak_s, *_ = re.fullmatch(
+                r"(\S+ \w+), (\S+) of direct; at peak (\S+ \w+)(?:; predicted ([\d.]+) of peak if this one runs)?", told
+            ).groups()
+            direct = direct or _number(count)
+            assert float(ratio) == pytest.approx(_number(count) / direct, rel=6e-3)
+            assert _number(peak_s) == pytest.approx(_number(count) / found.peak.per_s, rel=5 * PLACES)
+
+
+SPLITS = [None, pl.Settings(bucket_bytes=2**20), pl.Settings(overlap=False)]
+MACHINES = [
+    "8x k40m @ pcie3, 4 nodes @ infiniband",
+    "4x v100-sxm2 @ nvlink2-x6, 8 nodes @ 25 GB/s",
+    "8x a100-sxm-80gb @ nvlink3-x12, 16 nodes @ 8x infiniband-hdr",
+    "32x t4 @ ethernet20",
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_of_many_devices(seed: int) -> None:
+    choose, many = random.Random(seed), 6
+    while many:
+        question = {
+            "topology": choose.choice(MACHINES), "precision": choose.choice(["fp32", "fp16"]),
+            "workers": [1, 2, 8, 32], "batch_size": choose.choice([32, 128]),
+            "scaling": choose.choice(["weak", "strong"]), "strategy": choose.choice(sorted(STRATEGIES)),
+            "settings": choose.choice(SPLITS), "time_model": choose.choice([None, "roofline"]), "images": 10**6,
+        }  # fmt: skip
+        network = choose.choice(pl.network_names())
+        try:
+            found = pl.scale(network, **question)
+        except PaleoError:  # such as a strategy for another kind of network
+            continue
+        many -= 1
+        answer = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+        for row in answer["rows"]:
+            said = (network, question, row)
+            parts = row["compute_s"] + row["exposed_s"] + row["update_s"] + row["input_s"]
+            assert 0 < row["time_s"] < math.inf and parts == close(row["time_s"]), said
+            assert 0 <= row["exposed_s"] <= row["communication_s"] * (1 + 1e-9), said
+            assert row["throughput_per_s"] * row["time_s"] == close(row["batch_size"]), said
+            assert row["efficiency"] * row["workers"] == close(row["speedup"]), said
+            assert row["hours"] == close(10**6 / row["throughput_per_s"] / 3600), said
+            low, high = row["interval"] or (row["time_s"], row["time_s"])
+            assert low <= row["time_s"] <= high, said
+            if question["time_model"] == "roofline":
+                assert row["bound_s"] <= row["time_s"] * (1 + 1e-9), said
+            if question["strategy"] == "data" and row["speedup_over"] == 1:
+                assert row["speedup"] <= row["workers"] * (1 + 1e-9), said
