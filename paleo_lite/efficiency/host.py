@@ -193,8 +193,9 @@ class _Sums:
             rest, module = divmod(one, len(words[2]))
             name, category = words[0][rest // len(words[1])], words[1][rest % len(words[1])]
             name = _NUMBERED.sub("", name or "(no name)")
-            category = "communication" if category == "marker" and _COLLECTIVE.match(name) else category or "cpu"
-            known = (name, category, words[2][module])
+            if category == "message" or (category == "marker" and _COLLECTIVE.match(name)):
+                category = "communication"
+            known = (name, category or "cpu", words[2][module])
             if known[1] not in KINDS:
                 found.append(-1)
                 continue

@@ -12,7 +12,7 @@ import pyarrow as pa
 from ..errors import BadProfile
 from ..profiles.arrow import to_numpy, words
 
-HOST = ("api", "cpu", "marker")
+HOST = ("api", "cpu", "marker", "message")
 """Categories of `KernelTable` that are not work of the device."""
 
 _T = TypeVar("_T", bound="Partial")

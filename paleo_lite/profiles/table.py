@@ -22,7 +22,7 @@ _NAME = pa.dictionary(pa.int32(), pa.string())
 
 SCHEMA = pa.schema(
     [
-        ("category", _NAME),  # kernel, memcpy, memset, api, cpu, marker, communication
+        ("category", _NAME),  # kernel, memcpy, memset, communication; of the host api, cpu, marker, message
         ("kernel", _NAME),  # the name as the profiler printed it, demangled
         ("op", _NAME),  # the framework's operation
         ("layer", _NAME),  # the network's, the path of a program's modules and ranges, or the library of a function

@@ -100,9 +100,9 @@ class TauParquet:
 
 
 def category_of(function: str) -> str:
-    """Whether a timer or event of TAU's is of communication, as MPI's calls and message sizes are."""
+    """Whether a function of the host's sends messages, as MPI's calls do, or counts them; the rest is ``cpu``."""
     lowered = function[:200].lower()
-    return "communication" if lowered.startswith(("mpi_", "message size", "nccl")) else "cpu"
+    return "message" if lowered.startswith(("mpi_", "message size", "nccl")) else "cpu"
 
 
 def _tidy(path: Path, row: int, piece: pa.RecordBatch, columns: tuple[str, ...] | None) -> pa.RecordBatch:

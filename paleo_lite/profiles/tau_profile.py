@@ -88,7 +88,7 @@ def _row(path: Path, number: int, line: str, is_event: bool) -> dict[str, Any]:
         raise BadProfile(f"{path}: line {number}: a number out of range")
     name = found[1].strip()
     row: dict[str, Any] = {"kernel": name, "calls": int(values[0])}
-    row["category"] = "communication" if "MPI" in re.split(r"\W+", found[3] or "") else category_of(name)
+    row["category"] = "message" if "MPI" in re.split(r"\W+", found[3] or "") else category_of(name)
     if not is_event:
         exclusive, inclusive = values[2:4]
         return row | {

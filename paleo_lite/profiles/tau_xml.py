@@ -189,7 +189,7 @@ class _Reader:
         if not 0 <= values[0] < 2**53:
             raise self._bad("a number of calls out of range")
         row: dict[str, Any] = {"kernel": name, "calls": int(values[0])}
-        row["category"] = "communication" if "MPI" in group.split("|") else category_of(name)
+        row["category"] = "message" if "MPI" in group.split("|") else category_of(name)
         row["device"], row["thread"] = self._place()
         if kind == "interval_data":
             row |= self._times(values)

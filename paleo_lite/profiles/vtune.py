@@ -152,7 +152,7 @@ class ApsSummary:
                     application["duration_ns"] = duration
                     continue
                 share = _SHARE.search(text)
-                row = {"category": "communication", "kernel": label, "duration_ns": duration}
+                row = {"category": "message", "kernel": label, "duration_ns": duration}
                 calls.append(row | {"metric.time_percent": _finite(path, number, share["share"]) if share else None})
             elif match:
                 unit = match["unit"] or ""

@@ -161,6 +161,9 @@ def test_tau_tells_the_time_in_itself(tmp_path) -> None:
         ".TAU application": (pytest.approx(1e-3), pytest.approx(5.0), "cpu"),
         "late stop": (pytest.approx(20e-6), None, "cpu"),
     }
+    assert "MPI_Allreduce()" in kernels(path).stdout  # it ran on no device
+    refused = CliRunner().invoke(main, ["efficiency", str(path), "--gpu", "k40m"], prog_name="paleo-lite")
+    assert refused.exit_code == 1 and "says where the host's time went" in refused.stderr
 
 
 def test_what_is_for_kernels_is_said(hotspots) -> None:

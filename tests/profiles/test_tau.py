@@ -58,7 +58,7 @@ def test_real_timers_agree_with_pandas(data_folder, name):
     np.testing.assert_array_equal(ours["metric.exclusive_ns"].to_numpy(), theirs["exc_time"] * 1e3)
     assert ours["duration_ns"].null_count == (theirs["inc_time"] < 0).sum()
     assert pc.sum(ours["calls"]).as_py() == theirs["calls"].sum()
-    communication = ours.filter(pc.equal(ours["category"].cast(pa.string()), "communication"))
+    communication = ours.filter(pc.equal(ours["category"].cast(pa.string()), "message"))
     assert communication.num_rows == theirs["function"].str.startswith("mpi_").sum()
     for column, theirs_ in (
         ("batch_size", "batch_size_per_gpu"),
@@ -78,7 +78,7 @@ def test_real_message_sizes_are_the_parameters_of_resnet50(data_folder):
     ours = read(path)
     assert ours["duration_ns"].null_count == ours.num_rows
     np.testing.assert_allclose(ours["bytes"].to_numpy(), theirs["num_samples"] * theirs["mean"], atol=0.5)
-    assert set(ours["category"].to_pandas()) == {"communication"}
+    assert set(ours["category"].to_pandas()) == {"message"}
     none = (theirs["num_samples"] == 0).sum()
     assert ours["metric.message_max_bytes"].null_count == none > 0
     # SOURCES.md: 25.557 M parameters of 4 or 2 bytes an iteration, so the ratio of the precisions is 2
@@ -98,7 +98,7 @@ def test_units_configuration_and_order_of_columns(written):
     found = read(written())
     assert found["duration_ns"].to_pylist() == [2.5e6, 5e9]
     assert found["metric.exclusive_ns"].to_pylist() == [2.5e6, -1e6]
-    assert found["category"].to_pylist() == ["communication", "cpu"]
+    assert found["category"].to_pylist() == ["message", "cpu"]
     assert found.column_names[-4:] == ["repetition", "nodes", "data_loader", "metric.exclusive_ns"]
     assert read(written(), ("duration_ns",)).column_names == ["duration_ns", *found.column_names[-4:]]
 
@@ -112,7 +112,7 @@ def test_a_negative_inclusive_time_is_no_duration(written):
     [("MPI_Allreduce()", True), ("mpi_bcast", True), ("Message size for gather", True), ("pthread_join", False)],
 )
 def test_communication(name, is_one):
-    assert (category_of(name) == "communication") is is_one
+    assert (category_of(name) == "message") is is_one
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_real_profiles_last_as_long_as_others_found(data_folder, name):
     assert len(rows) == sum(len(block.splitlines()) for block in data)
     nodes = {int(node) for node in re.findall(r'<profile thread="(\d+)\.', text)}
     assert {row["device"] for row in rows} == nodes
-    assert {row["kernel"] for row in rows if row["category"] == "communication"} >= {"MPI_Allreduce()"}
+    assert {row["kernel"] for row in rows if row["category"] == "message"} >= {"MPI_Allreduce()"}
 
 
 def test_times_messages_threads_and_totals_left_out(rows_of):
@@ -61,8 +61,8 @@ def test_times_messages_threads_and_totals_left_out(rows_of):
     assert [(row["kernel"], row["category"], row["calls"]) for row in rows] == [
         (".TAU application", "cpu", 1),
         ("<genexpr> [{a.py}{3}]", "cpu", 3),
-        ("MPI_Allreduce()", "communication", 10),
-        ("Message size for all-reduce", "communication", 10),
+        ("MPI_Allreduce()", "message", 10),
+        ("Message size for all-reduce", "message", 10),
     ]
     assert [row["duration_ns"] for row in rows] == [5e9, None, 2.5e6, None]
     assert [row["metric.exclusive_ns"] for row in rows] == [1e6, 2e4, 2.5e6, None]

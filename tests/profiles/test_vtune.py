@@ -59,7 +59,7 @@ def test_top_down_takes_the_time_in_the_function_itself(tmp_path):
     rows = rows_of(HotspotsCsv(), tmp_path, text)
     assert [(row["kernel"], row["category"], row["duration_ns"]) for row in rows] == [
         ("Total", "cpu", 0.0),
-        ("MPI_Allreduce", "communication", 0.1e9),
+        ("MPI_Allreduce", "message", 0.1e9),
     ]
     assert [row["metric.cpu_time_total"] for row in rows] == [100.0, 98.5]
 
@@ -101,7 +101,7 @@ def test_aps_values_with_their_units(tmp_path, aps):
     assert application["metric.logical_core_count_per_node"] == 256.0
     assert application["metric.dram_bandwidth_peak_gb_per_s"] == 3.73
     assert application["metric.mpi_time_s"] == 65.98
-    assert (wait["kernel"], wait["category"], wait["duration_ns"]) == ("MPI_Waitall", "communication", 58.48e9)
+    assert (wait["kernel"], wait["category"], wait["duration_ns"]) == ("MPI_Waitall", "message", 58.48e9)
     assert wait["metric.time_percent"] == 7.46 and wait["metric.cpu_utilization_percent"] is None
 
 
