@@ -170,6 +170,7 @@ def kernels(
     from ..efficiency.host import report_host
     from ..efficiency.kernels import report_kernels
     from ..profiles.detect import open_profile
+    from ..profiles.evidence import evidence_of
 
     device = _device(gpu, precision, hardware_files)
     profiles = [open_profile(file, name_pattern) for file in _files(paths)]
@@ -179,7 +180,8 @@ def kernels(
         if len(profiles) > 1:
             raise
         return report_host(profiles[0])
-    return msgspec.structs.replace(report, notes=(*doubts(profiles[0], device), *report.notes))
+    questioned = doubts(evidence_of(profiles[0], report.raw_s), device)
+    return msgspec.structs.replace(report, notes=(*questioned, *report.notes))
 
 
 def _files(paths: Paths) -> list[Path]:

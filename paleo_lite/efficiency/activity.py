@@ -122,6 +122,16 @@ class Activity:
             Recorded(events, calls, list(self._names), list(self._steps), list(self._messages)) if len(events) else None
         )
 
+    def seconds(self) -> dict[str, float] | None:
+        """The time of every kernel that is no copy and no collective; None where `recorded` is."""
+        if not self._known or not self._device:
+            return None
+        sums = np.zeros(len(self._names))
+        for events in self._device:
+            lasted = (events["end"] - events["start"]) * (events["lane"] == COMPUTE)
+            sums += np.bincount(events["name"], lasted * 1e-9, len(sums))
+        return {name: sums[place] for name, place in self._names.items() if sums[place]}
+
     def _of_device(self, rows: pa.RecordBatch) -> NDArray[Any]:
         found = np.empty(rows.num_rows, EVENT)
         found["start"] = rows.column("start_ns").to_numpy()

@@ -14,6 +14,7 @@ from ..hardware import Device
 from ..hardware.device import PeakRate
 from ..profiles.configuration import parse_name
 from ..profiles.detect import open_profile
+from ..profiles.evidence import evidence_of
 from ..result import Result
 from . import BY
 from .contradictions import doubts
@@ -203,7 +204,7 @@ def measure_efficiency(
             *(
                 f"{finding.path.name}: {doubt}"
                 for finding in good[:1]
-                for doubt in doubts(open_profile(finding.path, name_pattern), device)
+                for doubt in doubts(finding.evidence or evidence_of(open_profile(finding.path, name_pattern)), device)
             ),
         ),
         reading.by,

@@ -54,10 +54,9 @@ def question(
         raise BadProfile(f"{profile.path}: {'; '.join(against)}")
 
 
-def doubts(profile: Profile, device: Device) -> list[str]:
+def doubts(evidence: Evidence, device: Device) -> list[str]:
     """What an analysis against the peaks of a device should say first: that the profile is of another."""
-    against = _device(evidence_of(profile), device)
-    return [f"{text}: shares of peak are of the wrong peak" for text in against]
+    return [f"{text}: shares of peak are of the wrong peak" for text in _device(evidence, device)]
 
 
 def _device(evidence: Evidence, device: Device) -> list[str]:

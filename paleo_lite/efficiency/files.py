@@ -13,7 +13,7 @@ import msgspec
 from ..errors import BadProfile, BadValue, PaleoError
 from ..executor import Work
 from ..profiles.detect import open_profile
-from ..profiles.evidence import rank_of
+from ..profiles.evidence import Evidence, evidence_of, rank_of
 from ..profiles.table import Profile
 from . import activity, notebook, runs
 from .activity import Activity
@@ -36,6 +36,8 @@ class Finding(msgspec.Struct, frozen=True):
         The figures of the method that was asked for.
     device_time : DeviceTime or None
         Where the profile has start times.
+    evidence : Evidence or None
+        Of the device, where kernels have start times; the others are read again in no time.
     rank : int or None
         Of the job that it is one rank of, where the profile or its name says so.
     error : str
@@ -48,6 +50,7 @@ class Finding(msgspec.Struct, frozen=True):
     notebook: dict[str, float] | None = None
     steady: Steady | None = None
     device_time: DeviceTime | None = None
+    evidence: Evidence | None = None
     rank: int | None = None
     error: str = ""
 
@@ -62,13 +65,14 @@ def examiner(
 def _examine(path: Path, method: Method, name_pattern: str | None, steps: range | None, by: str) -> Finding:
     try:
         profile = open_profile(path, name_pattern)
-        steady, device_time = _steady(profile, steps, by) if method == "steady" else (None, None)
+        steady, device_time, evidence = _steady(profile, steps, by) if method == "steady" else (None, None, None)
         sums = _sums(profile).finish() if method == "notebook" else None
     except PaleoError as error:
         return failed(path, error)
     except Exception as error:  # one file must not end what is read of the others
         return Finding(path, error=f"{path}: cannot be read: a defect of paleo-lite, {type(error).__name__}: {error}")
-    return Finding(path, profile.format, dict(profile.configuration), sums, steady, device_time, rank_of(profile))
+    told = dict(profile.configuration)
+    return Finding(path, profile.format, told, sums, steady, device_time, evidence, rank_of(profile))
 
 
 def failed(path: Path, error: PaleoError) -> Finding:
@@ -87,17 +91,21 @@ def _sums(profile: Profile) -> notebook.NotebookSums:
     return sums
 
 
-def _steady(profile: Profile, steps: range | None, by: str) -> tuple[Steady, DeviceTime | None]:
+def _steady(profile: Profile, steps: range | None, by: str) -> tuple[Steady, DeviceTime | None, Evidence | None]:
     ran, parts, many = Activity(), [], 0
-    for batch in profile.batches({*runs.COLUMNS, *activity.COLUMNS, *(["layer"] if by == "module" else [])}):
+    columns = {*runs.COLUMNS, *(["layer"] if by == "module" else [])}
+    for batch in profile.batches(columns | ({*activity.COLUMNS} if profile.has_starts else set())):
         parts.append(runs.find_runs(batch))
         many += len(parts[-1].table)
         if many > runs.MOST:
             raise BadProfile(f"more than {runs.MOST:,} operations: profile fewer iterations, or use --method notebook")
-        ran.add(batch)
+        if profile.has_starts:
+            ran.add(batch)
     _check_kernels(profile, sum(part.length for part in parts))
     steady = steady_state(runs.together(parts), steps, by)
-    return steady, describe_time(ran, steady, steps is not None)
+    seconds = ran.seconds()
+    evidence = None if seconds is None else evidence_of(profile, seconds)
+    return steady, describe_time(ran, steady, steps is not None), evidence
 
 
 def _check_kernels(profile: Profile, rows: int) -> None:

@@ -103,6 +103,8 @@ class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
         Union of the kernels' intervals for each device (of each file, where there are several): overlapping kernels
         count once; None without start times. A device is called by its number, -1 where the profiler does not say.
     notes : tuple of str
+    raw_s : dict of str to float
+        Seconds of kernels by name as the profiler prints it, which tells what they were compiled for; not in JSON.
     """
 
     _page: ClassVar[str] = "paleo_lite.report.kernels:kernels_page"
@@ -117,6 +119,7 @@ class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
     time_s: float | None
     busy_s: dict[str, float] | None
     notes: tuple[str, ...]
+    raw_s: dict[str, float] = {}
 
     @property
     def union_s(self) -> float | None:
@@ -208,7 +211,11 @@ def report_kernels(
         time_s=None if total_ns is None else total_ns * 1e-9,
         busy_s=busy_s,
         notes=_notes(profile, direction, totals, rows, peak),
+        raw_s={raw: float(sums[_TIME]) * 1e-9 for (raw, kind), sums in totals.sums.items() if kind == "kernel"},
     )
+
+
+_TIME = SUMS.index("duration_ns")
 
 
 def _total(profiles: Sequence[Profile], direction: str) -> tuple[KernelTotals, dict[str, float] | None]:
@@ -239,8 +246,9 @@ def _grouped(totals: KernelTotals, full_names: bool) -> dict[tuple[str, str], _G
         before, metrics, _ = groups.get(key, (_NOTHING, {}, None))
         for name, values in totals.metrics.get((raw, category), {}).items():
             metrics[name] = metrics.get(name, np.zeros(2)) + values
-        own = sums + _ON_TENSOR_CORES if known.tensor_core else sums
-        groups[key] = own if before is _NOTHING else before + own, metrics, known.tensor_core
+        on_tensor_cores = known.tensor_core
+        own = sums + _ON_TENSOR_CORES if on_tensor_cores else sums
+        groups[key] = own if before is _NOTHING else before + own, metrics, on_tensor_cores
     return groups
 
 

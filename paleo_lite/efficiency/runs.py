@@ -8,6 +8,7 @@ shapes is a run by itself: nothing says that it is one operation with the next.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -206,13 +207,16 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
     op, ops = _words(batch, "op")
     params, shapes = _words(batch, "params")
     kernel, kernels = _words(batch, "kernel")
-    label = ((thread * len(directions) + direction) * len(ops) + op) * len(shapes) + params
-    label = label * len(kernels) + np.where(op > 0, 0, kernel)
+    label = thread.copy()
+    for place, size in ((direction, directions), (op, ops), (params, shapes), (kernel * (op == 0), kernels)):
+        label *= len(size)
+        label += place
     order = np.argsort(thread.astype(np.uint16), kind="stable") if len(threads) > 1 else np.arange(length)
     label = label[order]
-    begins = np.ones(length, bool)
-    begins[1:] = (label[1:] != label[:-1]) | (params[order[1:]] == 0)
-    execution = step = np.full(length, -1)
+    begins = (params == 0)[order]
+    begins[0] = True
+    begins[1:] |= label[1:] != label[:-1]
+    execution = step = np.broadcast_to(-1, length)
     if not _absent(batch, "execution"):
         execution = numbers(batch, "execution", -1.0).astype(np.int64)[order]
         begins[1:] |= execution[1:] != execution[:-1]
@@ -226,13 +230,12 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
 
     table: dict[str, NDArray[Any]] = {}
     labels, table["signature"], _ = _distinct(label[first])
-    table |= {"row": order[first], "last": order[ends - 1], "rows": ends - first}
-    table["execution"] = execution[first]
-    table["step"] = step[first]
     layer, layers = _words(batch, "layer")
-    table["layer"] = layer[table["row"]] - 1
+    row = order[first]
+    table |= {"row": row, "last": order[ends - 1], "rows": ends - first, "layer": layer[row] - 1}
+    table |= {"execution": execution[first], "step": step[first]}
     run = np.empty(length, np.int64)  # of each row
-    run[order] = np.cumsum(begins) - 1
+    run[order] = np.repeat(np.arange(len(first)), table["rows"])
     table["duration_ns"] = np.bincount(run, numbers(batch, "duration_ns"))
     for name in ("flops", "bytes"):
         there = np.zeros(0, np.int64) if _absent(batch, name) else np.flatnonzero(known_in(batch.column(name)))
@@ -248,10 +251,10 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
         Signature(threads[t], directions[d], ops[o], shapes[p], kernels[k])
         for t, d, o, p, k in zip(*np.unravel_index(labels, sizes))
     ]
-    mixes = {}
-    for mix, place in zip(*_distinct(table["mix"])[::2]):
-        members = np.bincount(ordered[first[place] : ends[place]])
-        mixes[int(mix)] = {str(kernels[i]): int(members[i]) for i in np.flatnonzero(members)}
+    mixes: dict[int, dict[str, int]] = {}
+    distinct, _, places = _distinct(table["mix"])
+    for mix, begin, end in zip(distinct.tolist(), first[places].tolist(), ends[places].tolist()):
+        mixes[mix] = Counter(str(kernels[i]) for i in ordered[begin:end].tolist())
     return Runs(
         signatures,
         RunTable(table),

@@ -121,9 +121,11 @@ def count_sample(runs: Runs, table: NDArray[Any], forward: NDArray[Any], parts: 
             ruled = Counted(0.0, None if ruled.bytes is None else 0.0)
         elif execution >= 0:
             seen.add(execution)
-        profiler = Counted(flops if flops_rows else None, moved if bytes_rows else None)
-        whole = Counted(flops if flops_rows == rows else None, moved if bytes_rows == rows else None)
-        cost = _filled(whole, ruled, signature.op in MATRIX_KINDS)
+        profiler, cost = UNKNOWN, ruled
+        if flops_rows or bytes_rows:
+            profiler = Counted(flops if flops_rows else None, moved if bytes_rows else None)
+            whole = Counted(flops if flops_rows == rows else None, moved if bytes_rows == rows else None)
+            cost = _filled(whole, ruled, signature.op in MATRIX_KINDS)
         inside = runs.layers[layer] if layer >= 0 else None
         sample.append(Run(signature, part, duration_ns, cost, profiler, runs.mixes[mix], inside))
     return sample

@@ -167,7 +167,8 @@ class _Loop:
         self.labelled = bool(back.any())
         self.part = self._parts(back, main, named)
         self.chosen = chosen
-        times = self._times_ns()
+        self.times_ns = self._times_ns()
+        times = self.times_ns.sum(axis=(1, 2))
         forward, backward = (self._mix(part) for part in (_FORWARD, _BACKWARD))
         self.forwards = typical(forward, self._has(_FORWARD) & chosen, times)
         self.backwards = typical(backward, self._has(_BACKWARD) & chosen, times)
@@ -227,22 +228,21 @@ class _Loop:
         mixes[number[first]] = np.add.reduceat(mix, first)  # modulo 2^64, as the hashes are
         return mixes
 
-    def _median_s(self, among: NDArray[np.bool_], chosen: NDArray[np.bool_] | None = None) -> float | None:
-        """Median over some iterations of the time of some runs."""
-        if not among.any():
-            return None
-        return float(np.median(self._times_ns(chosen)[among])) * 1e-9
+    def _median_s(self, among: NDArray[np.bool_], times_ns: NDArray[np.float64]) -> float | None:
+        """Median over some iterations of their times."""
+        return float(np.median(times_ns[among])) * 1e-9 if among.any() else None
 
-    def _times_ns(self, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
-        """For each iteration the time of some runs."""
-        weights = self.table["duration_ns"] if chosen is None else np.where(chosen, self.table["duration_ns"], 0.0)
-        # The first is outside of all iterations.
-        return np.bincount(self.number + 1, weights, self.count + 1)[1:].astype(np.float64)
+    def _times_ns(self) -> NDArray[np.float64]:
+        """The time of each iteration in convolutions and without them, by part."""
+        place = (self.number + 1) * (2 * len(PARTS)) + self.part * 2 + self.conv
+        sums = np.bincount(place, self.table["duration_ns"], (self.count + 1) * 2 * len(PARTS))
+        return sums.astype(np.float64).reshape(self.count + 1, len(PARTS), 2)[1:]  # the first is outside of all
 
     def summary(self, by: str) -> Steady:
         """Times as medians over the steady iterations, work as it stands in one of them."""
         sample = self._sample()
-        kernel_s = self._median_s(self.whole) or 0.0
+        by_part = self.times_ns.sum(axis=2).T
+        kernel_s = self._median_s(self.whole, self.times_ns.sum(axis=(1, 2))) or 0.0
         sampled_ns = sum(run.duration_ns for run in sample)
         flops, moved = (_known(getattr(run.cost, name) for run in sample) for name in ("flops", "bytes"))
         flops = flops or None  # where only copies are counted, nothing is
@@ -254,10 +254,10 @@ class _Loop:
             forwards=int(self.forwards.sum()),
             backwards=int(self.backwards.sum()),
             matched=int(self.matched.sum()),
-            forward_s=self._median_s(self.forwards, self.part == _FORWARD),
-            backward_s=self._median_s(self.backwards, self.part == _BACKWARD),
-            update_s=self._median_s(self.matched, self.part == _UPDATE),
-            other_s=self._median_s(self.matched, self.part == _OTHER),
+            forward_s=self._median_s(self.forwards, by_part[_FORWARD]),
+            backward_s=self._median_s(self.backwards, by_part[_BACKWARD]),
+            update_s=self._median_s(self.matched, by_part[_UPDATE]),
+            other_s=self._median_s(self.matched, by_part[_OTHER]),
             kernel_s=kernel_s,
             busy_s=self._busy_s(),
             compute_s=None if flops is None else kernel_s * compute,
@@ -281,7 +281,7 @@ class _Loop:
             flops = [run.cost.flops for run in sample if run.part == part and _is_conv(run.signature)]
             if flops and None not in flops:
                 found[f"conv_flops_{name}"] = _known(flops)
-                found[f"conv_{name}_s"] = self._median_s(among, self.conv & (self.part == part))
+                found[f"conv_{name}_s"] = self._median_s(among, self.times_ns[:, part, 1])
         return msgspec.structs.replace(steady, **found)
 
     def _sample(self) -> list[Run]:

@@ -81,14 +81,29 @@ class Evidence(msgspec.Struct, frozen=True):
     kepler: str = ""
 
 
-def evidence_of(profile: Profile) -> Evidence:
-    """Read what a profile tells.
+def evidence_of(profile: Profile, seconds: Mapping[str, float] | None = None) -> Evidence:
+    """What a profile tells.
+
+    Parameters
+    ----------
+    profile : Profile
+    seconds : mapping of str to float, optional
+        The time of each of its kernels; without it they are read.
 
     Raises
     ------
     BadProfile
         If it cannot be read.
     """
+    seconds = _read_seconds(profile) if seconds is None else seconds
+    if len(seconds) > _NAMES_AT_MOST:
+        seconds = dict(sorted(seconds.items(), key=lambda item: -item[1])[:_NAMES_AT_MOST])
+    told = [(least, name) for name in seconds for least, pattern in _GENERATIONS if pattern.search(name)]
+    kepler = next((name for least, name in told if least < KEPLER_ENDS), "")
+    return Evidence(named_gpus(profile), profile.configuration, precision_of(seconds), max(told, default=None), kepler)
+
+
+def _read_seconds(profile: Profile) -> dict[str, float]:
     seconds: dict[str, float] = {}
     for batch in profile.batches(("category", "kernel", "duration_ns")):
         kernels = pa.Table.from_batches([batch]).filter(pa.compute.field("category").cast(pa.string()) == "kernel")
@@ -96,11 +111,7 @@ def evidence_of(profile: Profile) -> Evidence:
         for name, duration_ns in zip(sums.column("kernel").to_pylist(), sums.column("duration_ns_sum").to_pylist()):
             if name:
                 seconds[name] = seconds.get(name, 0.0) + (duration_ns or 0.0)
-    if len(seconds) > _NAMES_AT_MOST:
-        seconds = dict(sorted(seconds.items(), key=lambda item: -item[1])[:_NAMES_AT_MOST])
-    told = [(least, name) for name in seconds for least, pattern in _GENERATIONS if pattern.search(name)]
-    kepler = next((name for least, name in told if least < KEPLER_ENDS), "")
-    return Evidence(named_gpus(profile), profile.configuration, precision_of(seconds), max(told, default=None), kepler)
+    return seconds
 
 
 def named_gpus(profile: Profile) -> tuple[str, ...]:

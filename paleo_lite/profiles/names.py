@@ -29,13 +29,18 @@ class KernelName(msgspec.Struct, frozen=True):
         The normalised name.
     label : str
         Its class, one of `paleo_lite.profiles.classes.CLASSES`.
-    tensor_core : bool or None
-        Whether it runs on tensor cores; None where the name does not say.
+    raw : str
+        As the profiler prints it.
     """
 
     name: str
     label: str
-    tensor_core: bool | None
+    raw: str
+
+    @property
+    def tensor_core(self) -> bool | None:
+        """Whether it runs on tensor cores; None where the name does not say."""
+        return is_tensor_core(self.name, self.raw[:LONGEST])
 
     @property
     def family(self) -> str:
@@ -46,6 +51,7 @@ class KernelName(msgspec.Struct, frozen=True):
 _ANONYMOUS = re.compile(
     r"_GLOBAL__N_\w*::|\(anonymous(?: namespace)?\)::|<?unnamed>::|\{anonymous\}::|`anonymous namespace'::"
 )
+_UNNAMED = ("nonymous", "unnamed", "_GLOBAL__N_")  # looked for first, which takes a tenth of the pattern's time
 _CORRELATION = re.compile(r"\s*\[\d+\]$")  # nvprof's GPU trace puts the launch's number behind the name
 _STATIC = re.compile(r"^__nv_static_\d+__\w*?_(?=_Z)")  # nvcc's prefix of a kernel with internal linkage
 _TENSILE = re.compile(r"(Cijk_[A-Z][a-z]+_[A-Z][a-z]+_[A-Z0-9]+)\w*?_(MT\d+(?:x\d+)+)(?:_(MI\d+(?:x\d+)+))?")
@@ -77,9 +83,7 @@ def classify(raw: str, category: str = "kernel") -> KernelName:
         known by it, whatever they are called.
     """
     name = normalise(raw)
-    text = raw[:LONGEST]
-    label = category if category in _BY_CATEGORY else label_of(name, text)
-    return KernelName(name, label, is_tensor_core(name, text))
+    return KernelName(name, category if category in _BY_CATEGORY else label_of(name, raw[:LONGEST]), raw)
 
 
 def normalise(raw: str) -> str:
@@ -95,14 +99,19 @@ def normalise(raw: str) -> str:
     >>> normalise("_ZN2at6native13reduce_kernelILi512ELi1EfEEvT1_")
     'at::native::reduce_kernel'
     """
-    text = _STATIC.sub("", _CORRELATION.sub("", raw[:LONGEST].strip()))
+    text = raw[:LONGEST].strip()
+    if text.endswith("]"):
+        text = _CORRELATION.sub("", text)
+    text = _STATIC.sub("", text)
     if text.startswith("_Z"):
         return "::".join(_mangled_parts(text)) or text
     copy = _COPY.fullmatch(text)
     if copy:
         way = (copy[2] or "").replace("Host", "H").replace("Device", "D").replace("Peer", "P").replace("-", "")
         return f"{copy[1].lower()} {way}".rstrip()
-    text = _ANONYMOUS.sub("", text).removeprefix("void ")
+    if any(word in text for word in _UNNAMED):
+        text = _ANONYMOUS.sub("", text)
+    text = text.removeprefix("void ")
     if _RETURN_TYPE.match(text) and (end_of_type := _TYPE_END.search(text)):
         text = text[end_of_type.end() :]
     end = min((place for place in (text.find("<"), text.find("(")) if place > 0), default=len(text))

@@ -57,6 +57,7 @@ class PyprofParquet:
 
     name = "pyprof"
     what = "pyprof parquet"
+    has_starts = False
 
     def recognises(self, path: Path, head: bytes) -> bool:
         """Parquet that has a column of kernels or of their durations.
@@ -91,6 +92,7 @@ class PyprofCsv:
 
     name = "pyprof-csv"
     what = "pyprof CSV"
+    has_starts = False
 
     def recognises(self, path: Path, head: bytes) -> bool:
         """A header with pyprof's names for kernel and duration."""

@@ -65,6 +65,11 @@ class Profile(msgspec.Struct, frozen=True):
     reader: Reader
     configuration: dict[str, Any] = {}
 
+    @property
+    def has_starts(self) -> bool:
+        """False where the format never tells when anything began."""
+        return getattr(self.reader, "has_starts", True)
+
     def batches(self, columns: Iterable[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows, a bounded number at a time, with these columns of `SCHEMA` (all without) and the metrics.
 

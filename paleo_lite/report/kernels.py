@@ -151,8 +151,12 @@ def _columns(report: KernelReport) -> list[Column]:
         Column("headroom", "headroom", lambda value: f"{value:.0%}", spare=3),
         Column("occupancy", "occu-\npancy", lambda value: f"{value:.0%}", spare=1),
     ]
-    rows = [row.to_dict() for row in report.kernels]
-    return [column for column in columns if any(row[column.key] is not None for row in rows)]
+    always = ("name", "class", "calls", "time_s")
+    return [
+        column
+        for column in columns
+        if column.key in always or any(getattr(row, column.key) is not None for row in report.kernels)
+    ]
 
 
 def _class_columns() -> list[Column]:
