@@ -17,12 +17,13 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .api.calibrations import calibrate, calibrations, validate
-    from .api.catalogue import audit, export, hardware, links, networks
+    from .api.catalogue import audit, devices, export, hardware, links, networks
+    from .api.counts import layers, rule, trace
     from .api.feeding import feeding
     from .api.gemm import gemm
     from .api.measuring import measure
     from .api.plotting import plot
-    from .api.prediction import devices, layers, predict, predict_several, rule, trace
+    from .api.prediction import predict, predict_several
     from .api.profiles import compare, efficiency, kernels
     from .api.reporting import report
     from .api.scaling import scale
@@ -45,12 +46,13 @@ __all__ = [
 
 _NAMES = {
     "api.calibrations": "calibrate calibrations validate",
-    "api.catalogue": "audit export hardware links networks",
+    "api.catalogue": "audit devices export hardware links networks",
+    "api.counts": "layers rule trace",
     "api.feeding": "feeding",
     "api.gemm": "gemm",
     "api.measuring": "measure",
     "api.plotting": "plot",
-    "api.prediction": "devices layers predict predict_several rule trace",
+    "api.prediction": "predict predict_several",
     "api.profiles": "compare efficiency kernels",
     "api.reporting": "report",
     "api.scaling": "scale",

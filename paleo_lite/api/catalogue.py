@@ -1,4 +1,4 @@
-"""What predictions know: `networks`, `export`, `hardware`, `links`, `audit`."""
+"""What predictions know: `networks`, `export`, `hardware`, `devices`, `links`, `audit`."""
 
 from __future__ import annotations
 
@@ -116,6 +116,11 @@ def hardware(device: str | Device | None = None, *, hardware_files: Paths = ()) 
         return Shown({"devices": [device_row(each) for each in devices]}, devices_page(devices))
     found = find_device(device, further) if isinstance(device, str) else device
     return Shown(device_dict(found), device_page(found))
+
+
+def devices(hardware_files: Sequence[str | Path] = ()) -> list[Device]:
+    """All devices that predictions know, by id."""
+    return list_devices([Path(file) for file in hardware_files])
 
 
 def links(*, move: float | str | None = None) -> Shown:

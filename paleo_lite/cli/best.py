@@ -13,7 +13,9 @@ from ..errors import BadValue
 from ..sweeps.best import FRONT_AT_MOST
 from ..sweeps.space import parse_names
 from .command import Answer, chart_of, command
-from .options import WHOLE, Printing, complete_columns
+from .completing import complete_columns
+from .options import Printing
+from .values import WHOLE
 
 
 @command()

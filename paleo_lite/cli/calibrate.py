@@ -13,7 +13,9 @@ from ..calibration.measurements import TEMPLATE
 from ..timing.models import LEARNT
 from . import options
 from .command import Answer, command
+from .completing import complete_networks
 from .options import Printing
+from .values import WHOLE
 
 
 @command()
@@ -23,7 +25,7 @@ from .options import Printing
 @click.option(
     "--network",
     metavar="NETWORK",
-    shell_complete=options.complete_networks,
+    shell_complete=complete_networks,
     help="What was profiled, needed for profiles; or what is asked about.",
 )
 @click.option(
@@ -32,7 +34,7 @@ from .options import Printing
 )  # fmt: skip
 @options.batch_size(default=None, help="Only profiles of this batch size; or what is asked about.")
 @click.option(
-    "--suggest", type=options.WHOLE, metavar="K",
+    "--suggest", type=WHOLE, metavar="K",
     help="Name the K measurements that would narrow the answer most: the time of --network, or of a typical set.",
 )  # fmt: skip
 @click.option("--phase", type=options.PHASES, help="What --suggest is asked about. [default: inference]")

@@ -6,7 +6,7 @@ import click
 
 from ..api.calibrations import calibrations as find_calibrations
 from .command import Answer, AnswerCommand
-from .options import complete_calibrations
+from .completing import complete_calibrations
 
 
 @click.group()

@@ -12,7 +12,8 @@ from ..errors import BadValue
 from ..files import is_there
 from . import options
 from .command import Answer, command
-from .options import Names
+from .completing import complete_networks
+from .values import Names
 
 
 @command()
@@ -26,7 +27,7 @@ from .options import Names
     help="Sum the times of two profiles by kernel, operation, operation with its shapes, or module.",
 )  # fmt: skip
 @click.option(
-    "--predict", metavar="NETWORK", shell_complete=options.complete_networks,
+    "--predict", metavar="NETWORK", shell_complete=complete_networks,
     help="Lay a prediction for this network beside the one profile; the options below are for it.",
 )  # fmt: skip
 @options.gpu(required=False, help="Device that the profile was taken on.")

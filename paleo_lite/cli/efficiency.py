@@ -10,7 +10,8 @@ import click
 from ..api.profiles import efficiency as measure_efficiency
 from . import options
 from .command import Answer, command, progress
-from .options import WHOLE, Names
+from .completing import completing
+from .values import WHOLE, Names
 
 
 @command()
@@ -30,7 +31,7 @@ from .options import WHOLE, Names
     "--group-by",
     metavar="COLUMNS",
     default="",
-    shell_complete=options.completing(".cli.options:configuration_names"),
+    shell_complete=completing(".cli.completing:configuration_names"),
     help="Print means too, such as by batch_size,nodes.",
 )
 @options.name_pattern()

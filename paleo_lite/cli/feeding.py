@@ -8,13 +8,14 @@ import click
 
 from . import options
 from .command import Answer, command
-from .options import WHOLE, Number, Quantity
+from .completing import complete_links
+from .values import WHOLE, Number, Quantity
 
 
 @command()
 @options.network()
 @options.gpu()
-@click.option("--storage", default="nvme", shell_complete=options.complete_links, show_default=True,
+@click.option("--storage", default="nvme", shell_complete=complete_links, show_default=True,
               metavar="LINK|RATE",
               help="hdd, ssd, nvme, any other link, a rate such as '500 MB/s', or memory.")  # fmt: skip
 @click.option(
@@ -50,7 +51,7 @@ from .options import WHOLE, Number, Quantity
 @click.option(
     "--host-link",
     metavar="LINK|RATE",
-    shell_complete=options.complete_links,
+    shell_complete=complete_links,
     help="Link that copies go over. [default: the device's own]",
 )
 @click.option("--no-pinned", is_flag=True, help="Copies from pageable memory.")

@@ -8,7 +8,7 @@ import click
 
 from . import options
 from .command import Answer, command
-from .options import SHAPE, WHOLE
+from .values import SHAPE, WHOLE
 
 
 @command()

@@ -9,7 +9,8 @@ import click
 from ..api import catalogue
 from . import options
 from .command import Answer, AnswerCommand
-from .options import Quantity
+from .completing import complete_devices
+from .values import Quantity
 
 
 @click.group()
@@ -26,7 +27,7 @@ def list_all(hardware_files: tuple[Path, ...]) -> Answer:
 
 
 @hardware.command("show", cls=AnswerCommand)
-@click.argument("device", shell_complete=options.complete_devices)
+@click.argument("device", shell_complete=complete_devices)
 @options.hardware_files()
 def show_device(device: str, hardware_files: tuple[Path, ...]) -> Answer:
     """Show all figures of DEVICE, each with its source."""

@@ -11,7 +11,8 @@ from ..api.profiles import kernels as report_kernels
 from ..errors import BadValue
 from . import options
 from .command import Answer, command
-from .options import Names, Printing
+from .options import Printing
+from .values import Names
 
 
 @command()

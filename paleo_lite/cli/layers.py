@@ -6,16 +6,18 @@ from typing import Any
 
 import click
 
-from ..api.prediction import layers as count_layers
+from ..api.counts import layers as count_layers
 from ..errors import BadValue
 from ..report.counts import counts_page
 from . import options
 from .command import Answer, command
-from .options import WHOLE, Printing
+from .completing import complete_layers, complete_networks
+from .options import Printing
+from .values import WHOLE, Names
 
 
 @command()
-@click.argument("networks", metavar="NETWORK...", nargs=-1, required=True, shell_complete=options.complete_networks)
+@click.argument("networks", metavar="NETWORK...", nargs=-1, required=True, shell_complete=complete_networks)
 @options.convention()
 @options.phase(help="What to count; backward is the data and the weight gradient.", type=options.PHASES_AND_PASSES)
 @options.execution(default="eager", help="What is fused at inference: as of `predict`.")
@@ -24,14 +26,14 @@ from .options import WHOLE, Printing
     "--ignore",
     multiple=True,
     metavar="LAYER|GLOB",
-    shell_complete=options.complete_layers,
+    shell_complete=complete_layers,
     help="Leave layers out; may be given several times.",
 )
 @options.image_size()
 @options.sequence_length()
 @options.inputs()
 @click.option(
-    "--causal", type=options.Names("way to count causal attention", ".api.prediction:CAUSAL"), default="full",
+    "--causal", type=Names("way to count causal attention", ".api.counts:CAUSAL"), default="full",
     show_default=True, help="Whether causal attention counts in full, or by half: about what its mask leaves.",
 )  # fmt: skip
 @options.rules()

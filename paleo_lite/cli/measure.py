@@ -12,7 +12,7 @@ from ..measure.setup import DEVICES
 from ..measure.steps import STEPS
 from . import options
 from .command import Answer, command
-from .options import WHOLE, Names
+from .values import WHOLE, Names
 
 
 @command()

@@ -1,4 +1,4 @@
-"""The options that commands share, each defined once, and what their values may be.
+"""The options that commands share, each defined once.
 
 An option is called where a command takes it, with what is different there: ``@options.gpu(required=False)``. Names come
 from the list of the package that has them.
@@ -7,144 +7,25 @@ from the list of the package that has them.
 from __future__ import annotations
 
 import functools
-import importlib
-import inspect
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
-from ..errors import BadValue, UnknownName
-from ..files import is_there
-from ..units import parse_quantity, parse_shape
 from . import set_debug
-
-if TYPE_CHECKING:
-    pass
+from .completing import (
+    complete_calibrations,
+    complete_devices,
+    complete_links,
+    complete_networks,
+    complete_platforms,
+    complete_topologies,
+)
+from .values import SHARE, WHOLE, ModuleInput, Names, Quantity, Top
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-class Names(click.Choice):  # type: ignore[type-arg]
-    """One of the names in lists of the package: they are read when a name is given or explained, not at the start.
-
-    Parameters
-    ----------
-    what : str
-        What a name is called in a sentence: ``"time model"``.
-    places : str
-        ``"module:LIST"``, the module relative to the package; or a function that gives the list.
-    """
-
-    case_sensitive = True
-
-    def __init__(self, what: str, *places: str) -> None:
-        self.what, self.places = what, places
-
-    @functools.cached_property
-    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The names, in the order of their lists."""
-        found: dict[str, None] = {}
-        for place in self.places:
-            module, _, name = place.partition(":")
-            names = getattr(importlib.import_module(module, "paleo_lite"), name)
-            found.update(dict.fromkeys(names() if callable(names) else names))
-        return tuple(found)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = str(value)
-        if param is not None and text == param.default:  # of the lists by construction: a cold start reads none
-            return text
-        if text not in self.choices:
-            raise UnknownName(self.what, text, self.choices)
-        return text
-
-
-class Whole(click.ParamType):  # type: ignore[type-arg]
-    """A whole number of 1 or more, and of no more than `most`."""
-
-    name = "number"
-
-    def __init__(self, most: int | None = None) -> None:
-        self.most = most
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value).strip()
-        number = int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS_AT_MOST else 0
-        if not 1 <= number <= (self.most or number):
-            right = "of 1 or more" if self.most is None else f"from 1 to {self.most:,}"
-            raise BadValue(f"{_called(param)} must be a whole number {right}, not {_quoted(text)}")
-        return number
-
-
-class Number(click.ParamType):  # type: ignore[type-arg]
-    """A number above 0; or between two bounds, which it may reach."""
-
-    name = "number"
-
-    def __init__(self, least: float | None = None, most: float | None = None, like: str = "") -> None:
-        self.least, self.most, self.like = least, most, like
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            number = float(value)
-        except ValueError:
-            number = float("nan")
-        if self.least is not None and self.most is not None:
-            fine, right = self.least <= number <= self.most, f"from {self.least:g} to {self.most:,.0f}"
-        else:
-            fine, right = 0 < number < float("inf"), "above 0"
-        if not fine:
-            example = f", such as {self.like}" if self.like else ""
-            raise BadValue(f"{_called(param)} must be a number {right}{example}, not {_quoted(str(value))}")
-        return number
-
-
-class Several(click.ParamType):  # type: ignore[type-arg]
-    """One value, or several with commas between them: a list then. A file whose name has commas is one value."""
-
-    def __init__(self, one: Any = click.STRING) -> None:
-        self.one, self.name = one, one.name
-
-    def get_metavar(self, *where: Any, **named: Any) -> str | None:
-        """That of one value."""
-        metavar: str | None = self.one.get_metavar(*where, **named)
-        return metavar and f"{metavar}[,...]"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """That of one value."""
-        found: list[CompletionItem] = self.one.shell_complete(ctx, param, incomplete)
-        return found
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        text = str(value)
-        if isinstance(self.one, Whole) and re.search("[,:]", text):
-            from ..ranges import parse_range
-
-            parts: list[Any] = list(map(str, parse_range(text, _called(param))))
-        else:
-            parts = [text] if is_there(text, Path.exists) else [part.strip() for part in text.split(",")]
-        found = list(dict.fromkeys(self.one.convert(part, param, ctx) for part in parts))
-        return found if len(found) > 1 else found[0]
-
-
-class Quantity(click.ParamType):  # type: ignore[type-arg]
-    """A quantity above 0 in a unit, such as 110k or 25 MiB."""
-
-    name = "quantity"
-
-    def __init__(self, unit: str) -> None:
-        self.unit = unit
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = parse_quantity(value, self.unit)
-        if not 0 < number < float("inf"):
-            raise BadValue(f"{_called(param)} must be above 0, not {_quoted(str(value))}")
-        return number
 
 
 def _allow_decompressed(_: click.Context, __: click.Parameter, most: float | None) -> None:
@@ -155,56 +36,6 @@ def _allow_decompressed(_: click.Context, __: click.Parameter, most: float | Non
         allow(most)
 
 
-class _Shape(click.ParamType):  # type: ignore[type-arg]
-    """A shape such as 3x224x224."""
-
-    name = "shape"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        return value if isinstance(value, tuple) else parse_shape(value)
-
-
-class _Top(click.ParamType):  # type: ignore[type-arg]
-    """How many rows: a whole number, or None for all."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
-        text = str(value)
-        if text == "all":
-            return None
-        if not text.isdecimal():
-            raise BadValue(f"{_called(param)} takes a whole number or 'all', not {text!r}")
-        return int(text)
-
-
-_DIGITS_AT_MOST = 4000  # Python refuses to read longer numbers
-
-
-def _called(param: click.Parameter | None) -> str:
-    """How a sentence calls a parameter; outside a command line there is none."""
-    if param is None:
-        return "it"
-    return param.opts[-1] if isinstance(param, click.Option) else param.human_readable_name
-
-
-def _quoted(text: str) -> str:
-    return text if re.fullmatch(r"-?\d[\d.,]{0,20}", text) else repr(text)
-
-
-class _Input(click.ParamType):  # type: ignore[type-arg]
-    """What a module is called with, such as 3x224x224, int64:128 or input_ids=int64:128."""
-
-    name = "input"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from ..networks.inputs import read_input
-
-        return read_input(value)
-
-
-WHOLE, SHARE, SHAPE = Whole(), Number(like="0.62"), _Shape()
-
 PRECISIONS = Names("precision", ".units:PRECISION_BYTES")
 PHASES = Names("phase", ".counting:PHASES")
 PHASES_AND_GENERATING = Names("phase", ".counting:PHASES", ".counting:GENERATING")
@@ -213,7 +44,7 @@ MODELS = Names("time model", ".timing:TIME_MODELS")
 STRATEGIES = Names("strategy", ".distributed.strategies:STRATEGIES")
 COLLECTIVES = Names("collective", ".distributed.collectives:COLLECTIVES")
 SCALINGS = Names("scaling", ".distributed.scale:SCALINGS")
-DEVICES = Names("device", ".cli.options:device_ids")
+DEVICES = Names("device", ".cli.completing:device_ids")
 
 
 class Printing(click.Option):
@@ -243,111 +74,6 @@ def _run_rules(ctx: click.Context, option: click.Parameter, files: tuple[Path, .
             runpy.run_path(str(file))
         except Exception as error:
             raise BadFile(f"{file}: {type(error).__name__}: {error}") from error
-
-
-def device_ids() -> list[str]:
-    """Ids of the shipped devices, without reading their files."""
-    from ..files import shipped
-
-    return sorted(path.stem for path in shipped("hardware").glob("*.toml") if path.stem != "links")
-
-
-def link_names() -> list[str]:
-    """Links by name."""
-    from ..hardware import read_links
-
-    return list(read_links().link)
-
-
-_LAST_NAME = re.compile(r"[\w.:/+-]*$")
-
-Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
-
-
-def completing(*places: str, files: bool = False) -> Complete:
-    """What completes an option from lists of the package, as `Names` finds them; of a list or condition its last name.
-
-    Parameters
-    ----------
-    *places : str
-        ``"module:LIST"``; or a function of the list, which may take what was typed before.
-    files : bool
-        Whether a file will do, too.
-    """
-
-    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        last = _LAST_NAME.search(incomplete)[0]  # type: ignore[index]  # it may be empty, so that it is found
-        before = incomplete.removesuffix(last)
-        found: dict[str, None] = {}
-        for place in places:
-            module, _, name = place.partition(":")
-            names = getattr(importlib.import_module(module, "paleo_lite"), name)
-            if callable(names):
-                names = names(_typed(ctx)) if inspect.signature(names).parameters else names()
-            found |= {known: None for known in names if known.startswith(last)}
-        items = [CompletionItem(before + name) for name in found]
-        return [*items, CompletionItem(incomplete, type="file")] if files else items
-
-    return complete
-
-
-def _typed(ctx: click.Context) -> dict[str, Any]:
-    """What was typed before: click leaves arguments aside where the last option waits for its value."""
-    typed, words = dict(ctx.params), list(ctx.args)
-    for param in ctx.command.params:
-        if isinstance(param, click.Argument) and param.name and not typed.get(param.name) and words:
-            typed[param.name] = tuple(words) if param.nargs == -1 else words.pop(0)
-    return typed
-
-
-def layer_names(typed: dict[str, Any]) -> list[str]:
-    """Layers of the networks that were typed before."""
-    from ..errors import PaleoError
-    from ..networks import find_network
-
-    networks = typed.get("networks") or [typed.get("network")]
-    try:
-        return [
-            layer.name for network in networks if isinstance(network, str) for layer in find_network(network).layers
-        ]
-    except PaleoError:  # not typed to the end, or wrong: there is nothing to offer yet
-        return []
-
-
-def column_names(typed: dict[str, Any]) -> list[str]:
-    """Columns of the sweep's file that was typed before."""
-    from ..errors import PaleoError
-    from ..sweeps.best import columns_of
-
-    try:
-        return list(columns_of(Path(typed["file"]))) if typed.get("file") else []
-    except PaleoError:
-        return []
-
-
-def configuration_names(typed: dict[str, Any]) -> list[str]:
-    """Columns that the names of the profiles tell which were typed before."""
-    from ..errors import PaleoError
-    from ..profiles.configuration import parse_name
-
-    try:
-        paths = [Path(path) for path in typed.get("paths") or ()]
-        inside = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
-        return list(parse_name(inside[0].name, typed.get("name_pattern"))) if inside else []
-    except (PaleoError, OSError):
-        return []
-
-
-complete_networks = completing(".networks:network_names", files=True)
-complete_devices = completing(".cli.options:device_ids")
-complete_links = completing(".cli.options:link_names")
-complete_platforms = completing(
-    ".distributed.platforms:platform_names", ".distributed.computers:computer_names", files=True
-)
-complete_calibrations = completing(".calibration.store:shipped_calibrations", files=True)
-complete_layers = completing(".cli.options:layer_names")
-complete_columns = completing(".cli.options:column_names")
-complete_topologies = completing(".cli.options:device_ids", ".cli.options:link_names", files=True)
 
 
 def together(*options: Decorator) -> Decorator:
@@ -388,7 +114,7 @@ sequence_length = _option(
 )  # fmt: skip
 context = _option("--context", type=WHOLE, metavar="TOKENS", help="For --phase decode: tokens in the cache already.")
 inputs = _option(
-    "--input", "inputs", multiple=True, type=_Input(), metavar="[NAME=][TYPE:]SHAPE",
+    "--input", "inputs", multiple=True, type=ModuleInput(), metavar="[NAME=][TYPE:]SHAPE",
     help="Shape of one sample for package.module:factory: 3x224x224, int64:128 or input_ids=int64:1-4096, a span of "
     "sequence lengths; once per input. It runs that module's code: name only what you would run.",
 )  # fmt: skip
@@ -538,7 +264,7 @@ name_pattern = _option(
 jobs = _option("--jobs", type=WHOLE, metavar="N", help="Processes. [default: one per core]")
 scheduler = _option("--scheduler", metavar="ADDRESS", help="A Dask scheduler, tcp://host:8786, whose workers compute.")
 top = _option(
-    "--top", type=_Top(), default="20", metavar="N|all", cls=Printing, help="How many rows of a table to list."
+    "--top", type=Top(), default="20", metavar="N|all", cls=Printing, help="How many rows of a table to list."
 )
 output = _option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), cls=Printing)
 force = partial(click.option, "--force", cls=Printing, **FORCE)

@@ -12,7 +12,9 @@ from ..api.plotting import KINDS, batch, timeline
 from ..errors import BadValue, UnknownName
 from . import options
 from .command import Answer, chart_of, chart_options
-from .options import WHOLE, Printing
+from .completing import complete_devices
+from .options import Printing
+from .values import WHOLE
 
 
 class _Kinds(click.Group):
@@ -78,7 +80,7 @@ class _Drawn(click.Command):
 @click.command("batch")
 @options.network()
 @click.option(
-    "--gpu", "gpus", required=True, multiple=True, metavar="DEVICE", shell_complete=options.complete_devices,
+    "--gpu", "gpus", required=True, multiple=True, metavar="DEVICE", shell_complete=complete_devices,
     help="Device, by name or alias; may be given several times.",
 )  # fmt: skip
 @click.option(

@@ -12,14 +12,16 @@ from ..errors import BadValue
 from ..report.predictions import explain_layer, prediction_page
 from . import options
 from .command import Answer, command
-from .options import Printing, Several
+from .completing import complete_layers
+from .options import Printing
+from .values import WHOLE, Several
 
 
 @command()
 @options.network(required=False, type=Several())
 @options.gpu(type=Several(), help="Device, by name or alias, such as k80 or v100-sxm2; several with commas.")
 @options.precision(type=Several(options.PRECISIONS))
-@options.batch_size(type=Several(options.WHOLE), help="Samples per pass; 1,8,32 or a range.")
+@options.batch_size(type=Several(WHOLE), help="Samples per pass; 1,8,32 or a range.")
 @options.phase(
     type=Several(options.PHASES_AND_GENERATING),
     help="training is forward + backward + update; prefill and decode are of writing text.",
@@ -48,7 +50,7 @@ from .options import Printing, Several
     "--explain",
     metavar="LAYER",
     cls=Printing,
-    shell_complete=options.complete_layers,
+    shell_complete=complete_layers,
     help="Show the arithmetic of one layer.",
 )
 @options.top(default="10", help="How many of the slowest layers to list.")

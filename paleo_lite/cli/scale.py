@@ -10,7 +10,7 @@ from ..api.scaling import scale as run_scale
 from ..units import parse_quantity
 from . import options
 from .command import Answer, command
-from .options import SHARE, WHOLE, Names, Number
+from .values import SHARE, WHOLE, Names, Number
 
 if TYPE_CHECKING:
     from ..distributed.job import Settings, Split

@@ -12,21 +12,22 @@ from ..sweeps.space import AUTOMATIC, ROWS_UNASKED
 from ..timing import TIME_MODELS
 from . import options
 from .command import Answer, command, progress
-from .options import Quantity, completing
+from .completing import complete_devices, complete_links, complete_networks, completing
+from .values import Quantity
 
 
 @command()
 @click.option(
     "--networks",
     required=True,
-    shell_complete=options.complete_networks,
+    shell_complete=complete_networks,
     metavar="NAMES",
     help="Networks, with commas, or all.",
 )
 @click.option(
     "--gpus",
     required=True,
-    shell_complete=options.complete_devices,
+    shell_complete=complete_devices,
     metavar="DEVICES",
     help="Devices, with commas, or all.",
 )
@@ -81,7 +82,7 @@ from .options import Quantity, completing
 )
 @click.option(
     "--links",
-    shell_complete=options.complete_links,
+    shell_complete=complete_links,
     default="",
     metavar="NAMES",
     help="Between workers: names of links, or rates: '25 GB/s'.",

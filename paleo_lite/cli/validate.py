@@ -8,7 +8,8 @@ import click
 
 from ..api.calibrations import validate as hold_out
 from .command import Answer, command
-from .options import Names, complete_devices
+from .completing import complete_devices
+from .values import Names
 
 
 @command()

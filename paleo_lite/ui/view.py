@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..cli import options
-from ..cli.options import Names, Number, Whole
+from ..cli.values import Names, Number, Whole
 from ..distributed.cost import make_budget
 from ..distributed.links import link_rate
 from ..errors import BadValue, PaleoError, UnknownName

@@ -1,4 +1,7 @@
-"""Options that commands share: one definition each, names from their lists, one sentence on what is wrong."""
+"""Options that commands share: one definition each, names from their lists, one sentence on what is wrong.
+
+Tests: cli/options.py, cli/values.py, cli/completing.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from paleo_lite.cli import main
-from paleo_lite.cli.options import SHARE, WHOLE, Names, Number, Several, Whole
+from paleo_lite.cli.values import SHARE, WHOLE, Names, Number, Several, Whole
 from paleo_lite.errors import BadValue, UnknownName
 
 

@@ -1,6 +1,6 @@
 """Rules of a user's own: for operations and whole modules, beside those that torch's counter takes.
 
-Tests: api/prediction.py.
+Tests: api/counts.py.
 """
 
 from __future__ import annotations
