@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
-.PHONY: predict test quick thorough fuzz coverage mutants lint benchmark descriptors calibrations accuracy speedup images docs examples notebooks clean data
+.PHONY: predict test quick thorough fuzz coverage mutants lint benchmark descriptors calibrations accuracy speedup images gallery docs examples notebooks clean data
 
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
@@ -130,6 +130,11 @@ images: data $(STAMPS)/test
 		$(RUN)/run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip > build/ppp.txt
 	$(PLOT) efficiency $(RUN) --gpu k40m -o docs/images/efficiency.png --force
 	$(BIN)/python docs/screenshot.py docs/images/ui.png
+
+# Every chart, report and page, of small, usual and huge inputs, at two widths, light and dark, to be looked at: docs/gallery.toml
+# says what each must show, build/gallery/index.html has them side by side. NAMES="roofline time" draws these alone.
+gallery: data $(STAMPS)/test
+	PALEO_LITE_DATA=$(DATA) $(BIN)/python docs/gallery.py build/gallery $(NAMES)
 
 # The notebooks, run on published measurements, as pages of the documentation.
 notebooks: data $(STAMPS)/test

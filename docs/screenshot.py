@@ -7,6 +7,9 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from playwright.sync_api import sync_playwright
 
@@ -17,22 +20,35 @@ QUERY = "?network=resnet50&gpu=v100-sxm2&gpu=t4&gpu=k80-die&batch=32&phase=train
 
 def main(path: str) -> None:
     """Start the page, wait for its charts, and write the PNG."""
+    with started_browser() as browser, served() as address:
+        page = browser.new_page(viewport={"width": 1280, "height": 1400})
+        page.goto(f"{address}{QUERY}")
+        page.locator(".marks").nth(3).wait_for()
+        page.get_by_text("The same in a terminal").wait_for()
+        page.wait_for_timeout(1000)  # charts fade in
+        page.screenshot(path=path)
+
+
+@contextmanager
+def started_browser() -> Iterator[Any]:
+    """A headless Chromium."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         sys.exit("a picture of the page needs Chromium: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """The address of the page, served until it is left."""
     port = free_port(None)
     server = subprocess.Popen([sys.executable, "-m", "paleo_lite", "ui", "--port", str(port), "--no-browser"])
     try:
         _wait_for(f"http://{ADDRESS}:{port}/_stcore/health", server)
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-            page = browser.new_page(viewport={"width": 1280, "height": 1400})
-            page.goto(f"http://{ADDRESS}:{port}/{QUERY}")
-            page.locator(".marks").nth(3).wait_for()
-            page.get_by_text("The same in a terminal").wait_for()
-            page.wait_for_timeout(1000)  # charts fade in
-            page.screenshot(path=path)
-            browser.close()
+        yield f"http://{ADDRESS}:{port}/"
     finally:
         server.terminate()
         server.wait()

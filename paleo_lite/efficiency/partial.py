@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ..errors import BadProfile
 from ..profiles.arrow import to_numpy, words
+from .traced_call import is_convolution
 
 HOST = ("api", "cpu", "marker", "message")
 """Categories of `KernelTable` that are not work of the device."""
@@ -64,6 +65,20 @@ def device_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
 def codes(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Places in the dictionary of a dictionary-encoded column, counted from 1; 0 where it is null."""
     return to_numpy(column.indices, -1).astype(np.int64) + 1
+
+
+def categories(batch: pa.RecordBatch) -> tuple[list[str], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """The categories that there are, and the place of each row's: ``convolution`` of kernels whose operation is one."""
+    named, place = ["kernel"], np.zeros(batch.num_rows, np.int64)
+    if "category" in batch.schema.names:
+        column = batch.column("category")
+        named, place = [*named, *column.dictionary.to_pylist()], codes(column)
+    if "op" in batch.schema.names:
+        op = batch.column("op")
+        convolves = np.array([False, *(is_convolution(name or "") for name in op.dictionary.to_pylist())])
+        is_kernel = np.array([name == "kernel" for name in named])
+        place = np.where(is_kernel[place] & convolves[codes(op)], len(named), place)
+    return [*named, "convolution"], place
 
 
 def numbers(batch: pa.RecordBatch, name: str, absent: float = math.nan) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

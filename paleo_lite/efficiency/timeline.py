@@ -16,14 +16,14 @@ from ..profiles.arrow import to_numpy
 from ..profiles.names import classify
 from ..profiles.table import Profile
 from ..result import Result
-from .partial import codes, device_rows, numbers
+from .partial import categories, codes, device_rows, numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
-_COLUMNS = ("category", "kernel", "start_ns", "duration_ns", "device")
+_COLUMNS = ("category", "kernel", "op", "start_ns", "duration_ns", "device")
 
 
 class Timeline(Result, msgspec.Struct, frozen=True, eq=False):
@@ -117,11 +117,11 @@ def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
 
 
 def _labels(rows: pa.RecordBatch) -> NDArray[np.object_]:
-    """The class of every row: found once for each name and category."""
-    kernel, category = rows.column("kernel"), rows.column("category")
-    names, categories = [None, *kernel.dictionary.to_pylist()], [None, *category.dictionary.to_pylist()]
-    found, place = np.unique(codes(kernel) * len(categories) + codes(category), return_inverse=True)
-    pairs = [(names[key // len(categories)] or "", categories[key % len(categories)] or "kernel") for key in found]
+    """The class of every row: found once for each name and category, in which its operation tells of convolutions."""
+    kernel, (named, category) = rows.column("kernel"), categories(rows)
+    names = [None, *kernel.dictionary.to_pylist()]
+    found, place = np.unique(codes(kernel) * len(named) + category, return_inverse=True)
+    pairs = [(names[key // len(named)] or "", named[key % len(named)]) for key in found.tolist()]
     return np.array([classify(name, kind).label for name, kind in pairs], dtype=object)[place]
 
 

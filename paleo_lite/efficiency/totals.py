@@ -13,7 +13,7 @@ from ..errors import BadProfile, BadValue, NothingOnDevice
 from ..profiles.table import Profile
 from . import DIRECTIONS
 from .overlap import BusyTime
-from .partial import HOST, codes, device_rows, numbers, places
+from .partial import HOST, categories, codes, device_rows, numbers, places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,7 +41,7 @@ class KernelTotals:
     Attributes
     ----------
     sums : dict of (str, str) to ndarray, shape (len(SUMS),)
-        By name and category.
+        By name and category, ``convolution`` for kernels whose operation is one.
     metrics : dict of (str, str) to dict of str to ndarray, shape (2,)
         For each counter its sum, weighted by the time of the row (by calls where there is none), and the weight.
     has_durations : bool
@@ -85,15 +85,10 @@ class KernelTotals:
         if not timed.num_rows:
             return
         self.rows += timed.num_rows
-        kernel, category = timed.column("kernel"), _category(timed)
+        kernel, (named, category) = timed.column("kernel"), categories(timed)
         names = [None, *kernel.dictionary.to_pylist()]
-        categories = [None, *category.dictionary.to_pylist()]
-        key = codes(kernel) * len(categories) + codes(category)
-        found, place = np.unique(key, return_inverse=True)
-        labels = [
-            (names[k // len(categories)] or "(no name)", categories[k % len(categories)] or "kernel")
-            for k in found.tolist()
-        ]
+        found, place = np.unique(codes(kernel) * len(named) + category, return_inverse=True)
+        labels = [(names[k // len(named)] or "(no name)", named[k % len(named)]) for k in found.tolist()]
         columns = self._columns(timed)
         for label, *values in zip(labels, *(np.bincount(place, columns[name], len(labels)) for name in SUMS)):
             self.sums[label] = self.sums.get(label, np.zeros(len(SUMS))) + values

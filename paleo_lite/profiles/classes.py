@@ -20,6 +20,8 @@ CLASSES = {
     "convolution_dgrad": "gradient of a convolution with respect to its input",
     "convolution_wgrad": "gradient of a convolution with respect to its weights",
     "convolution_direct": "direct, depthwise and other convolution",
+    "convolution_gemm": "matrix product that an operation of convolution calls",
+    "convolution_besides": "layout, fills, sums and the like of an operation of convolution",
     "gemm": "matrix product",
     "attention": "fused attention",
     "batch_norm": "batch normalisation",
@@ -39,7 +41,7 @@ CLASSES = {
     "communication": "collectives and other messages between devices",
     "other": "not recognised by its name",
 }
-"""Every class and what it is."""
+"""Every class and what it is; the last two of convolutions only where the profiler names operations."""
 
 _BY_NAME = (
     ("memcpy", r"^memcpy|copybuffer$"),

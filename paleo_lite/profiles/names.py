@@ -80,10 +80,14 @@ def classify(raw: str, category: str = "kernel") -> KernelName:
         The name as a profiler prints it: plain, demangled or mangled, whole or truncated.
     category : str
         What the profiler says of the row (`paleo_lite.profiles.table.SCHEMA`): copies, fills and communication are
-        known by it, whatever they are called.
+        known by it, whatever they are called. ``convolution`` of a kernel whose operation is one: its class is that of
+        a convolution, also where its name is that of a plain matrix product.
     """
     name = normalise(raw)
-    return KernelName(name, category if category in _BY_CATEGORY else label_of(name, raw[:LONGEST]), raw)
+    label = category if category in _BY_CATEGORY else label_of(name, raw[:LONGEST])
+    if category == "convolution" and not label.startswith("convolution"):
+        label = "convolution_gemm" if label == "gemm" else "convolution_besides"
+    return KernelName(name, label, raw)
 
 
 def normalise(raw: str) -> str:

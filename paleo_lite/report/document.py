@@ -129,11 +129,30 @@ class Chart(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One of the figures that were asked for."""
+    """One of the figures that were asked for.
+
+    Attributes
+    ----------
+    name, value, detail : str
+    span : (low, value, high), optional
+        Its interval, which pages draw.
+    alarm : bool
+        Whether it says that what was asked for cannot be.
+    """
 
     name: str
     value: str
     detail: str = ""
+    span: tuple[float, float, float] | None = None
+    alarm: bool = False
+
+    @property
+    def marks(self) -> str:
+        """Where the interval begins, the value lies and the interval ends, as shares of a line from 0 to beyond it."""
+        if self.span is None:
+            return ""
+        low, value, high = (f"{each / (1.05 * self.span[2]):.1%}" for each in self.span)
+        return f"--low: {low}; --at: {value}; --high: {high}"
 
     @property
     def text(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -13,11 +13,16 @@ import streamlit as st
 
 from ..api.prediction import predict as run_prediction
 from ..api.scaling import scale as run_scale
+from ..calibration.store import shipped_calibrations
 from ..distributed.table import ScaleTable
 from ..errors import PaleoError
-from ..hardware import Device, LinkRegistry, find_device, list_devices, read_links
+from ..hardware import Device, LinkRegistry, list_devices, read_links
 from ..timing import Prediction
+from .own import file_name, own
 from .view import View
+
+ANSWERS_KEPT, PROFILES_KEPT = 200, 4
+"""Answers that all sessions together remember: that of a profile may be some megabytes."""
 
 _T = TypeVar("_T")
 _Call = TypeVar("_Call", bound=Callable[..., Any])
@@ -25,7 +30,8 @@ _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 def _remember(call: _Call) -> _Call:
     """Remember the latest answers; they are frozen, so that all sessions may share one."""
-    return cast(_Call, st.cache_resource(call, show_spinner=False, max_entries=200))
+    entries = PROFILES_KEPT if call.__name__ == "_read_profile" else ANSWERS_KEPT
+    return cast(_Call, st.cache_resource(call, show_spinner=False, max_entries=entries))
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -43,9 +49,13 @@ def attempt(call: Callable[[], _T]) -> _T | Failed:
 
 
 @_remember
-def devices() -> dict[str, Device]:
-    """All shipped devices by id."""
+def _shipped() -> dict[str, Device]:
     return {device.id: device for device in list_devices()}
+
+
+def devices() -> dict[str, Device]:
+    """All shipped devices by id, and the session's own."""
+    return {**_shipped(), **{name: device for name, (device, _) in own().gpu.items()}}
 
 
 @_remember
@@ -61,23 +71,44 @@ def predict(view: View, gpu: str, batch_size: int | None = None) -> Prediction:
     ------
     PaleoError
     """
-    return _predict(view.network, gpu, view.precision, batch_size or view.batch, view.phase, **_model(view))
+    asked = {
+        "network": view.network, "gpu": gpu, "precision": view.precision, "batch_size": batch_size or view.batch,
+        "phase": view.phase, "memory": True, **_model(view, gpu),
+    }  # fmt: skip
+    given, digests = _given(asked)
+    return _predict(tuple(asked.items()), digests, given)
 
 
 @_remember
-def _predict(network: str, gpu: str, precision: str, batch_size: int, phase: str, **model: Any) -> Prediction:
-    return run_prediction(
-        network, gpu=gpu, precision=precision, batch_size=batch_size, phase=phase, memory=True, **model
-    )  # fmt: skip
+def _predict(asked: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _given: dict[str, Any]) -> Prediction:
+    return run_prediction(**{**dict(asked), **_given})
 
 
-def _model(view: View) -> dict[str, Any]:
-    calibrated = view.uses_calibration
+def _given(asked: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What a question asks for of the session's own files, in place of their names; and the digests of these."""
+    found = {name: getattr(own(), name).get(asked.get(name)) for name in ("network", "gpu", "calibration")}
+    mine = {name: pair for name, pair in found.items() if pair is not None}
+    return {name: thing for name, (thing, _) in mine.items()}, tuple(digest for _, digest in mine.values())
+
+
+def _model(view: View, gpu: str) -> dict[str, Any]:
+    """The time model; a calibration speaks of its own device alone, others keep what is best known of them."""
+    calibrated = view.uses_calibration and view.calibration in offered(view, [gpu])
     return {
-        "time_model": None if calibrated else view.model or None,
+        "time_model": None if view.uses_calibration else view.model or None,
         "ppp": view.ppp if view.model == "ppp" else None,
         "calibration": view.calibration if calibrated else None,
     }
+
+
+def offered(view: View, gpus: Sequence[str]) -> list[str]:
+    """The calibrations of some devices in the view's precision, the session's own first."""
+    mine = [
+        name
+        for name, (found, _) in own().calibration.items()
+        if found.device in gpus and found.precision == view.precision
+    ]
+    return [*mine, *(name for name in shipped_calibrations() if name in [f"{gpu}-{view.precision}" for gpu in gpus])]
 
 
 def scale(view: View, gpu: str) -> ScaleTable:
@@ -91,17 +122,19 @@ def scale(view: View, gpu: str) -> ScaleTable:
         "network": view.network, "gpu": gpu, "precision": view.precision, "batch_size": view.batch,
         "workers": view.workers, "link": view.link, "scaling": view.scaling, "strategy": view.strategy,
         "collective": view.collective or None, "images": view.images or None,
-        "epochs": view.epochs if view.images else None, "price": (view.images and view.price) or None, **_model(view),
+        "epochs": view.epochs if view.images else None, "price": (view.images and view.price) or None,
+        **_model(view, gpu),
     }  # fmt: skip
-    return _scale(tuple(asked.items()))
+    given, digests = _given(asked)
+    return _scale(tuple(asked.items()), digests, given)
 
 
 @_remember
-def _scale(asked: tuple[tuple[str, Any], ...]) -> ScaleTable:
+def _scale(asked: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _given: dict[str, Any]) -> ScaleTable:
     """Remembered by all that was asked."""
     from ..distributed.job import Settings
 
-    question = dict(asked)
+    question = {**dict(asked), **_given}
     settings = Settings(collective=question.pop("collective"))
     return run_scale(question.pop("network"), settings=settings, **question)
 
@@ -114,22 +147,22 @@ class ProfileAnswer(msgspec.Struct, frozen=True):
     timeline: Any
 
 
-def read_profile(name: str, content: bytes, gpu: str, precision: str) -> ProfileAnswer:
+def read_profile(name: str, content: bytes, device: Device, precision: str) -> ProfileAnswer:
     """A profile that somebody dropped in, through the readers that the commands use."""
-    return _read_profile(name, hashlib.sha256(content).hexdigest(), gpu, precision, content)
+    digest = hashlib.sha256(content + msgspec.json.encode(device)).hexdigest()
+    return _read_profile(name, digest, precision, content, device)
 
 
 @_remember
-def _read_profile(name: str, digest: str, gpu: str, precision: str, _content: bytes) -> ProfileAnswer:
-    """Remembered by the content's digest; the underscore keeps the content itself out of the key."""
+def _read_profile(name: str, digest: str, precision: str, _content: bytes, _device: Device) -> ProfileAnswer:
+    """Remembered by what is read; underscores keep the content and the device themselves out of the key."""
     from ..efficiency.analysis import measure_efficiency
     from ..efficiency.kernels import report_kernels
     from ..efficiency.timeline import read_timeline
     from ..profiles.detect import open_profile
 
-    device = find_device(gpu)
     with tempfile.TemporaryDirectory(prefix="paleo-lite-") as folder:
-        path = Path(folder) / _file_name(name)
+        path = Path(folder) / file_name(name)
         path.write_bytes(_content)
 
         def tried(call: Callable[[], Any]) -> Any:
@@ -138,13 +171,7 @@ def _read_profile(name: str, digest: str, gpu: str, precision: str, _content: by
 
         return ProfileAnswer(
             # In this process: a page forks none.
-            tried(lambda: measure_efficiency([path], device, precision=precision, jobs=1)),
-            tried(lambda: report_kernels(open_profile(path), device, precision)),
+            tried(lambda: measure_efficiency([path], _device, precision=precision, jobs=1)),
+            tried(lambda: report_kernels(open_profile(path), _device, precision)),
             tried(lambda: read_timeline(open_profile(path))),
         )
-
-
-def _file_name(name: str) -> str:
-    """The last part of a name that a browser gave, which tells the run's configuration; short, and none is hidden."""
-    last = name.replace("\\", "/").rpartition("/")[2].replace("\0", "").lstrip(".")
-    return last[-100:] or "profile"

@@ -6,7 +6,6 @@ from typing import Any
 
 import streamlit as st
 
-from ..calibration.store import shipped_calibrations
 from ..counting import PHASES
 from ..distributed.collectives import COLLECTIVES
 from ..distributed.scale import SCALINGS
@@ -14,7 +13,9 @@ from ..distributed.strategies import STRATEGIES
 from ..networks import network_names
 from ..timing import TIME_MODELS
 from ..units import PRECISION_BYTES
-from .answers import devices, links
+from .answers import devices, links, offered
+from .own import SUFFIXES, keep_own, own
+from .show import plain
 from .view import BATCH_AT_MOST, DEVICES_AT_MOST, EPOCH_BOUNDS, PPP_BOUNDS, VIEWS, View
 
 KEY = "control "
@@ -54,11 +55,14 @@ def draw_switch() -> None:
 
 def draw_controls(view: View) -> None:
     """All other controls, `view` being what they say."""
+    _draw_own()
     known = devices()
-    st.selectbox("Network", network_names(), key=KEY + "network")
+    _drop_unknown(view)
+    st.selectbox("Network", [*own().names("network"), *network_names()], key=KEY + "network")
+    gpus = [*own().names("gpu"), *(name for name in known if name not in own().gpu)]
     st.multiselect(
-        "Devices", list(known), key=KEY + "gpu", max_selections=DEVICES_AT_MOST,
-        format_func=lambda gpu: known[gpu].name, help="Several stand side by side.",
+        "Devices", gpus, key=KEY + "gpu", max_selections=DEVICES_AT_MOST, format_func=lambda gpu: known[gpu].name,
+        help="Several stand side by side.",
     )  # fmt: skip
     st.selectbox("Precision", list(PRECISION_BYTES), key=KEY + "precision")
     st.number_input(
@@ -76,8 +80,9 @@ def draw_controls(view: View) -> None:
         help="Share of peak that the platform reaches, for the time model ppp; may exceed 1.",
     )  # fmt: skip
     st.selectbox(
-        "Calibration", ["", *shipped_calibrations()], key=KEY + "calibration",
+        "Calibration", ["", *offered(view, view.gpu)], key=KEY + "calibration",
         format_func=lambda name: name or "the device's own", disabled=view.model not in ("", "calibrated"),
+        help="Of the chosen devices in this precision; a file of your own is offered where it is of one of them.",
     )  # fmt: skip
     st.subheader("Many devices", anchor=False)
     st.text_input("Workers", key=KEY + "workers", help="1,2,4,8 or 1,2,4,...,64 or 8:64:8")
@@ -101,6 +106,29 @@ def draw_controls(view: View) -> None:
     st.text_input(
         "Price of a device", key=KEY + "price", placeholder="0.90 USD/h", help="If empty: the price on record."
     )
+
+
+def _draw_own() -> None:
+    """Ask for files of one's own; they are read before the controls that offer them are drawn."""
+    with st.expander("Your own files", expanded=bool(own().wrong)):
+        dropped = st.file_uploader(
+            "A network (config.json, descriptor, prototxt, ONNX), a device or a calibration (TOML)",
+            type=list(SUFFIXES), accept_multiple_files=True, key="own dropped",
+            help="Each is offered by its name among the networks, devices or calibrations. It stays on this computer.",
+        )  # fmt: skip
+        keep_own([(file.name, file.getvalue()) for file in dropped or []])
+        for sentence in own().wrong:
+            st.error(plain(sentence))
+
+
+def _drop_unknown(view: View) -> None:
+    """Set controls anew that say what is no longer offered: a file was taken away, or the device is another."""
+    state, known = st.session_state, devices()
+    if view.network not in own().network and view.network not in network_names():
+        state[KEY + "network"] = View().network
+    state[KEY + "gpu"] = [gpu for gpu in state.get(KEY + "gpu", view.gpu) if gpu in known]
+    if view.calibration and view.calibration not in offered(view, view.gpu):
+        state[KEY + "calibration"] = ""
 
 
 def draw_shown(view: View) -> None:

@@ -9,6 +9,7 @@ import streamlit as st
 
 from ..errors import PaleoError
 from .controls import draw_controls, draw_switch, get, keep, put
+from .own import own
 from .profile_view import profile_view
 from .scale_view import scale_view
 from .show import plain
@@ -71,7 +72,7 @@ def _follow_address() -> View:
         before: View = state[_SAID]
         if asked == state[_ASKED] or get(before) != before:
             return before
-    view, problems = read_query(asked)
+    view, problems = read_query(asked, own().names)
     put(view)
     state[_SAID], state[_ASKED], state[_PROBLEMS] = view, asked, problems
     return view

@@ -29,7 +29,7 @@ def profile_view(view: View) -> None:
         return
     name, content = st.session_state[_KEPT]
     with st.spinner("Reading the profile"):
-        answer = read_profile(name, content, view.device, view.precision)
+        answer = read_profile(name, content, device, view.precision)
     if isinstance(answer.kernels, Failed):
         say_failed(answer.kernels)
         return

@@ -10,6 +10,7 @@ from ..report.charts.scaling import scaling_chart
 from ..report.document import Table
 from ..report.scale import scale_page
 from .answers import Failed, attempt, devices, scale
+from .own import own_file
 from .show import plain, say_failed, show_chart, show_document
 from .view import View, read_workers
 
@@ -36,7 +37,7 @@ def scale_view(view: View) -> None:
         return
     title = f"{view.network}, {view.precision}, {view.strategy}, {view.scaling} scaling, {view.link}"
     bounds = [gpu for gpu, table in tables.items() if not isinstance(table, Failed) and not table.is_forecast]
-    show_chart(lambda: scaling_chart(rows, title, "", bounds, view.gpu), columns=3 if len(view.gpu) == 1 else 2)
+    show_chart(lambda: scaling_chart(rows, title, (), bounds, view.gpu), columns=3 if len(view.gpu) == 1 else 2)
     for gpu, table in tables.items():
         if isinstance(table, Failed):
             continue
@@ -44,7 +45,7 @@ def scale_view(view: View) -> None:
         st.markdown(f"**{plain(page.title)}**")
         shown = page.but(content=[_reordered(table) for table in page.tables], data=page.tables[0])
         show_document(shown, f"{view.network}-{gpu}-scaling")
-        st.code(view.scale_command(gpu), language="bash", wrap_lines=True)
+        st.code(view.scale_command(gpu, *own_file(gpu)), language="bash", wrap_lines=True)
 
 
 def _reordered(table: Table) -> Table:

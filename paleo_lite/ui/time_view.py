@@ -17,6 +17,7 @@ from ..timing import Prediction, describe
 from ..units import format_si, say_interval
 from .answers import Failed, attempt, devices, predict
 from .controls import draw_shown
+from .own import own_file
 from .show import (
     download,
     plain,
@@ -94,7 +95,7 @@ def _explain(view: View, answer: Prediction) -> None:
             show_table(table)
     say_notes(page.notes)
     st.markdown("The same in a terminal:")
-    st.code(view.predict_command(view.device), language="bash", wrap_lines=True)
+    st.code(view.predict_command(view.device, *own_file(view.device)), language="bash", wrap_lines=True)
 
 
 def batch_view(view: View) -> None:

@@ -85,21 +85,21 @@ class View(msgspec.Struct, frozen=True):
                 query[name] = texts or [""]
         return query
 
-    def predict_command(self, gpu: str) -> str:
-        """The command that gives the same prediction."""
+    def predict_command(self, gpu: str, *files: str) -> str:
+        """The command that gives the same prediction, with further hardware files."""
         words = ["paleo-lite", "predict", self.network, "--gpu", gpu, "--precision", self.precision]
         words += ["--batch-size", str(self.batch), "--phase", self.phase, *self._model_options(), "--memory"]
-        return shlex.join(words)
+        return shlex.join([*words, *_hardware(files)])
 
-    def scale_command(self, gpu: str) -> str:
-        """The command that gives the same scaling."""
+    def scale_command(self, gpu: str, *files: str) -> str:
+        """The command that gives the same scaling, with further hardware files."""
         words = ["paleo-lite", "scale", self.network, "--gpu", gpu, "--link", self.link, "--workers", self.workers]
         words += ["--precision", self.precision, "--batch-size", str(self.batch), "--scaling", self.scaling]
         words += ["--strategy", self.strategy, *(["--collective", self.collective] if self.collective else [])]
         if self.images:
             words += ["--images", self.images, "--epochs", _text(self.epochs)]
             words += ["--price", self.price] if self.price else []
-        return shlex.join([*words, *self._model_options()])
+        return shlex.join([*words, *self._model_options(), *_hardware(files)])
 
     def _model_options(self) -> list[str]:
         words = ["--time-model", self.model] if self.model and not self.uses_calibration else []
@@ -110,6 +110,10 @@ class View(msgspec.Struct, frozen=True):
     def uses_calibration(self) -> bool:
         """Whether a calibration is named and the time model takes one."""
         return bool(self.calibration) and self.model in ("", "calibrated")
+
+
+def _hardware(files: Sequence[str]) -> list[str]:
+    return [word for file in files for word in ("--hardware-file", file)]
 
 
 def _text(value: str | float) -> str:
@@ -180,34 +184,38 @@ Only names that are shipped pass: no address opens a file.
 """
 
 
-def read_query(query: Mapping[str, Sequence[str]]) -> tuple[View, list[str]]:
+def read_query(
+    query: Mapping[str, Sequence[str]], own: Callable[[str], Sequence[str]] = lambda control: ()
+) -> tuple[View, list[str]]:
     """The view of an address, and a sentence for each invalid parameter: that control keeps its default.
 
     Parameters
     ----------
     query : mapping of str to sequence of str
         Values of each parameter.
+    own : callable
+        Of a control's name the names that its session offers besides: of files that were dropped in.
     """
     found: dict[str, Any] = {}
     problems = []
     for name, texts in query.items():
         try:
-            found[name] = _read(name, texts)
+            found[name] = _read(name, texts, own(name))
         except PaleoError as error:
             problems.append(f"In the address, {name[:40]!r}: {error}")
     return View(**found).settled(), problems
 
 
-def _read(name: str, texts: Sequence[str]) -> Any:
+def _read(name: str, texts: Sequence[str], own: Sequence[str]) -> Any:
     if name not in READERS:
         raise UnknownName("control", name, READERS)
     if any(len(text) > 200 for text in texts):
         raise BadValue("that is too long")
     if name == "gpu":
-        chosen = dict.fromkeys(READERS[name](text) for text in texts if text)
+        chosen = dict.fromkeys(text if text in own else READERS[name](text) for text in texts if text)
         if len(chosen) > DEVICES_AT_MOST:
             raise BadValue(f"{len(chosen)} devices are more than the {DEVICES_AT_MOST} that fit side by side")
         return tuple(chosen)
     if len(texts) != 1:
         raise BadValue(f"given {len(texts)} times, but it takes one value")
-    return READERS[name](texts[0])
+    return texts[0] if texts[0] in own else READERS[name](texts[0])

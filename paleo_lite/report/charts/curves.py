@@ -56,17 +56,24 @@ def batch_chart(predictions: Sequence[Prediction], order: Sequence[str] = ()) ->
         _panel(alt, data, rows, colour, shape, "rate", "samples per second"),
         _panel(alt, data, rows, colour, shape, "time", f"time per batch ({unit})"),
     ]
-    lines = [_models(predictions)]
+    lines = [f"{_asked(predictions)}; {_models(predictions)}"]
     if any(row["bound"] for row in rows):
         lines.append(BOUNDS_ARE)
-    return alt.hconcat(*panels).properties(title=alt.Title(_title(predictions), subtitle="; ".join(lines)))
+    return alt.hconcat(*panels).properties(title=alt.Title(_point(predictions), subtitle=lines))
 
 
-def _title(predictions: Sequence[Prediction]) -> str:
+def _point(predictions: Sequence[Prediction]) -> str:
+    """Which device does most samples in a second, and at which batch size; forecasts before bounds."""
+    able = [each for each in predictions if each.memory is None or each.memory.fits] or list(predictions)
+    most = max(able, key=lambda each: (each.is_forecast, each.throughput_per_s or 0.0))
+    rate = f"{most.throughput_per_s:,.0f} samples per second at batch {most.batch_size}"
+    return f"Most, {'' if most.is_forecast else 'at best '}{rate}: {most.device.id}"
+
+
+def _asked(predictions: Sequence[Prediction]) -> str:
     """What all of them have in common."""
     asked = [[each.network, each.precision, each.phase] for each in predictions]
-    alike = [words[0] for words in zip(*asked) if len(set(words)) == 1]
-    return ", ".join([*alike, "by batch size"])
+    return ", ".join(words[0] for words in zip(*asked) if len(set(words)) == 1)
 
 
 def _models(predictions: Sequence[Prediction]) -> str:

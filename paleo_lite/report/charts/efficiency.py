@@ -60,11 +60,30 @@ def efficiency_chart(result: Efficiency) -> Any:
         reach = base.mark_rule(strokeWidth=3, opacity=0.4).encode(x=alt.X("low:Q", scale=axis), x2=alt.X2("high:Q"))
         dots = base.mark_point(filled=True, size=60, opacity=1).encode(x=x, shape=shape, tooltip=tips)
         panels.append(alt.layer(reach, dots).properties(width=440, height=alt.Step(18)))
-    lines = [f"{_many(len(result.rows))}, {result.method} method; dots are means, bars reach from lowest to highest"]
+    lines = [
+        f"{result.device.name}, {result.peak.describe()}",
+        f"{_many(len(result.rows))}, {result.method} method; dots are means, bars reach from lowest to highest",
+    ]
     if left_out:
         lines.append(f"{left_out} values of settings are left out")
-    title = alt.Title(f"Efficiency on {result.device.name}, {result.peak.describe()}", subtitle=lines)
-    return alt.vconcat(*panels, spacing=8).properties(title=title)
+    return alt.vconcat(*panels, spacing=8).properties(title=alt.Title(_point(drawn), subtitle=lines))
+
+
+def _point(drawn: Sequence[tuple[str, Sequence[dict[str, Any]]]]) -> str:
+    """The share of peak over all profiles, and the setting between whose values it differs most."""
+    said = []
+    for quantity in QUANTITIES.values():
+        rows = [row for row in drawn[0][1] if row["quantity"] == quantity]
+        if rows:
+            mean = sum(row["mean"] * row["profiles"] for row in rows) / sum(row["profiles"] for row in rows)
+            said.append(f"{mean:.0%} {quantity}")
+    spread = {
+        title: max(row["mean"] for row in rows) - min(row["mean"] for row in rows)
+        for title, panel in drawn
+        for rows in [[row for row in panel if row["quantity"] == panel[0]["quantity"]]]
+    }
+    most = max(spread, key=lambda title: spread[title])
+    return " and ".join(said) + (f"; {most} changes it most" if len(spread) > 1 else "")
 
 
 def _many(profiles: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...timing import Prediction
 from ...units import format_si, say_interval
-from .marks import BOUNDS_ARE, PLAIN, PREFIXED, hollow
+from .marks import BOUNDS_ARE, PLAIN, PREFIXED, hollow, say_share
 from .render import altair, group_colour, time_unit, values
 from .theme import GROUPS, group_of
 
@@ -22,16 +22,18 @@ QUANTITIES = {"time_s": ("time", "s"), "flops": ("FLOPs", ""), "bytes": ("bytes"
 PASS_NAMES = {"backward_data": "data gradient", "backward_weight": "weight gradient"}
 
 
-def title_of(prediction: Prediction) -> tuple[str, str]:
-    """Title and subtitle of a prediction's charts."""
+def title_of(prediction: Prediction) -> str:
+    """What a prediction's charts are of, which stands below their titles, in front of the time."""
+    return f"{prediction.network} on {prediction.device.name}, {prediction.precision} {prediction.phase}"
+
+
+def said_of(prediction: Prediction) -> list[str]:
+    """The lines below a title: what it is of with the time, and how bounds are drawn."""
     interval = "" if prediction.interval is None else f" ({say_interval(prediction.interval)} at 90 %)"
     least = "" if prediction.is_forecast else "at least "
-    bound = "" if prediction.is_forecast else f"; {BOUNDS_ARE}"
-    time = f"{least}{format_si(prediction.time_s, 's')}{interval}{bound}"
-    return (
-        f"{prediction.network} on {prediction.device.name}, {prediction.precision} {prediction.phase}",
-        f"batch {prediction.batch_size}, {prediction.model.name} model: {time}",
-    )
+    time = f"{least}{format_si(prediction.time_s, 's')}{interval}"
+    what = f"{title_of(prediction)}, batch {prediction.batch_size}, {prediction.model.name} model: {time}"
+    return [what, *([] if prediction.is_forecast else [BOUNDS_ARE])]
 
 
 def layer_chart(prediction: Prediction) -> Any:
@@ -43,13 +45,16 @@ def layer_chart(prediction: Prediction) -> Any:
         If the prediction has no layers.
     """
     alt = altair()
-    title, subtitle = title_of(prediction)
-    rows, together = _gathered(list(prediction.rows()))
-    lines = [subtitle] if together == 1 else [subtitle, f"{together} neighbouring layers in one bar"]
-    factor, unit = time_unit(max((row["time_s"] for row in rows), default=0.0))
+    every = list(prediction.rows())
+    rows, together = _gathered(every)
+    lines = [*said_of(prediction), *([f"{together} neighbouring layers in one bar"] if together > 1 else [])]
+    factor, unit = time_unit(max((row["time_s high"] for row in rows), default=0.0))
     for row in rows:
-        row |= {"time": row["time_s"] * factor, "bounded": not prediction.is_forecast}
-        row |= {f"{key} said": format_si(row[key], said[1], 3) for key, said in QUANTITIES.items()}
+        row |= {"bounded": not prediction.is_forecast}
+        for key, (_, written) in QUANTITIES.items():
+            scale = factor if key == "time_s" else 1.0
+            row |= {f"{key} low": row[f"{key} low"] * scale, f"{key} high": row[f"{key} high"] * scale}
+            row[f"{key} said"] = format_si(row[key], written, 3)
     seen = [row["kind"] for row in rows if any(row[key] for key in QUANTITIES)]
     colour = group_colour(seen or [row["kind"] for row in rows], "kind of layer")
     panels = [
@@ -57,21 +62,30 @@ def layer_chart(prediction: Prediction) -> Any:
         .mark_bar(binSpacing=0)
         .encode(
             **_along(alt, rows, len(prediction.names), key == "bytes"),
-            y=alt.Y(f"{field}:Q", title=axis, axis=alt.Axis(tickCount=4, **written)),
-            y2=alt.datum(0),
+            y=alt.Y(f"{key} high:Q", title=axis, axis=alt.Axis(tickCount=4, **written)),
+            y2=alt.Y2(f"{key} low:Q"),
             color=colour,
             **(hollow(colour, "datum.bounded") if key == "time_s" else {}),
             tooltip=[alt.Tooltip("name:N"), alt.Tooltip("kind:N"),
                      *(alt.Tooltip(f"{each} said:N", title=said) for each, (said, _) in QUANTITIES.items()),
                      alt.Tooltip("bound:N", title="bounded by")],
         )
-        for key, field, axis, written in (
-            ("time_s", "time", f"time ({unit})", {"format": PLAIN}),
-            ("flops", "flops", "FLOPs", {"labelExpr": PREFIXED}),
-            ("bytes", "bytes", "bytes (B)", {"labelExpr": PREFIXED}),
+        for key, axis, written in (
+            ("time_s", f"time ({unit})", {"format": PLAIN}),
+            ("flops", "FLOPs", {"labelExpr": PREFIXED}),
+            ("bytes", "bytes (B)", {"labelExpr": PREFIXED}),
         )
     ]  # fmt: skip
-    return alt.vconcat(*panels, data=values(rows), spacing=12).properties(title=alt.Title(title, subtitle=lines))
+    return alt.vconcat(*panels, data=values(rows), spacing=12).properties(
+        title=alt.Title(_half_of(every), subtitle=lines)
+    )
+
+
+def _half_of(rows: Sequence[dict[str, Any]]) -> str:
+    """How many layers it is that take most of the time."""
+    seconds = sorted((float(row["time_s"]) for row in rows), reverse=True)
+    count = next((n for n in range(1, len(seconds) + 1) if 2 * sum(seconds[:n]) >= sum(seconds)), 0)
+    return f"Half of the layers' time is in {count:,} of {len(rows):,} layer{'s' if len(rows) > 1 else ''}"
 
 
 def _along(alt: Any, rows: Sequence[dict[str, Any]], layers: int, last: bool) -> dict[str, Any]:
@@ -81,21 +95,27 @@ def _along(alt: Any, rows: Sequence[dict[str, Any]], layers: int, last: bool) ->
         axis = alt.Axis(labels=last, ticks=last, labelAngle=-90 if layers > 6 else 0, labelLimit=140)
         return {"x": alt.X("name:N", sort=[row["name"] for row in rows], title=title, axis=axis)}
     scale = alt.Scale(domain=[0.5, layers + 0.5], nice=False)
-    axis = alt.Axis(format="d", tickMinStep=1)
+    axis = alt.Axis(format="d", tickMinStep=1, tickCount=12)
     return {"x": alt.X("place:Q", title=title, scale=scale, axis=axis), "x2": "end:Q"}
 
 
 def _gathered(layers: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """Bars: one per layer, or per so many neighbours, which take the kind of the one that takes longest."""
+    """Bars: one per layer; or per so many neighbours, of each group of which a part stands on those below it."""
     together = -(-len(layers) // BARS_AT_MOST)
     rows = []
     for first in range(0, len(layers), together or 1):
         some = layers[first : first + together]
-        longest = max(some, key=lambda row: row["time_s"])
-        sums = {key: sum(row[key] or 0 for row in some) for key in QUANTITIES}
-        name = longest["name"] if len(some) == 1 else f"{some[0]['name']} to {some[-1]['name']}"
-        place = {"place": first + 0.55, "end": first + len(some) + 0.45, "group": group_of(longest["kind"])}
-        rows.append({**longest, **sums, **place, "name": name})
+        place = {"place": first + 0.55, "end": first + len(some) + 0.45}
+        low = dict.fromkeys(QUANTITIES, 0.0)
+        for group in sorted({group_of(row["kind"]) for row in some}, key=list(GROUPS).index):
+            mine = [row for row in some if group_of(row["kind"]) == group]
+            sums = {key: sum(row[key] or 0 for row in mine) for key in QUANTITIES}
+            span = {f"{key} low": low[key] for key in QUANTITIES}
+            low = {key: low[key] + sums[key] for key in QUANTITIES}
+            span |= {f"{key} high": low[key] for key in QUANTITIES}
+            longest = max(mine, key=lambda row: row["time_s"])
+            name = longest["name"] if len(some) == 1 else f"{some[0]['name']} to {some[-1]['name']}"
+            rows.append({**longest, **sums, **span, **place, "group": group, "name": name})
     return rows, together
 
 
@@ -108,7 +128,6 @@ def kind_chart(prediction: Prediction) -> Any:
         If the prediction has no layers.
     """
     alt = altair()
-    title, subtitle = title_of(prediction)
     kinds = dict(prediction.by_kind())
     if prediction.terms.overhead_s:
         kinds["overhead"] = {"time_s": prediction.terms.overhead_s, "flops": None, "bytes": None}
@@ -118,7 +137,7 @@ def kind_chart(prediction: Prediction) -> Any:
     rows = [
         {
             "kind": kind, "group": group_of(kind), "quantity": name, "share": entry[key] / totals[key],
-            "label": _percent(entry[key] / totals[key]), "value": format_si(entry[key], unit),
+            "label": say_share(entry[key] / totals[key]), "value": format_si(entry[key], unit),
             "bound": key == "time_s" and not prediction.is_forecast,
         }
         for kind, entry in kept.items()
@@ -142,11 +161,11 @@ def kind_chart(prediction: Prediction) -> Any:
     panel = alt.layer(bars, text, data=values(rows)).properties(width=210, height=alt.Step(19))
     names = [name for name, _ in QUANTITIES.values()]
     chart = panel.facet(column=alt.Column("quantity:N", sort=names, title=None))
-    return chart.properties(title=alt.Title(title, subtitle=subtitle))
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}" if share >= 0.0005 else "< 0.05%"
+    first = order[0]
+    counted = kept[first]["flops"] if totals["flops"] else None
+    point = f"{kept[first]['time_s'] / prediction.time_s:.0%} of the time goes to {first}"
+    point += "" if counted is None else f", with {say_share(counted / totals['flops'])} of the FLOPs"
+    return chart.properties(title=alt.Title(point, subtitle=said_of(prediction)))
 
 
 def pass_chart(prediction: Prediction) -> Any:
@@ -158,7 +177,6 @@ def pass_chart(prediction: Prediction) -> Any:
         If the prediction has no layers.
     """
     alt = altair()
-    title, subtitle = title_of(prediction)
     sums: dict[tuple[str, str], float] = {}
     for number, part in enumerate(prediction.terms.passes):
         for index, kind in enumerate(prediction.kinds):
@@ -166,7 +184,7 @@ def pass_chart(prediction: Prediction) -> Any:
             sums[place] = sums.get(place, 0.0) + float(prediction.terms.layers_s[number, index])
     groups = list(GROUPS)
     factor, unit = time_unit(prediction.time_s)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"pass": part, "group": group, "taken": time_s * factor, "order": groups.index(group),
          "time": format_si(time_s, "s"), "bound": not prediction.is_forecast}
         for (part, group), time_s in sums.items()
@@ -179,6 +197,9 @@ def pass_chart(prediction: Prediction) -> Any:
     seen = [kind for kind, time_s in zip(prediction.kinds, prediction.terms.layers_s.sum(0)) if time_s]
     colour = group_colour([*seen, *(["other"] if overhead_s else [])], "kind of layer")
     order = [*(PASS_NAMES.get(part, part) for part in prediction.terms.passes), "overhead"]
+    taken = {part: sum(row["taken"] for row in rows if row["pass"] == part) for part in order}
+    longest = max(taken, key=lambda part: taken[part])
+    point = f"The {longest} takes {taken[longest] / factor / prediction.time_s:.0%} of the time"
     bars = (
         alt.Chart(values(rows))
         .mark_bar()
@@ -191,4 +212,4 @@ def pass_chart(prediction: Prediction) -> Any:
             tooltip=[alt.Tooltip("pass:N"), alt.Tooltip("group:N", title="kind of layer"), alt.Tooltip("time:N")],
         )
     )
-    return bars.properties(width=620, height=alt.Step(34), title=alt.Title(title, subtitle=subtitle))
+    return bars.properties(width=620, height=alt.Step(34), title=alt.Title(point, subtitle=said_of(prediction)))

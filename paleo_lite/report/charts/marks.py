@@ -29,6 +29,11 @@ LETTER = 6.0
 _LINE = 12.0
 
 
+def say_share(share: float) -> str:
+    """A share in percent: ``14.0%``; what is not nothing is never said to be 0."""
+    return "< 0.05%" if 0 < share < 5e-4 else f"{share:.1%}"
+
+
 def hollow(colour: Any, where: str = "datum.bound", dashed: bool = False) -> dict[str, Any]:
     """The channels that make bounds hollow: of points, or, with dashed edges, of bars.
 
@@ -122,7 +127,7 @@ def names_beside(
     named = 0
     for row, (left, top) in zip(rows, at):
         wide = LETTER * len(row[key])
-        for way in (("left", room, 0), ("right", -room, 0), ("center", 0, -room - 5), ("center", 0, room + 5)):
+        for way in _ways(room):
             align, dx, dy = way
             start = left + dx - {"left": 0.0, "right": wide, "center": wide / 2}[align]
             box = start, top + dy - _LINE / 2, start + wide, top + dy + _LINE / 2
@@ -138,6 +143,12 @@ def names_beside(
         for (align, dx, dy), some in ways.items()
     ]  # fmt: skip
     return layers, named
+
+
+def _ways(room: int) -> list[tuple[str, int, int]]:
+    """Where a name may stand, the nearest first: beside its point, above or below, then further down and up."""
+    near = [("left", room, 0), ("right", -room, 0), ("center", 0, -room - 5), ("center", 0, room + 5)]
+    return near + [(side, sign * room, dy) for dy in (15, -15, 30, -30) for side, sign in (("left", 1), ("right", -1))]
 
 
 def _covers_any(box: tuple[float, ...], taken: np.ndarray[Any, np.dtype[np.float64]]) -> bool:

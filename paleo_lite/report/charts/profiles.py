@@ -7,7 +7,9 @@ from typing import Any
 
 from ...efficiency.kernels import KernelReport
 from ...efficiency.timeline import Timeline
+from ...text import short
 from ...units import format_si
+from .marks import say_share
 from .render import altair, group_colour, time_unit, values
 from .roofline import Dot, roofline_chart
 from .theme import GROUPS, group_of
@@ -16,10 +18,10 @@ _WHOLE = 0.99
 """Share of a kernel's time whose calls were counted from which its count is taken to be whole, as `kernels` does."""
 
 
-def title_of(report: KernelReport) -> str:
-    """Title of a profile's charts, where none is given."""
+def _of(report: KernelReport) -> str:
+    """What a profile's charts are of."""
     direction = "" if report.direction == "all" else f", {report.direction}"
-    return f"{Path(report.path).name} on {report.device.name}{direction}"
+    return f"{short(Path(report.path).name, 60)} on {report.device.name}{direction}"
 
 
 def class_chart(report: KernelReport, title: str = "") -> Any:
@@ -33,22 +35,26 @@ def class_chart(report: KernelReport, title: str = "") -> Any:
     alt = altair()
     rows = [
         {"class": row["class"].replace("_", " "), "group": group_of(row["class"]), "share": row["share"],
-         "label": f"{row['share']:.1%}", "time": format_si(row["time_s"], "s"), "calls": row["calls"]}
+         "label": say_share(row["share"]), "time": format_si(row["time_s"], "s"), "calls": row["calls"]}
         for row in (report.by_class() if report.time_s is not None else [])
         if row["share"]
     ]  # fmt: skip
     base = alt.Chart(values(rows)).encode(
         y=alt.Y("class:N", sort=[row["class"] for row in rows], title=None),
-        x=alt.X("share:Q", title="share of the kernels' time", axis=alt.Axis(format="%")),
+        x=alt.X("share:Q", title="share of the kernels' time", axis=alt.Axis(format="%", grid=False)),
     )
     bars = base.mark_bar().encode(
         color=group_colour([row["class"].replace(" ", "_") for row in rows]).legend(None),
         tooltip=[alt.Tooltip("class:N"), alt.Tooltip("time:N"), alt.Tooltip("label:N"), alt.Tooltip("calls:Q")],
     )
     text = base.mark_text(align="left", dx=4).encode(text=alt.Text("label:N"))
-    total = "no durations" if report.time_s is None else format_si(report.time_s, "s")
-    subtitle = f"{sum(row.calls for row in report.kernels):,} kernels, {total}"
-    named = alt.Title(title or title_of(report), subtitle=subtitle)
+    shares: dict[str, float] = {}
+    for row in rows:
+        shares[row["group"]] = shares.get(row["group"], 0.0) + row["share"]
+    first = max(shares, key=lambda group: shares[group], default="")
+    calls = f"{sum(row.calls for row in report.kernels):,} kernels, {format_si(report.time_s or 0.0, 's')}"
+    point = f"{shares.get(first, 0.0):.0%} of the kernels' time is {first}"
+    named = alt.Title(title or point, subtitle=[_of(report), calls])
     return alt.layer(bars, text).properties(width=560, height=alt.Step(20), title=named)
 
 
@@ -69,16 +75,18 @@ def kernel_roofline(report: KernelReport, title: str = "") -> Any:
             row.counted_flops or 0.0,
             row.counted_bytes or 0.0,
             row.counted_s or 0.0,
-            "all calls counted" if (row.counted_s or 0.0) >= _WHOLE * (row.time_s or 0.0) else "a part of the calls",
+            "all calls counted" if (row.counted_s or 0.0) >= _WHOLE * (row.time_s or 0.0) else "only a part is counted",
             all_s=row.time_s,
         )
         for row in report.kernels
     ]
     peaks = [(f"{report.peak.peak.precision} {report.peak.peak.unit} peak", report.peak.per_s)]
     bandwidth = report.device.bandwidth_bytes_per_s
-    return roofline_chart(
-        dots, peaks, bandwidth, title or title_of(report), f"memory {format_si(bandwidth, 'B/s')}", "kernel"
-    )
+    counted_s = sum(dot.time_s for dot in dots)
+    reached = sum(dot.flops for dot in dots) / counted_s / report.peak.per_s if counted_s else 0.0
+    point = f"What was counted reaches {say_share(reached)} of peak FLOP/s"
+    subtitle = [f"{_of(report)}; memory {format_si(bandwidth, 'B/s')}"]
+    return roofline_chart(dots, peaks, bandwidth, title or point, subtitle, "kernel")
 
 
 def timeline_chart(timeline: Timeline, title: str) -> Any:
@@ -116,8 +124,14 @@ def timeline_chart(timeline: Timeline, title: str) -> Any:
             )
         )
         panels.append(bars.properties(width=860, height=220 if len(devices) == 1 else 110))
-    gathered = f"{timeline.kernels:,} kernels in {timeline.busy_s.shape[1]} slices of {format_si(length, 's')}"
-    named = alt.Title(title, subtitle=gathered)
+    slices = timeline.busy_s.shape[1]
+    gathered = f"{title}: {timeline.kernels:,} kernels in {slices} slices of {format_si(length, 's')}"
+    whole_s = slices * length
+    share = timeline.busy_s.sum() / whole_s / len(devices)
+    each = " of each device" if len(devices) > 1 else ""
+    point = f"Kernels fill {share:.0%} of {format_si(whole_s, 's')}{each}"
+    point += "" if share <= 1 else ": they overlap"
+    named = alt.Title(point, subtitle=gathered)
     if len(panels) == 1:
         return panels[0].properties(title=named)
     return alt.vconcat(*panels, spacing=8).resolve_scale(x="shared", y="shared").properties(title=named)

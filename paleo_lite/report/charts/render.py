@@ -60,11 +60,19 @@ def render(chart: Any, suffix: str, theme: str = "light") -> bytes:
         return _deflated(vl.vegalite_to_png(spec, scale=2, config=config, allowed_base_urls=[]))
     if suffix == ".svg":
         return str(vl.vegalite_to_svg(spec, config=config, allowed_base_urls=[])).encode()
+    # No entry of the menu leaves this computer.
+    spec["usermeta"] = {
+        "embedOptions": {"actions": {"export": True, "source": False, "compiled": False, "editor": False}}
+    }
     page = str(vl.vegalite_to_html(spec, bundle=True, config=config))
-    background = f"<style>body {{ background: {THEMES[theme].background}; }}</style>"
+    background = f"<style>body {{ background: {THEMES[theme].background}; }} {_FITS}</style>{_PHONE}"
     named = f"<title>{escape(_heading(spec))}</title>"
     page = page.replace("<title>Chart</title>", named, 1)
     return page.replace("</head>", f"{background}</head>", 1).encode()
+
+
+_FITS = "svg.marks { max-width: calc(100vw - 16px); height: auto; }"  # of a screen that is narrower than the chart
+_PHONE = '<meta name="viewport" content="width=device-width, initial-scale=1">'
 
 
 def _heading(spec: dict[str, Any]) -> str:

@@ -13,8 +13,9 @@ import msgspec
 
 from ...errors import BadValue
 from ...timing import Prediction
+from ...timing.bounds import bound_seconds
 from ...units import format_si
-from .layers import title_of
+from .layers import said_of
 from .marks import LETTER, PLAIN, PREFIXED, Span, hollow, names_beside
 from .render import POINTS_AT_MOST, altair, decades, group_colour, values
 from .theme import SHAPES, group_of
@@ -53,7 +54,7 @@ def roofline_chart(
     peaks: Sequence[tuple[str, float]],
     bandwidth_bytes_per_s: float,
     title: str,
-    subtitle: str,
+    subtitle: Sequence[str],
     what: str = "layer",
 ) -> Any:
     """The chart; dots without FLOPs, bytes or time have no place in it and are counted in the subtitle.
@@ -63,7 +64,9 @@ def roofline_chart(
     dots : sequence of Dot
     peaks : sequence of (label, FLOP/s)
     bandwidth_bytes_per_s : float
-    title, subtitle : str
+    title : str
+    subtitle : sequence of str
+        Its lines.
     what : str
         A dot is: ``layer`` or ``kernel``.
 
@@ -78,7 +81,7 @@ def roofline_chart(
         raise BadValue(f"nothing to draw in a roofline: no {what} has FLOPs, bytes and time")
     kept = sorted(placed, key=lambda dot: -dot.taken_s)[:POINTS_AT_MOST]
     total = sum(dot.taken_s for dot in dots)
-    said = [subtitle, _left_out(what, dots, placed, len(kept), total)]
+    said = [*subtitle, _left_out(what, dots, placed, len(kept), total)]
     rows = _stacked(kept, total)
     intensities = [row["x"] for row in rows] + [peak / bandwidth_bytes_per_s for _, peak in peaks]
     rates = [row["y"] for row in rows] + [peak for _, peak in peaks]
@@ -114,9 +117,8 @@ def roofline_chart(
     over = [row for row in rows if row["y"] > _ABOVE * min(peaks[0][1], row["x"] * bandwidth_bytes_per_s)]
     if over:
         said.append(f"above the roof ({sum(row['share'] for row in over):.0%} of the time): {ABOVE_THE_ROOF}")
-    top = max(peak for _, peak in peaks)
     along = [spans[0].value(step / 60) for step in range(61)]
-    roof = [{"x": at, "y": min(at * bandwidth_bytes_per_s, top)} for at in along]
+    roof = [{"x": at, "y": min(at * bandwidth_bytes_per_s, peak)} for at in along for _, peak in peaks]
     names, _ = names_beside(rows[:NAMED], *spans, "label", [*rows[NAMED:], *roof], room=14)
     lines = [line for line in said if line]
     layers = [*_roofs(alt, peaks, bandwidth_bytes_per_s, *spans), marks, *names]
@@ -192,7 +194,9 @@ def prediction_roofline(prediction: Prediction) -> Any:
     BadValue
         If the prediction has no layers with FLOPs, bytes and time.
     """
-    title, said = title_of(prediction)
+    seconds = bound_seconds(prediction)
+    most = max(seconds, key=lambda bound: seconds[bound])
+    point = f"{seconds[most] / prediction.time_s:.0%} of the time goes to {most}"
     dots = [
         Dot(
             row["name"],
@@ -208,4 +212,4 @@ def prediction_roofline(prediction: Prediction) -> Any:
         prediction.peak, prediction.vector_peak]  # fmt: skip
     peaks = [(f"{rate.peak.precision} {rate.peak.unit} peak", rate.per_s) for rate in held]
     memory = f"memory {format_si(prediction.bandwidth_bytes_per_s, 'B/s')}"
-    return roofline_chart(dots, peaks, prediction.bandwidth_bytes_per_s, title, f"{said}; {memory}")
+    return roofline_chart(dots, peaks, prediction.bandwidth_bytes_per_s, point, [*said_of(prediction), memory])

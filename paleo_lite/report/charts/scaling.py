@@ -24,6 +24,9 @@ PARTS = {
     "update": ("update_s", GROUPS["update"]),
 }
 
+_CUT = 10.0
+"""Times the shortest step up to which bars of strategies are drawn."""
+
 _TIMES_AT_MOST = 9
 """Bars of more numbers of workers are too narrow for the time of a step above them."""
 
@@ -37,15 +40,23 @@ def scale_chart(table: ScaleTable) -> Any:
         If there are no rows.
     """
     per = "per worker" if table.scaling == "weak" else "in all"
-    title = f"{table.network} on {table.gpu_name}, {table.precision} training, {table.scaling} scaling"
-    subtitle = f"batch {table.batch_size} {per}; {table.topology}; {table.model}"
+    subtitle = [
+        f"{table.network} on {table.gpu_name}, {table.precision} training, {table.scaling} scaling, "
+        f"batch {table.batch_size} {per}",
+        f"{table.topology}; {table.model}",
+    ]
     if len(table.rows) > 1 and len({row.workers for row in table.rows}) == 1:
-        return advice_chart(table.rows, title, subtitle)
+        first = table.rows[0]
+        return advice_chart(table.rows, f"First: {_name(first)}, {format_si(first.time_s, 's', 3)} a step", subtitle)
     bounds = () if table.is_forecast else _series(table.rows)
-    return scaling_chart(table.rows, title, subtitle, bounds)
+    last = max(table.rows, key=lambda row: (row.workers, row.speedup))
+    most = max(PARTS, key=lambda part: float(getattr(last, PARTS[part][0])) if part != "compute" else 0.0)
+    lost = f"; {getattr(last, PARTS[most][0]) / last.time_s:.0%} of a step is {most}" if last.workers > 1 else ""
+    point = f"{last.workers:,} workers do {last.speedup:,.3g} times the work of one{lost}"
+    return scaling_chart(table.rows, point, subtitle, bounds)
 
 
-def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: str = "") -> Any:
+def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: Sequence[str] = ()) -> Any:
     """Time of a step by part, for several strategies on one number of workers, in the order of the rows.
 
     Raises
@@ -54,8 +65,10 @@ def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: str = "") -> An
         If there are no rows.
     """
     alt = altair()
-    ends = [end for row in rows for end in (row.time_s, *(row.interval or ()))]
-    factor, unit = time_unit(max(ends, default=0.0))
+    # One that takes ten times as long would leave the others no room: its bar is cut, and says so.
+    furthest = min(max((max(row.time_s, *(row.interval or ())) for row in rows), default=0.0),
+                   _CUT * min((row.time_s for row in rows), default=0.0))  # fmt: skip
+    factor, unit = time_unit(furthest)
     names = [f"{place}. {_name(row)}" for place, row in enumerate(rows, 1)]
     parts = [
         {"strategy": name, "part": part, "order": order, "limited": row.limited_by,
@@ -65,12 +78,13 @@ def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: str = "") -> An
     ]  # fmt: skip
     whole = [
         {"strategy": name, "time": row.time_s * factor, **dict(zip(("low", "high"), _scaled(row.interval, factor))),
-         "end": max(row.time_s, *(row.interval or ())) * factor,
-         "said": "does not fit into memory" if row.fits is False else ""}
+         "end": min(max(row.time_s, *(row.interval or ())), furthest) * factor,
+         "said": _said(row, row.time_s > furthest)}
         for name, row in zip(names, rows)
     ]  # fmt: skip
     said = f"time of a step ({unit})"
-    time = alt.X("time:Q", title=said, axis=alt.Axis(format=PLAIN))
+    scale = alt.Scale(domain=[0, furthest * factor], clamp=True, nice=False)
+    time = alt.X("time:Q", title=said, axis=alt.Axis(format=PLAIN, grid=False), scale=scale)
     bars = (
         alt.Chart(values(parts))
         .mark_bar()
@@ -89,17 +103,23 @@ def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: str = "") -> An
     unfit = base.mark_text(align="left", dx=6, fontSize=10).encode(
         x=alt.X("end:Q", title=said), text=alt.Text("said:N")
     )
-    lines = [line for line in (subtitle, f"{rows[0].workers} workers; hidden communication is not drawn") if line]
+    lines = [*subtitle, f"{rows[0].workers} workers; hidden communication is not drawn"]
     ranked = "in this order: what fits, then the fastest; of those within 2 % of it the simplest first"
     lines.append(f"{ranked}; lines: 90 % intervals" if any(row.interval for row in rows) else ranked)
     chart = alt.layer(bars, spread.transform_filter("isValid(datum.low)"), unfit)
     return chart.properties(width=560, height=alt.Step(24), title=alt.Title(title, subtitle=lines))
 
 
+def _said(row: ScaleRow, cut: bool) -> str:
+    """The time of a step, and what speaks against the strategy."""
+    time = ("→ " if cut else "") + format_si(row.time_s, "s", 3)
+    return f"{time}: does not fit into memory" if row.fits is False else time
+
+
 def scaling_chart(
     rows: Sequence[ScaleRow],
     title: str,
-    subtitle: str = "",
+    subtitle: Sequence[str] = (),
     bounds: Collection[str] = (),
     order: Sequence[str] = (),
 ) -> Any:
@@ -109,7 +129,8 @@ def scaling_chart(
     ----------
     rows : sequence of ScaleRow
         Of one or several strategies and collectives.
-    title, subtitle : str
+    title : str
+    subtitle : sequence of str
     bounds : collection of str
         Series whose times are what data sheets allow, no forecasts.
     order : sequence of str
@@ -139,11 +160,11 @@ def scaling_chart(
     panels = [_sized(curves), _shares(alt, rows, named, series)]
     if all(row.cost is not None for row in rows):
         panels.append(_sized(alt.layer(*_lines(alt, data, look, workers, "cost"))))
-    lines = [subtitle, "hidden communication is not drawn: it takes no time of its own"]
+    lines = [*subtitle, "hidden communication is not drawn: it takes no time of its own"]
     lines += ["bands: 90 % intervals"] if any("cost_low" in row or "efficiency_low" in row for row in named) else []
     lines += [BOUNDS_ARE] if any(row["bound"] for row in named) else []
     chart = alt.hconcat(*panels).resolve_scale(color="independent", shape="independent", stroke="independent")
-    return chart.properties(title=alt.Title(title, subtitle=[line for line in lines if line]))
+    return chart.properties(title=alt.Title(title, subtitle=lines))
 
 
 def _name(row: ScaleRow) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from ...calibration.alternatives import Alternative, Alternatives
 from ...timing import Prediction
 from ...units import format_si, say_interval
-from ..document import Column, Table
+from ..document import Answer, Column, Table
 
 DEVICES_AT_MOST = 12
 """Other devices that are listed."""
@@ -31,12 +31,27 @@ def help_content(prediction: Prediction, alternatives: Alternatives) -> tuple[li
         content.append(_table(title, "device", prediction, faster[:DEVICES_AT_MOST]))
     elif there:
         content.append(f"None of {len(there)} other devices is predicted to be faster.")
-    return [_best(prediction, here)] if here else [], content
+    return [_best(prediction, alternatives)] if here else [], content
 
 
-def _best(prediction: Prediction, here: Sequence[Alternative]) -> str:
-    able = [each for each in _by_gain(prediction, here) if fits(each.prediction) is not False]
-    if not able or _gain(prediction, able[0]) < _NO_MORE:
+def _able(prediction: Prediction, alternatives: Alternatives) -> list[Alternative]:
+    """What was tried on the same device, fits, and gains anything; what gains most first."""
+    here = [each for each in alternatives.tried if each.change != "device" and fits(each.prediction) is not False]
+    return [each for each in _by_gain(prediction, here) if _gain(prediction, each) >= _NO_MORE]
+
+
+def what_helps(prediction: Prediction, alternatives: Alternatives) -> Answer | None:
+    """What gains most on the same device; None where nothing was tried or gains."""
+    able = _able(prediction, alternatives)
+    if not able:
+        return None
+    gain = _times(_gain(prediction, able[0]))
+    return Answer("What would help most", able[0].name, f"{gain} the samples per second, on the same device")
+
+
+def _best(prediction: Prediction, alternatives: Alternatives) -> str:
+    able = _able(prediction, alternatives)
+    if not able:
         return "Nothing that was tried on the same device gains more than 2 %."
     best = able[0]
     return (

@@ -19,6 +19,9 @@ from .pictures import picture
 ROWS_AT_MOST = 2000
 """Rows of a table beyond this are gathered into one line of its foot."""
 
+_PRINTED = 40
+"""Rows of a table that are put on paper; the style says so, too."""
+
 _BAR = "share"  # the column that is drawn as bars too
 
 WORD, NAME = 16, 36
@@ -65,6 +68,7 @@ def to_html(document: Document) -> str:
         cells=cells,
         foot=foot,
         number=lambda: next(numbers),
+        printed=_PRINTED,
     )
     return str(page) + "\n"
 

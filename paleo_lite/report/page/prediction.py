@@ -15,7 +15,7 @@ from ..document import Answer, Chart, Column, Document, Made, Table, drawn
 from ..memory import memory_fact, memory_tables
 from ..predictions import layer_table, prediction_page
 from ..scale import scale_page
-from .alternatives import help_content
+from .alternatives import help_content, what_helps
 from .sections import all_of, device_section, model_section, sources_section
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def prediction_report(
         title=f"{prediction.network} on {prediction.device.name}",
         question=_question(prediction, scaling),
         lead=[" ".join([_summary(prediction, calibration), *_too_large(prediction)])],
-        answers=_answers(prediction, scaling),
+        answers=_answers(prediction, alternatives or Alternatives(), scaling),
         sections=[*sections, sources_section(made)],
         made=made,
     )
@@ -87,17 +87,30 @@ def _question(prediction: Prediction, scaling: ScaleTable | None) -> str:
     return f"{question}?"
 
 
-def _answers(prediction: Prediction, scaling: ScaleTable | None) -> list[Answer]:
-    answers = [Answer("Time per batch", format_si(prediction.time_s, "s"), _spans(prediction, 1.0))]
+def _answers(prediction: Prediction, alternatives: Alternatives, scaling: ScaleTable | None) -> list[Answer]:
+    low, high = prediction.interval or (0.0, 0.0)
+    span = (low, prediction.time_s, high) if prediction.interval else None
+    answers = [Answer("Time per batch", format_si(prediction.time_s, "s"), _spans(prediction, 1.0), span)]
     if prediction.throughput_per_s is not None:
-        rate = Answer("Samples per second", _count(prediction.throughput_per_s), _spans(prediction, None))
+        span = span and (prediction.batch_size / high, prediction.throughput_per_s, prediction.batch_size / low)
+        rate = Answer("Samples per second", _count(prediction.throughput_per_s), _spans(prediction, None), span)
         answers.append(rate)
+    seconds = bound_seconds(prediction)
+    most = max(seconds, key=lambda bound: seconds[bound])
+    if prediction.time_s:
+        share = f"{seconds[most] / prediction.time_s:.0%} of the time"
+        answers.append(Answer("What bounds it", most, f"{share}: {BOUNDS[most]}"))
+    if (helped := what_helps(prediction, alternatives)) is not None:
+        answers.append(helped)
     if prediction.memory is not None:
         held = prediction.memory
         usable = f"{format_si(held.usable_bytes, 'B')} that may be used"
         detail = f"of {usable}" if held.fits else f"does not fit into {usable}"
         most = "not even one sample fits" if held.largest_batch is None else f"largest batch {held.largest_batch:,}"
-        answers.append(Answer("Peak memory", format_si(held.memory.total_bytes, "B"), f"{detail}; {most}"))
+        needed = Answer(
+            "Peak memory", format_si(held.memory.total_bytes, "B"), f"{detail}; {most}", alarm=not held.fits
+        )
+        answers.insert(len(answers) if held.fits else 0, needed)
     if scaling is not None and scaling.rows:
         last = scaling.rows[0] if scaling.why else scaling.rows[-1]
         detail = f"{_count(last.throughput_per_s)} samples per second, {last.efficiency:.1%} of the ideal"
@@ -148,7 +161,7 @@ def _too_large(prediction: Prediction) -> list[str]:
 
 
 def _time(prediction: Prediction) -> Document:
-    page, known = prediction_page(prediction, top=0), title_of(prediction)
+    page, known = prediction_page(prediction, top=0), [title_of(prediction)]
     content: list[Chart | Table | str] = [
         drawn("Shares of time, FLOPs and bytes by kind of layer.", lambda: kind_chart(prediction), known=known)
     ]
@@ -185,7 +198,7 @@ def _roofline(prediction: Prediction) -> Document:
         "Each dot is a layer: to the right it computes more for every byte, further up it computes faster; the lines "
         "are the fastest that memory and arithmetic units allow. Larger dots take more of the time."
     )
-    picture = drawn(caption, lambda: prediction_roofline(prediction), known=["batch "])
+    picture = drawn(caption, lambda: prediction_roofline(prediction), known=[title_of(prediction)])
     return Document("Roofline", content=[picture], name="roofline")
 
 
@@ -226,7 +239,7 @@ def _scaling(scaling: ScaleTable, prediction: Prediction) -> Document:
     content: list[Chart | Table | str] = []
     if len(scaling.rows) > 1 and not scaling.why:
         caption = "How much faster more workers are, what a step consists of, and what it costs where prices are known."
-        content.append(drawn(caption, lambda: scale_chart(scaling), known=["batch "]))
+        content.append(drawn(caption, lambda: scale_chart(scaling), known=[title_of(prediction)]))
     content += [table.but(sortable=len(table.rows) > 1) for table in page.tables]
     return Document(
         "Training on several devices",
@@ -244,7 +257,7 @@ def _layers(prediction: Prediction) -> Document:
         drawn(
             "Time, FLOPs and bytes of each layer, in the order of execution.",
             lambda: layer_chart(prediction),
-            known=title_of(prediction),
+            known=[title_of(prediction)],
         )
     ]
     if table is not None:

@@ -11,12 +11,14 @@ from ...efficiency.next_command import kernels_that_matter
 from ...efficiency.timeline import Timeline
 from ...text import short
 from ...units import format_si
+from ..charts.marks import say_share
 from ..charts.profiles import class_chart, kernel_roofline, timeline_chart
 from ..document import Answer, Chart, Column, Document, Made, Table, drawn
 from ..efficiency import efficiency_page
 from ..kernels import kernels_page, measure_next
 from .sections import all_of, device_section, sources_section
 
+_IDLE = 0.75  # a device that is busy for less of the time is what to look at first
 _ENOUGH = 0.5  # of an iteration's time must be in operations with known FLOPs (bytes) before a share of peak is shown
 
 
@@ -73,6 +75,7 @@ def _answers(kernels: KernelReport, efficiency: Efficiency | str) -> list[Answer
     peak = format_si(kernels.peak.per_s, "FLOP/s")
     if not isinstance(efficiency, str) and efficiency.rows:
         row = efficiency.rows[0]
+        answers += _busy(row)
         bandwidth = format_si(kernels.device.bandwidth_bytes_per_s, "B/s")
         answers.append(_share_of("FLOP/s", "FLOPs", row["flops_efficiency"], row["flops_covered"], peak))
         answers.append(_share_of("bandwidth", "bytes", row["bandwidth_efficiency"], row["bytes_covered"], bandwidth))
@@ -84,6 +87,20 @@ def _answers(kernels: KernelReport, efficiency: Efficiency | str) -> list[Answer
     else:
         answers.append(Answer("Calls", f"{calls:,}", "the profile has no durations"))
     return answers
+
+
+def _busy(row: dict[str, Any]) -> list[Answer]:
+    """How much of the time anything ran, and why nothing did for the rest."""
+    if row.get("busy_share") is None:
+        return []
+    window_s, busy = row["window_s"], row["busy_share"]
+    causes = sorted(((time_s, cause) for cause, time_s in row["idle_s"].items() if time_s), reverse=True)
+    why = ", ".join(f"{cause} {format_si(time_s, 's')}" for time_s, cause in causes)
+    idle_s = (1 - busy) * window_s
+    return [
+        Answer("Device busy", say_share(busy), f"of {format_si(window_s, 's')}"),
+        Answer("Device idle", format_si(idle_s, "s") if causes else "never", why, alarm=busy < _IDLE),
+    ]
 
 
 def _share_of(name: str, counted: str, share: float | None, covered: float, peak: str) -> Answer:

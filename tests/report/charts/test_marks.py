@@ -104,6 +104,6 @@ def test_names_cover_neither_each_other_nor_points_nor_the_edge():
     (layer,), named = names_beside(alone, x, y, "what")
     assert named == 1 and layer.to_dict()["mark"]["align"] == "left"
     crowd = [{"x": 10.0 + place / 100, "y": 5.0, "what": "a name"} for place in range(20)]
-    assert 0 < names_beside(crowd, x, y, "what")[1] <= 4
+    assert 0 < names_beside(crowd, x, y, "what")[1] <= 8
     edge = names_beside([{"x": 99.0, "y": 5.0, "what": "a long name"}], x, y, "what")[0]
     assert edge[0].to_dict()["mark"]["align"] == "right"

@@ -33,9 +33,12 @@ NAMES = ["cudnn::detail::implicit_convolve_sgemm", "cudnn::detail::dgrad_alg1_en
 NAMED = "run_{run}_config_{nodes}_2_ib_nvprof_2_resnet50_dali-gpu_{batch}_fp16_fp32_ret_0_0.gzip"
 
 
-def write(path, times_ns=(2e6, 3e6, 1e6), flops=(4.29e9, None, 1e6), moved=(1e6, None, 1.44e8), names=NAMES):
+def write(path, times_ns=(2e6, 3e6, 1e6), flops=(4.29e9, None, 1e6), moved=(1e6, None, 1.44e8), names=NAMES, ops=()):
     columns = {"Kernel": names, "Sil(ns)": times_ns, "FLOPs": flops, "Bytes": moved}
-    columns |= {"Direction": ["fprop"] * len(names), "Op": ["conv2d", "conv2d", *["relu"] * (len(names) - 2)]}
+    columns |= {
+        "Direction": ["fprop"] * len(names),
+        "Op": [*(ops or ("conv2d", "conv2d")), *["relu"] * (len(names) - 2)],
+    }
     pq.write_table(pa.table(columns), path)
     return path
 
@@ -75,7 +78,16 @@ def test_class_shares_add_up_and_have_the_colour_of_their_kind(tmp_path):
         ("elementwise", pytest.approx(1 / 6)),
     ]
     assert GROUPS["convolution"].encode().lower() in render(chart, ".svg").lower()
-    assert chart.to_dict()["title"]["text"] == "run on Tesla K40m"
+    assert chart.to_dict()["title"]["text"] == "83% of the kernels' time is convolution"
+    assert "run on Tesla K40m" in subtitle(chart)
+
+
+def test_a_matrix_product_has_the_colour_of_the_operation_that_called_it(tmp_path):
+    found = report(write(tmp_path / "run", names=["sgemm", "sgemm", "elementwise_kernel"], ops=("conv2d", "linear")))
+    rows = {row["class"]: row["group"] for row in data(class_chart(found))}
+    assert rows == {"convolution gemm": "convolution", "gemm": "matrix product", "elementwise": "elementwise"}
+    drawn = {row["kind"]: row["group"] for row in data(kernel_roofline(found)) if "kind" in row}
+    assert drawn == {"convolution_gemm": "convolution", "elementwise": "elementwise"}
 
 
 def test_kernels_lie_where_their_counts_say(tmp_path):
@@ -97,7 +109,7 @@ def test_kernels_of_which_a_part_is_counted_have_another_shape(tmp_path):
     origins = {row["name"]: row["origin"] for row in data(chart) if "name" in row}
     drawn = {row["name"]: row["y"] for row in data(chart) if "name" in row}
     assert drawn["sgemm"] == pytest.approx(1e9 / 2e-3)  # of the call that was counted alone
-    assert origins == {"sgemm": "a part of the calls", "elementwise_kernel": "all calls counted"}
+    assert origins == {"sgemm": "only a part is counted", "elementwise_kernel": "all calls counted"}
 
 
 def test_nothing_counted_and_nothing_timed_are_said(tmp_path):
