@@ -235,3 +235,80 @@ def test_a_real_resnet50_is_the_networks_count():
     assert found.iterations == 6
     assert found.conv_flops_forward == pytest.approx(whole, rel=1e-3)
     assert found.conv_flops_backward == pytest.approx(2 * whole - first, rel=1e-3)
+
+
+TRACELENS = {
+    "h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz": (
+        "mul 220 6752.89990234375, mm 96 6668.681640625, copy_ 197 5101.934814453125, "
+        "_flash_attention_forward 24 2722.704345703125, add 145 2607.51513671875, addmm 72 2329.075927734375, "
+        "cat 49 2017.782958984375, pow 49 1300.794921875, silu 24 925.11474609375, mean 49 743.327392578125, "
+        "neg 48 587.3271484375, rsqrt 49 79.076416015625, index_select 1 51.77587890625, all 1 4.1279296875, "
+        "bmm 1 3.52001953125, _local_scalar_dense 1 2.367919921875, cos 1 2.080078125, sin 1 2.01611328125, "
+        "eq 1 1.85595703125, arange 1 1.50390625",
+        {
+            "mm": (72 * 51.581550592 + 24 * 18.756927488, 72 * 71.0078125 + 24 * 36.9375),
+            "addmm": (72 * 18.766086144, 72 * 36.939453125),
+            "bmm": (3.5776e-05, 0.07049179077148438),
+        },
+    ),
+    "h100__Falconsai_nsfw_image_detection__1016002.json.gz": (
+        "addmm 73 735.03662109375, cudnn_convolution 1 125.632080078125, _flash_attention_forward 12 122.84814453125, "
+        "native_layer_norm 25 111.200927734375, gelu 12 60.541259765625, add 25 57.31298828125, cat 1 7.263916015625, "
+        "add_ 1 3.968017578125, tanh 1 1.5048828125",
+        {
+            "addmm": (
+                48 * 0.930167808 + 12 * 3.720671232 + 12 * 3.71885568 + 0.004721664,
+                48 * 3.43505859375 + 12 * 10.27734375 + 12 * 10.27294921875 + 1.13818359375,
+            ),
+            "cudnn_convolution": (0.924844032, 3.421875),
+        },
+    ),
+}
+"""What TraceLens published of its traces, in ``tests/traces/h100/*_perf_report_csvs`` of AMD-AGI/TraceLens.
+
+Of ops_summary.csv operator, Count, total_direct_kernel_time_sum in microseconds; of GEMM.csv and CONV_fwd.csv
+GFLOPS_first and Data Moved (MB)_first, which are MiB, each times its name_count. Attention is defined otherwise:
+TraceLens leaves the softmax out, and halves what is causal.
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs_data
+@pytest.mark.parametrize("name", TRACELENS)
+def test_operators_are_tracelens(name):
+    printed, counted = TRACELENS[name]
+    ours = {row.op.removeprefix("aten::"): row for row in steady(DATA / "profiles/tracelens_models" / name).operators}
+    for op, calls, time_us in (row.split() for row in printed.split(", ")):
+        assert ours[op].calls == int(calls), op
+        assert ours[op].time_s == pytest.approx(float(time_us) * 1e-6, rel=1e-4, abs=5e-9), op
+    for op, (gflops, mebibytes) in counted.items():
+        assert ours[op].flops == pytest.approx(gflops * 1e9, rel=1e-9), op
+        assert ours[op].bytes == pytest.approx(mebibytes * 2**20, rel=1e-9), op
+
+
+def union_us(events: list) -> float:
+    """merge_intervals of TraceLens' gpu_event_analyser.py, summed."""
+    whole, reached = 0.0, float("-inf")
+    for start, end in sorted((event["ts"], event["ts"] + event["dur"]) for event in events):
+        whole += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return whole
+
+
+@pytest.mark.slow
+@pytest.mark.needs_data
+def test_a_timeline_is_by_tracelens_formula():
+    """Its compute_metrics_dict on a trace of three ranks' ResNet: the program itself is in no package index."""
+    path = DATA / "profiles/tracelens_models/mi300__resnet_act_checkpoint.json.gz"
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    ran = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    total_us = max(event["ts"] + event["dur"] for event in ran) - min(event["ts"] for event in ran)
+    communication = [event for event in ran if event["cat"] == "kernel" and "nccl" in event["name"]]
+    idle = examiner("steady", None)(path).device_time.idle
+    assert idle.window_s == pytest.approx(total_us * 1e-6, rel=1e-6)
+    assert sum(idle.idle_s.values()) == pytest.approx((total_us - union_us(ran)) * 1e-6, rel=1e-3)
+    assert idle.communication_s == pytest.approx(union_us(communication) * 1e-6, rel=1e-6)
+    # Fills are computation there (1 % of what is exposed here), and copies here.
+    computation = [event for event in ran if event["cat"] == "kernel" and "nccl" not in event["name"]]
+    exposed_us = union_us(communication + computation) - union_us(computation)
+    assert idle.exposed_communication_s == pytest.approx(exposed_us * 1e-6, rel=1e-6)
