@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import BadValue
 from .exchange import exchange_time_s, fastest, half_collective
-from .job import Job, Settings, gradient_bytes
+from .job import Job, Settings
 from .overlap import Buckets, exposed_s, finish_s, make_buckets, messages_of
 from .step import DeviceStep, Step, plain
 from .topology import Topology
@@ -54,7 +54,7 @@ def beside_backward(step: DeviceStep, exchange: Exchange, settings: Settings) ->
     exposed: Any = total
     if settings.overlap:
         # Only the last micro-batch's backward pass makes gradients that are exchanged.
-        ready = exchange.buckets.ready_s(step.backward_s * (longer / step.micro_batches))
+        ready = step.ready_s(exchange.buckets) * (longer / step.micro_batches)
         could_hide = total - plain(exposed_s(ready[:-1].T, exchange.bucket_s, ready[-1]))
         exposed = total - settings.hiding * could_hide
     losses = {}
@@ -89,8 +89,8 @@ def samples_each(batch_size: Any, workers: int, what: str) -> Any:
 
 def all_reduced(job: Job, topology: Topology, settings: Settings, layers: int | None = None) -> Exchange:
     """Gradients (of the first `layers`) added up by an all-reduce."""
-    gradients = gradient_bytes(job.workload, settings.gradient_precision)[:layers]
-    buckets = job.buckets(gradients, settings)
+    gradients = job.gradients(settings.gradient_precision)[:layers]
+    buckets = job.buckets(settings, layers)
     collective = settings.collective or fastest(topology, messages_of(gradients, settings.bucket_bytes))
     return Exchange(buckets, np.asarray(exchange_time_s(topology, buckets.message_bytes, collective)), collective)
 
@@ -100,7 +100,7 @@ def data(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> S
     step = job.at(samples_each(batch_size, topology.workers, "data parallelism"))
     if topology.workers == 1:
         return step
-    return beside_backward(step, job.once(all_reduced, topology, settings), settings)
+    return beside_backward(step, job.counted(all_reduced, topology, settings), settings)
 
 
 class _Halves(NamedTuple):
@@ -121,8 +121,8 @@ def scattered(job: Job, topology: Topology, settings: Settings, stage: int) -> E
     all-gather of as many parameters for the backward pass; a second all-gather, for the forward pass, comes on top.
     """
     halves = _Halves(topology, half_collective(topology, settings.collective, f"zero-{stage}"))
-    gradients, parameters = gradient_bytes(job.workload, settings.gradient_precision), gradient_bytes(job.workload)
-    buckets = job.buckets(gradients, settings)
+    gradients, parameters = job.gradients(settings.gradient_precision), job.gradients()
+    buckets = job.buckets(settings)
     seconds = halves.half_s(buckets.message_bytes)
     if stage == 3:
         per_parameter = float(gradients.sum() / parameters.sum()) if parameters.sum() else 1.0
@@ -144,11 +144,12 @@ def zero(stage: int) -> Run:
         alone, memory = job.at(samples), job.memory_bytes(samples, stage, workers)
         if workers == 1:
             return msgspec.structs.replace(alone, memory_bytes=memory)
-        exchange = job.once(scattered, topology, settings, stage)
+        exchange = job.counted(scattered, topology, settings, stage)
         step = beside_backward(alone, exchange, settings)
         communication, exposed = step.communication_s, step.exposed_s
         if stage == 3:
-            gathered, late = _gathered_ahead(job, alone, _Halves(topology, exchange.collective), settings)
+            ahead = job.counted(_ahead, _Halves(topology, exchange.collective), settings.bucket_bytes)
+            gathered, late = ahead.total_s, _late(ahead, alone, settings)
             communication, exposed = communication + gathered, exposed + late
         # From stage 2 on no device has room for all gradients: every micro-batch exchanges anew.
         often = alone.micro_batches if stage >= 2 else 1
@@ -160,21 +161,34 @@ def zero(stage: int) -> Run:
     return run
 
 
-def _gathered_ahead(job: Job, step: DeviceStep, halves: _Halves, settings: Settings) -> tuple[float, Any]:
-    """Seconds in which parameters are gathered ahead of a forward pass, and seconds that it waits for them.
+class _Ahead(NamedTuple):
+    """Parameters that are gathered ahead of a forward pass: seconds of all, buckets, and until each is there."""
+
+    total_s: float
+    buckets: Buckets
+    there_s: Floats
+
+
+def _ahead(job: Job, halves: _Halves, bucket_bytes: float) -> _Ahead:
+    buckets = job.counted(_forward_buckets, bucket_bytes)
+    total = float(halves.half_s(messages_of(job.gradients(), bucket_bytes)).sum())
+    return _Ahead(total, buckets, np.cumsum(halves.half_s(buckets.message_bytes)))
+
+
+def _forward_buckets(job: Job, bucket_bytes: float) -> Buckets:
+    return make_buckets(job.gradients()[::-1], bucket_bytes, bucket_bytes)
+
+
+def _late(ahead: _Ahead, step: DeviceStep, settings: Settings) -> Any:
+    """Seconds that a forward pass waits for parameters.
 
     A bucket's layers begin when it is there and the ones before are done: the mirror image of `finish_s`.
     """
-    parameters = gradient_bytes(job.workload)
-    total = float(halves.half_s(messages_of(parameters, settings.bucket_bytes)).sum())
-    ahead = make_buckets(parameters[::-1], settings.bucket_bytes, settings.bucket_bytes)
-    if not len(ahead.message_bytes):
-        return total, 0.0
-    gathered = halves.half_s(ahead.message_bytes)
+    if not len(ahead.there_s):
+        return 0.0
     if not settings.overlap:
-        return total, float(gathered.sum())
-    forward_s = step.forward_s * ((1 + settings.slowdown) / step.micro_batches)
-    ready = ahead.ready_s(forward_s[::-1])
+        return float(ahead.there_s[-1])
+    ready = step.ready_s(ahead.buckets, ahead=True) * ((1 + settings.slowdown) / step.micro_batches)
     # Layers without parameters behind the last bucket belong to it: the pass waits for nothing before them.
     spans = np.diff(np.concatenate([np.zeros_like(ready[:1]), ready[:-2], ready[-1:]]), axis=0)
-    return total, plain(np.maximum(finish_s(np.cumsum(gathered), spans.T) - ready[-1], 0.0))
+    return plain(np.maximum(finish_s(ahead.there_s, spans.T) - ready[-1], 0.0))

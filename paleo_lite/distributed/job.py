@@ -252,9 +252,14 @@ class Job:
         made: Made = self._counted[asked]
         return made
 
-    def buckets(self, gradients: Floats, settings: Settings) -> Buckets:
-        """The messages that gradients are exchanged in beside the backward pass."""
-        return make_buckets(gradients, settings.bucket_bytes, None if settings.overlap else settings.bucket_bytes)
+    def gradients(self, precision: str | None = None) -> Floats:
+        """See `gradient_bytes`."""
+        return self.counted(_gradients, precision)
+
+    def buckets(self, settings: Settings, layers: int | None = None) -> Buckets:
+        """The messages that gradients (of the first `layers`) are exchanged in beside the backward pass."""
+        first_bytes = None if settings.overlap else settings.bucket_bytes
+        return self.counted(_buckets, settings.gradient_precision, layers, settings.bucket_bytes, first_bytes)
 
     def at(self, batch_size: Any) -> DeviceStep:
         """The step of one device at a batch size; computed once."""
@@ -314,6 +319,14 @@ class _PacedJob(Job):
 
 def _memory(job: Job, batch_size: int, zero_stage: int, shards: int) -> Memory:
     return memory_of(job.workload.but(batch_size=batch_size), zero_stage=zero_stage, shards=shards)
+
+
+def _gradients(job: Job, precision: str | None) -> Floats:
+    return gradient_bytes(job.workload, precision)
+
+
+def _buckets(job: Job, precision: str | None, layers: int | None, *sizes: Any) -> Buckets:
+    return make_buckets(job.gradients(precision)[:layers], *sizes)
 
 
 def gradient_bytes(workload: Workload, precision: str | None = None) -> Floats:

@@ -17,7 +17,7 @@ from .data_parallel import Run, all_reduced, beside_backward, samples_each
 from .exchange import exchanged, half_collective
 from .job import Job, Settings, shares
 from .pipeline import crossing_bytes, partition, schedule
-from .split import critical_path_s, dense_tail, tensor_pairs
+from .split import SplitPair, critical_path_s, dense_tail, tensor_pairs
 from .step import Step, plain
 from .topology import Topology
 
@@ -38,7 +38,7 @@ def tensor(job: Job, topology: Topology, batch_size: Any, settings: Settings) ->
     step = job.at(batch_size)
     if workers == 1:
         return step
-    pairs = tensor_pairs(layers)
+    pairs = job.counted(_pairs)
     if not pairs:
         raise BadValue(
             f"{job.workload.network.name} has no pair of matrix products that can be divided: use another strategy"
@@ -61,6 +61,10 @@ def tensor(job: Job, topology: Topology, batch_size: Any, settings: Settings) ->
     )  # fmt: skip
 
 
+def _pairs(job: Job) -> list[SplitPair]:
+    return tensor_pairs(job.workload.layers)
+
+
 def hybrid(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
     """Convolutions data parallel, fully connected layers divided (Krizhevsky 2014, "one weird trick").
 
@@ -73,7 +77,7 @@ def hybrid(job: Job, topology: Topology, batch_size: Any, settings: Settings) ->
     if workers == 1:
         return step
     tail = dense_tail(layers)
-    exchange = job.once(all_reduced, topology, settings, tail)
+    exchange = job.counted(all_reduced, topology, settings, tail)
     front = beside_backward(step.until(tail), exchange, settings)
     whole = job.at(batch_size)  # its tail alone is used
     rest = whole.forward_s[tail:].sum(axis=0) + whole.backward_s[tail:].sum(axis=0)
@@ -135,7 +139,7 @@ def pipelined(kind: str) -> Run:
         cuts = job.once(_cut, micro.tobytes() if np.ndim(micro) else micro, stages)
         longer = 1 + settings.slowdown
         forward, backward = (_by_stage(seconds, cuts) * longer for seconds in (step.forward_s, step.backward_s))
-        sizes = job.once(_crossings)[cuts[1:-1]] * micro
+        sizes = job.counted(_crossings)[cuts[1:-1]] * micro
         hops = np.array([point_to_point_time_s(size, _hop(topology, place)) for place, size in enumerate(sizes)])
         plan = schedule(forward, backward, hops, hops, count, kind)
         work = job.workload.work

@@ -55,7 +55,10 @@ class Buckets(msgspec.Struct, frozen=True, eq=False):
         """
         seconds = np.asarray(backward_s, dtype=np.float64)
         of_bucket = np.zeros((len(self.message_bytes) + 1, *seconds.shape[1:]))
-        np.add.at(of_bucket, self.of_layer, seconds)
+        layers = np.argsort(self.of_layer, kind="stable")
+        filled, first = np.unique(self.of_layer[layers], return_index=True)
+        if len(filled):
+            of_bucket[filled] = np.add.reduceat(seconds[layers], first, axis=0)
         return np.cumsum(of_bucket, axis=0)
 
     @property

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 SCHEDULES = ("gpipe", "1f1b")
+_APART = 2.5e-13  # bounds of a stage's time that are nearer, relatively, cut alike
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -79,25 +80,39 @@ def partition(times_s: Any, stages: int) -> Any:
         raise BadValue(f"{len(times)} layers cannot be cut into {stages} stages")
     columns = times if times.ndim == 2 else times[:, None]
     ends = np.concatenate([np.zeros((1, columns.shape[1])), np.cumsum(columns, axis=0)])
-    low, high = np.maximum(columns.max(axis=0), ends[-1] / stages), ends[-1].copy()
-    for _ in range(60):
+    scale = 2 * np.where(ends[-1] > 0, ends[-1], 1.0)
+    rising = scale, (ends / scale + np.arange(len(scale))).T.ravel()
+    longest, even = columns.max(axis=0), ends[-1] / stages
+    low, high = np.maximum(longest, even), longest + even  # a stage that goes past its even share does by one layer
+    while np.any(high - low > _APART * high):
         middle = (low + high) / 2
-        enough = _fill(ends, middle, stages)[-1] >= len(times)
+        enough = _fill(ends, rising, middle, stages)[-1] >= len(times)
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    starts = _fill(ends, high * (1 + 1e-12), stages)[:-1]
+    starts = _fill(ends, rising, high * (1 + 4 * _APART), stages)[:-1]
     for column in np.flatnonzero(starts[-1] >= len(times)):
         few = [start for start in starts[:, column].tolist() if start < len(times)]
         starts[:, column] = _spread(ends[:, column], few, stages)
     return starts if times.ndim == 2 else starts[:, 0].tolist()
 
 
-def _fill(ends: Floats, bounds: Floats, stages: int) -> Ints:
-    """First layers of stages that each take as many layers as their column's bound allows, and where the last ends."""
+def _fill(ends: Floats, rising: tuple[Floats, Floats], bounds: Floats, stages: int) -> Ints:
+    """First layers of stages that each take as many layers as their column's bound allows, and where the last ends.
+
+    All columns are searched at once, as one that rises: each, over its scale, between its number and a half more. What
+    that rounds is put right.
+    """
     layers, columns = len(ends) - 1, np.arange(ends.shape[1])
+    scale, joined = rising
     at = np.zeros(ends.shape[1], dtype=np.int64)
     starts = [at]
     for _ in range(stages):
-        reached = (ends <= ends[at, columns] + bounds).sum(axis=0) - 1
+        until = ends[at, columns] + bounds
+        sought = columns + np.minimum(until / scale, 0.75)
+        reached = np.searchsorted(joined, sought, side="right") - 1 - columns * (layers + 1)
+        while np.any(less := ends[reached, columns] > until):
+            reached = reached - less
+        while np.any(more := (reached < layers) & (ends[np.minimum(reached + 1, layers), columns] <= until)):
+            reached = reached + more
         at = np.minimum(np.maximum(reached, at + 1), layers)
         starts.append(at)
     return np.array(starts)

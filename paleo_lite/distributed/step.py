@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from .collectives import Seconds
+from .overlap import Buckets
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -98,6 +99,15 @@ class DeviceStep(Step, frozen=True, kw_only=True, eq=False):
     backward_s: Floats
     model_notes: tuple[str, ...] = ()
     micro_batches: int = 1
+    _ready: dict[tuple[int, bool], tuple[Buckets, Floats]] = {}
+
+    def ready_s(self, buckets: Buckets, ahead: bool = False) -> Floats:
+        """See `Buckets.ready_s`: of the backward pass, or of a forward pass for which parameters are gathered ahead."""
+        key = (id(buckets), ahead)
+        if key not in self._ready:
+            seconds = self.forward_s[::-1] if ahead else self.backward_s
+            self._ready[key] = buckets, buckets.ready_s(seconds)  # with the buckets, as what is gone leaves its id
+        return self._ready[key][1]
 
     @classmethod
     def of(cls, forward_s: Floats, backward_s: Floats, update_s: Seconds, **known: Any) -> DeviceStep:

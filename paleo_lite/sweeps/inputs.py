@@ -94,8 +94,8 @@ def buckets_of(name: Sized, number_bytes: int) -> Buckets:
 
 
 @lru_cache(512)
-def exchanges_of(name: Sized, number_bytes: int) -> dict[tuple[Any, ...], Any]:
-    """Where the exchanges of a network's gradients are kept once they are known: no device changes them."""
+def exchanges_of(name: Sized, number_bytes: int, optimizer: str = "") -> dict[tuple[Any, ...], Any]:
+    """Where what no device changes is kept once it is known: exchanges of gradients, and memory with an optimizer."""
     return {}
 
 

@@ -56,11 +56,11 @@ class SweptJob(Job):
         workload = asked.doing(counted(network, number_bytes))
         super().__init__(workload, Machine(grid.devices[device]), grid.models[place[1:]])
         self.single, self.place = single, place
-        self._made = exchanges_of(network, number_bytes)  # the same on every device
+        self._counted = exchanges_of(network, number_bytes)  # the same on every device
 
-    def buckets(self, gradients: Floats, settings: Settings) -> Buckets:
+    def buckets(self, settings: Settings, layers: int | None = None) -> Buckets:
         """The messages of gradients, their layers merged."""
-        return super().buckets(gradients, settings).merged
+        return self.counted(_merged, super().buckets(settings, layers))
 
     def at(self, batch_size: Any) -> DeviceStep:
         """The step of one device at some batch sizes; put together once, as all strategies and links start from it."""
@@ -83,18 +83,22 @@ class SweptJob(Job):
         return None
 
 
+def _merged(_: Job, buckets: Buckets) -> Buckets:
+    return buckets.merged
+
+
 class LayeredJob(SweptJob):
     """The same with the times of every layer, at any batch sizes: shares of a batch, and the batch of all workers."""
 
     def __init__(self, grid: Grid, single: Single, place: tuple[int, int, int]) -> None:
         super().__init__(grid, single, place)
-        network = grid.chunk.cases[place[0]][0]
-        self._made = {}
-        self._stack = layers_of(network, PRECISION_BYTES[grid.chunk.precision], grid.space.optimizer)
+        of = (grid.chunk.cases[place[0]][0], PRECISION_BYTES[grid.chunk.precision], grid.space.optimizer)
+        self._counted = exchanges_of(*of)
+        self._stack = layers_of(*of)
 
-    def buckets(self, gradients: Floats, settings: Settings) -> Buckets:
+    def buckets(self, settings: Settings, layers: int | None = None) -> Buckets:
         """The messages of gradients."""
-        return Job.buckets(self, gradients, settings)
+        return Job.buckets(self, settings, layers)
 
     def memory_bytes(self, batch_size: Any, zero_stage: int, shards: int) -> Any:
         """Of all parts."""
