@@ -130,6 +130,18 @@ def test_its_page_shows_its_cells_and_pictures(name):
     assert pictures == sorted(path.name for path in pages.PAGES.glob(f"{name}-*.svg"))
 
 
+def test_printed_text_is_one_block_however_a_busy_kernel_sends_it():
+    from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+    def page(*texts):
+        outputs = [new_output("stream", name="stdout", text=text) for text in texts]
+        picture = new_output("display_data", data={"text/plain": "shown"})
+        cells = [new_code_cell("cell", outputs=[*outputs, picture, *outputs])]
+        return pages.page_of("name", new_notebook(cells=cells))
+
+    assert page("one\n", "two\n") == page("one\ntwo\n")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
