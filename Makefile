@@ -29,7 +29,7 @@ thorough: $(STAMPS)/test
 	$(PYTEST) -m thorough
 
 # Files of every type changed as what they are, and command lines at random, for so long (what they find is kept in
-# build/fuzz), and as long sweeps that are killed, interrupted or started twice. Without SECONDS the random tests follow, with examples that nobody has seen.
+# build/fuzz), and as long sweeps with faults (killed, disk full, started twice, ...). Without SECONDS the random tests follow, with examples that nobody has seen.
 SECONDS ?= 600
 fuzz: $(STAMPS)/test
 	$(BIN)/python tests/fuzz.py --seconds $(SECONDS) --seed $$(date +%s)

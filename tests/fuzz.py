@@ -1,7 +1,7 @@
 """Files of every type that the program takes, changed as what they are, and command lines at random.
 
     python tests/fuzz.py --seconds 600 [--seed 0] [--from 0] [--jobs 2]
-    python tests/fuzz.py --seconds 600 --faults
+    python tests/fuzz.py --seconds 600 --faults [--rounds 50]
 
 A file is changed in its own terms: values, keys and elements of JSON and TOML, cells and columns of tables, rows and
 columns of SQLite and Parquet, tags and numbers of XML, and bytes of all. Then commands read it, in a process that may
@@ -13,6 +13,7 @@ is kept small in ``tests/found``, where `test_fuzz.py` asks it again.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gzip
 import importlib.util
 import io
@@ -485,8 +486,11 @@ def fuzz(
 # Faults --------------------------------------------------------------------------------------------------------------
 
 _SWEEP = """
-import sys
+import resource, sys
 from pathlib import Path
+output, scheduler, largest = Path(sys.argv[1]), sys.argv[2] or None, int(sys.argv[3])
+if largest:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
 from paleo_lite.calibration.choose import default_model
 from paleo_lite.errors import PaleoError
 from paleo_lite.sweeps import run, space
@@ -494,48 +498,74 @@ space.CHUNK_ROWS = 12
 small = space.Space(networks=("alexnet",), gpus=("k40m", "v100-sxm2"), batch_sizes=tuple(range(1, 400)))
 if __name__ == "__main__":
     try:
-        run.run_sweep(small, Path(sys.argv[1]), default_model, jobs=2)
+        run.run_sweep(small, output, default_model, jobs=2, scheduler=scheduler)
     except PaleoError as error:
         sys.exit(str(error))
 """
 
-
-def _sweeping(output: Path) -> subprocess.Popen[str]:
-    told = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True, "cwd": ROOT}
-    return subprocess.Popen([sys.executable, "-c", _SWEEP, str(output)], **told)  # type: ignore[call-overload, no-any-return]
+FAULTS = ("kill", "terminate", "interrupt", "two writers", "full disk", "read-only folder", "dead Dask worker")
 
 
-def faults(seconds: float, seed: int = 0) -> tuple[int, list[str]]:
-    """Sweeps that are killed, terminated, interrupted or started twice at a random moment; rounds, and what was wrong.
+def _no_more() -> None:
+    """Let folders that are read-only be so for root, too: drop CAP_DAC_OVERRIDE of what is executed next."""
+    ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
+
+
+def _sweeping(output: Path, scheduler: str = "", largest: int = 0) -> subprocess.Popen[str]:
+    told = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True, "cwd": ROOT, "preexec_fn": _no_more}
+    words = [sys.executable, "-c", _SWEEP, str(output), scheduler, str(largest)]
+    return subprocess.Popen(words, **told)  # type: ignore[call-overload, no-any-return]
+
+
+def _strike(fault: str, output: Path, takes: float, size: int, cluster: Any, rng: random.Random) -> list[str]:
+    """A sweep to which something happens at a random moment; what it says that is no sentence of ours."""
+    scheduler = cluster.scheduler_address if fault == "dead Dask worker" else ""
+    swept = [_sweeping(output, scheduler, rng.randrange(size) if fault == "full disk" else 0)]
+    if fault == "two writers":
+        swept.append(_sweeping(output))
+    time.sleep(rng.uniform(0, takes))
+    if fault == "dead Dask worker":
+        rng.choice(list(cluster.workers.values())).process.process.kill()
+    elif fault == "read-only folder":
+        output.parent.chmod(0o555)
+    elif fault in ("kill", "terminate", "interrupt"):
+        swept[0].send_signal(getattr(signal, {"kill": "SIGKILL", "terminate": "SIGTERM", "interrupt": "SIGINT"}[fault]))
+    said = [process.communicate()[1] for process in swept]  # which ends when no worker holds its output any more
+    output.parent.chmod(0o755)
+    if fault in ("two writers", "full disk", "read-only folder", "dead Dask worker"):
+        # Dask's own processes log to the same stream.
+        return [text for process, text in zip(swept, said) if process.returncode and "Traceback" in text]
+    return []
+
+
+def faults(seconds: float, seed: int = 0, most: int = sys.maxsize) -> tuple[int, list[str]]:
+    """Sweeps to which one of `FAULTS` happens at a random moment; rounds, and what was wrong.
 
     Nothing may be lost, doubled or left: what goes on from there writes what an undisturbed one writes.
     """
+    from distributed import LocalCluster
+
     rng, until, wrong, rounds = random.Random(seed), time.monotonic() + seconds, [], 0
-    with tempfile.TemporaryDirectory() as folder:
-        whole = Path(folder) / "whole.parquet"
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+    ):
+        whole, output = Path(folder) / "whole.parquet", Path(folder) / "out" / "sweep.parquet"
+        output.parent.mkdir()
         started = time.monotonic()
         _sweeping(whole).communicate()
-        takes = time.monotonic() - started
-        while time.monotonic() < until:
+        takes, size = time.monotonic() - started, whole.stat().st_size
+        while time.monotonic() < until and rounds < most:
             rounds += 1
-            output = Path(folder) / "sweep.parquet"
-            sent = rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT, None])
-            process = _sweeping(output)
-            other = _sweeping(output) if sent is None else None
-            time.sleep(rng.uniform(0, takes))
-            if sent is not None:
-                process.send_signal(sent)
-            process.communicate()  # which ends when no worker holds its output any more
-            if other is not None:
-                _, said = other.communicate()
-                if other.returncode and "being swept" not in said and "already exists" not in said:
-                    wrong.append(f"round {rounds}, two writers: {said}")
+            fault = FAULTS[rounds % len(FAULTS)]
+            problems = _strike(fault, output, takes, size, cluster, rng)
             _, said = _sweeping(output).communicate()
             if not output.exists() or output.read_bytes() != whole.read_bytes():
-                wrong.append(f"round {rounds}, {sent}: {said}")
-            left = sorted(file.name for file in Path(folder).iterdir())
-            if left != ["sweep.parquet", "whole.parquet"]:
-                wrong.append(f"round {rounds}, {sent}: left are {left}")
+                problems.append(f"another file: {said}")
+            if (left := sorted(file.name for file in output.parent.iterdir())) != ["sweep.parquet"]:
+                problems.append(f"left are {left}")
+            wrong += [f"round {rounds}, {fault}: {problem}" for problem in problems]
+            print(f"round {rounds}, {fault}: {'; '.join(problems) or 'nothing lost, doubled or left'}", flush=True)
             output.unlink(missing_ok=True)
     return rounds, wrong
 
@@ -547,10 +577,11 @@ def main_() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--faults", action="store_true", help="kill sweeps at random moments instead")
+    parser.add_argument("--faults", action="store_true", help="faults in sweeps at random moments instead")
+    parser.add_argument("--rounds", type=int, default=sys.maxsize, help="of faults at most")
     told = parser.parse_args()
     if told.faults:
-        rounds, wrong = faults(told.seconds, told.seed)
+        rounds, wrong = faults(told.seconds, told.seed, told.rounds)
         print("\n".join([*wrong, f"{rounds} rounds of seed {told.seed}, {len(wrong)} wrong"]))
         sys.exit(bool(wrong))
     count, found = fuzz(told.seconds, told.seed, told.first, told.jobs)

@@ -27,10 +27,13 @@ def make(function: Any, in_place: bool, args: Sequence[Any], kwargs: dict[str, A
         or any(tensor.requires_grad for tensor in reading.tensors if tensor is not None)
     ):
         return function(*args, **kwargs)  # forward may itself ask for gradients
+    in_place = in_place or kwargs.get("inplace", False)
+    if in_place and reading.result == "like":
+        return reading.tensors[0]
     result = shortcut(reading, args, kwargs)
     if result is None:
         return function(*args, **kwargs)
-    if in_place or kwargs.get("inplace"):
+    if in_place:
         first = reading.tensors[0]
         return first if first.shape == result.shape else function(*args, **kwargs)
     return result
@@ -98,13 +101,13 @@ def _convolution(reading: Reading, args: Sequence[Any], kwargs: dict[str, Any]) 
 
 
 def _broadcast(reading: Reading, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Operands of one floating type in the usual layout."""
+    """Operands of one floating type in the usual order: the result is contiguous, as parts of tensors need not be."""
     first, *others = reading.tensors
-    if not first.is_floating_point() or not first.is_contiguous() or kwargs.get("dtype") is not None:
+    if not first.is_floating_point() or not _in_order(first) or kwargs.get("dtype") is not None:
         return None
     shape: Shape = first.shape
     for other in others:
-        if other.dtype != first.dtype or not other.is_contiguous():
+        if other.dtype != first.dtype or not _in_order(other):
             return None
         if other.shape != shape:
             merged = _broadcast_shape(shape, other.shape)
@@ -112,6 +115,14 @@ def _broadcast(reading: Reading, args: Sequence[Any], kwargs: dict[str, Any]) ->
                 return None
             shape = merged
     return None if any(isinstance(value, complex) for value in args) else _empty(first, shape)
+
+
+def _in_order(tensor: torch.Tensor) -> bool:
+    """Whether each dimension has larger steps in memory than the next."""
+    if tensor.is_contiguous():
+        return True
+    steps = [step for size, step in zip(tensor.shape, tensor.stride()) if size > 1]
+    return all(step > after for step, after in zip(steps, [*steps[1:], 0]))
 
 
 def _broadcast_shape(left: Shape, right: Shape) -> Shape | None:
