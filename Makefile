@@ -103,9 +103,10 @@ speedup: data $(STAMPS)/test
 docs: $(STAMPS)/test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-# What commands print in README.md and docs, anew.
+# What commands print in README.md and docs, and the schemas of their JSON, anew.
 examples: $(STAMPS)/test
 	PALEO_LITE_DATA=$(DATA) $(BIN)/python docs/examples.py
+	$(BIN)/python docs/schemas.py
 
 # The pictures of README.md and docs/plots.md, drawn as the commands beside them do it.
 PLOT := $(BIN)/paleo-lite plot

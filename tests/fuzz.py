@@ -517,15 +517,26 @@ def _sweeping(output: Path, scheduler: str = "", largest: int = 0) -> subprocess
     return subprocess.Popen(words, **told)  # type: ignore[call-overload, no-any-return]
 
 
-def _strike(fault: str, output: Path, takes: float, size: int, cluster: Any, rng: random.Random) -> list[str]:
+def _strike(fault: str, output: Path, takes: float, size: int, rng: random.Random) -> list[str]:
     """A sweep to which something happens at a random moment; what it says that is no sentence of ours."""
-    scheduler = cluster.scheduler_address if fault == "dead Dask worker" else ""
+    if fault != "dead Dask worker":
+        return _struck(fault, output, "", takes, size, rng, [])
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster:
+        workers = [nanny.process.process for nanny in cluster.workers.values()]
+        return _struck(fault, output, cluster.scheduler_address, takes, size, rng, workers)
+
+
+def _struck(
+    fault: str, output: Path, scheduler: str, takes: float, size: int, rng: random.Random, workers: list[Any]
+) -> list[str]:
     swept = [_sweeping(output, scheduler, rng.randrange(size) if fault == "full disk" else 0)]
     if fault == "two writers":
         swept.append(_sweeping(output))
     time.sleep(rng.uniform(0, takes))
     if fault == "dead Dask worker":
-        rng.choice(list(cluster.workers.values())).process.process.kill()
+        rng.choice(workers).kill()
     elif fault == "read-only folder":
         output.parent.chmod(0o555)
     elif fault in ("kill", "terminate", "interrupt"):
@@ -543,13 +554,8 @@ def faults(seconds: float, seed: int = 0, most: int = sys.maxsize) -> tuple[int,
 
     Nothing may be lost, doubled or left: what goes on from there writes what an undisturbed one writes.
     """
-    from distributed import LocalCluster
-
     rng, until, wrong, rounds = random.Random(seed), time.monotonic() + seconds, [], 0
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
-    ):
+    with tempfile.TemporaryDirectory() as folder:
         whole, output = Path(folder) / "whole.parquet", Path(folder) / "out" / "sweep.parquet"
         output.parent.mkdir()
         started = time.monotonic()
@@ -558,7 +564,7 @@ def faults(seconds: float, seed: int = 0, most: int = sys.maxsize) -> tuple[int,
         while time.monotonic() < until and rounds < most:
             rounds += 1
             fault = FAULTS[rounds % len(FAULTS)]
-            problems = _strike(fault, output, takes, size, cluster, rng)
+            problems = _strike(fault, output, takes, size, rng)
             _, said = _sweeping(output).communicate()
             if not output.exists() or output.read_bytes() != whole.read_bytes():
                 problems.append(f"another file: {said}")

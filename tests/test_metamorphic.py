@@ -24,6 +24,7 @@ from paleo_lite.report.predictions import explain_layer
 from paleo_lite.timing import Prediction
 from paleo_lite.timing import predict as evaluate
 from paleo_lite.units import parse_quantity
+from test_schemas import check
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 30))]
 QUESTIONS = 8
@@ -57,6 +58,7 @@ def drawn(seed: int, many: int = QUESTIONS, **fixed) -> Iterator[Prediction]:
 def test_parts_add_up(seed: int) -> None:
     for found in drawn(seed):
         answer = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+        check("answers", "predict", answer)
         assert 0 < found.time_s < math.inf and 0 < found.bound_s < math.inf
         assert sum(row["time_s"] for row in answer["layers"]) + answer["constant_s"] == close(found.time_s)
         assert sum(row["bound_s"] for row in answer["layers"]) == close(found.bound_s)
@@ -213,6 +215,7 @@ def test_rows_of_many_devices(seed: int) -> None:
             continue
         many -= 1
         answer = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+        check("answers", "scale", answer)
         for row in answer["rows"]:
             said = (network, question, row)
             parts = row["compute_s"] + row["exposed_s"] + row["update_s"] + row["input_s"]

@@ -25,6 +25,7 @@ from paleo_lite.api.plotting import KINDS
 from paleo_lite.calibration.measurements import TEMPLATE
 from paleo_lite.cli import main
 from paleo_lite.cli.options import Printing
+from test_schemas import check
 
 K40M = {"gpu": "k40m"}
 
@@ -267,7 +268,8 @@ def test_a_command_and_its_function_agree(name: str, ask: Ask, files: dict[str, 
     said = asked(f"{name} {ask.words.format_map({**files, 'output': tmp_path / 'command'})}")
     arguments, question = question_of(ask, {**files, "output": str(tmp_path / "function")})
     found = getattr(pl, ask.function)(*arguments, **question)
-    answer = json.loads(json.dumps(found.to_dict()))
+    answer = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    check("answers", name, answer)
     if name == "sweep":
         said, answer = ({**each, **dict.fromkeys(APART)} for each in (said, answer))
     assert answer == said

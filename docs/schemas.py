@@ -1,0 +1,240 @@
+"""JSON Schemas of what commands print with ``--format json``, and of the files that are shipped and that people add.
+
+``python docs/schemas.py`` (``make examples``) writes ``docs/schemas/answers.json`` and ``docs/schemas/files.json``;
+``tests/test_schemas.py`` holds real answers and all shipped files against them. Fields are added, never renamed: where
+one has to be, `VERSION` is raised.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from typing_extensions import NotRequired, TypedDict
+
+from paleo_lite.calibration.pool import Pool
+from paleo_lite.calibration.ppp import PppCalibration
+from paleo_lite.calibration.store import Calibration
+from paleo_lite.calibration.suggest import Suggestions
+from paleo_lite.calibration.training import TrainingConstants
+from paleo_lite.calibration.validate import Row as Validated
+from paleo_lite.distributed.clusters import ClusterPrior
+from paleo_lite.distributed.computers import Computer
+from paleo_lite.distributed.link_calibration import LinkCalibration
+from paleo_lite.distributed.platforms import Platform
+from paleo_lite.efficiency.host import Hotspot
+from paleo_lite.efficiency.ranks import Ranks
+from paleo_lite.hardware import Device
+from paleo_lite.hardware.registry import LinkRegistry
+from paleo_lite.networks.descriptor import Descriptor
+
+ROOT = Path(__file__).parent.parent
+VERSION = 1
+FOLDER = ROOT / "docs/schemas"
+ADDRESS = "https://paleo-lite.invalid/schemas/{name}-{version}.json"
+
+Number, Whole, Word = float | None, int | None, str | None
+Numbers = dict[str, float]
+Names = list[str]
+
+
+def record(name: str, fields: dict[str, Any]) -> Any:
+    """A typed dict; each key is one or more names."""
+    return TypedDict(name, {one: kind for names, kind in fields.items() for one in names.split()})  # type: ignore[operator]
+
+
+# Predictions ---------------------------------------------------------------------------------------------------------
+
+Memory = record("Memory", {
+    "total_bytes parameters_bytes gradients_bytes optimizer_bytes activations_bytes inputs_bytes": int,
+    "workspace_bytes cache_bytes": int, "optimizer": Word, "capacity_bytes reserve_bytes": float, "fits": bool,
+    "largest_batch": Whole,
+    "remedies": list[record("Remedy", {"name": str, "total_bytes": int, "fits": bool, "largest_batch": Whole})],
+})  # fmt: skip
+Prediction = record("Prediction", {
+    "network gpu precision phase time_model convention clock peak_unit execution version": str,
+    "calibration": Word, "batch_size flops": int, "macs bytes parameters kernels": Whole, "is_forecast": bool,
+    "peak_flops bandwidth_bytes_per_s ridge_point time_s bound_s constant_s": float,
+    "ppp intensity throughput_per_s tokens_per_s mfu": Number, "passes_s waiting_s": Numbers,
+    "interval": list[float] | None, "intervals": dict[str, list[float]] | None, "memory": Memory | None,
+    "generating": record("Generating", {
+        "first_token_s token_s tokens_per_s_per_sequence cache_bytes_per_sequence": Number,
+        "compute_bound_from_batch": Whole, "weights": Word}) | None,
+    "board": record("Board", {"gpu": str, "devices": int, "throughput_per_s bound_s": Number}) | None,
+    "notes": Names,
+    "by_kind": dict[str, record("KindOfWork", {"layers": int, "flops bytes": Whole, "time_s share": float})],
+    "layers": list[record("LayerTime", {
+        "name kind bound": str, "flops": Whole, "bytes": int, "time_s bound_s": float})],
+})  # fmt: skip
+Predictions = record("Predictions", {
+    "rows": list[record("PredictionRow", {
+        "network gpu precision phase time_model version": str, "batch_size": int, "is_forecast": bool,
+        "calibration": Word, "time_s low_s high_s bound_s throughput_per_s usd_per_million speedup": Number,
+        "speedup_low speedup_high memory_bytes": Number, "fits": bool | None})],
+    "predictions": list[Prediction], "left_out": Names,
+})  # fmt: skip
+Counts = record("Counts", {
+    "network convention unit phase execution": str,
+    "batch_size kernels total macs parameters frozen_parameters": int, "convolution_share": Number,
+    "unknown notes": Names,
+    "by_kind": dict[str, record("KindCount", {"layers": int, "count": Whole, "share": Number})],
+    "layers": list[record("LayerCount", {
+        "name kind": str, "count": Whole, "macs parameters": int,
+        "input_shape output_shape weight_shape": list[int] | None})],
+})  # fmt: skip
+Scale = record("Scale", {
+    "network gpu precision scaling topology model": str, "batch_size": int, "is_forecast": bool,
+    "images epochs price_usd_per_h": Number,
+    "rows": list[record("ScaleRow", {
+        "workers batch_size speedup_over": int, "strategy collective limited_by": str,
+        "compute_s communication_s exposed_s update_s input_s time_s throughput_per_s speedup efficiency": float,
+        "memory_bytes cost hours bound_s flops_per_s mfu hfu tokens_per_s kwh_per_million cost_per_million": Number,
+        "fits": bool | None, "interval efficiency_interval": list[float] | None, "notes": Names})],
+    "notes": Names, "best runner_up": NotRequired[Word], "why": NotRequired[str], "refused": NotRequired[list[Any]],
+})  # fmt: skip
+Gemm = record("Gemm", {
+    "m n k count flops bytes": int, "gpu calibration": Word, "precision time_model": str, "intensity": float,
+    "ridge_point peak_flops bandwidth_bytes_per_s peak_time_s": Number, "tile": list[int] | None,
+    "multiprocessors": Whole, "notes": Names,
+    "ways": list[record("Way", {
+        "launches groups m n k flops bytes": int, "way": str,
+        "tiles waves last_wave_tiles filled covered time_s share_of_peak gain": Number,
+        "interval": list[float] | None})],
+})  # fmt: skip
+_Change = record("Change", {
+    "remedy what bottleneck": str, "throughput_per_s gain utilisation": Number})  # fmt: skip
+Feeding = record("Feeding", {
+    "network precision phase storage time_model": Word, "gpu host_link access bottleneck": str,
+    "batch_size workers devices": int, "sample_bytes decoded_bytes": float, "pinned prefetch is_forecast": bool,
+    "stages": list[record("Stage", {
+        "stage what": str, "workers per_s bytes_per_s busy": Number, "beside bottleneck": bool})],
+    "throughput_per_s utilisation compute_s waiting_s": float, "compute_bound_s": Number,
+    "compute_interval": list[float] | None,
+    "needed": record("Needed", {"samples_per_s storage_bytes_per_s workers": Number}),
+    "rules": list[record("Rule", {"rule found": str, "holds": bool | None})], "remedies plan": list[_Change],
+    "notes": Names,
+})  # fmt: skip
+
+# What is known -------------------------------------------------------------------------------------------------------
+
+Shapes = list[list[int]]
+Network = record("Network", {
+    "name source": str, "inputs": Shapes, "parameters": int, "notes": Names,
+    "layers": list[record("NetworkLayer", {
+        "name kind origin": str, "inputs outputs weights": Shapes, "parents": Names, "parameters": int,
+        "attributes": dict[str, Any]})],
+})  # fmt: skip
+Networks = record("Networks", {"networks": list[record("NetworkRow", {
+    "name source": str, "input_shape": list[int], "layers parameters macs flops": int})]})  # fmt: skip
+_ROW = {
+    "id name architecture scope clock": str, "year": int,
+    "fp64_flops fp32_flops fp16_flops memory_bytes power_w rent_usd_per_h": Number, "bandwidth_bytes_per_s": float,
+}  # fmt: skip
+Links = record("Links", {"links": list[record("Link", {
+    "id name kind per note": str, "bandwidth_bytes_per_s": float, "random_reads_per_s": Number,
+    "move_s": NotRequired[float], "move": NotRequired[str],
+})], "move_bytes": NotRequired[float], "measured": NotRequired[list[dict[str, Any]]]})  # fmt: skip
+
+# Profiles ------------------------------------------------------------------------------------------------------------
+
+_Kernel = record("ComparedKernel", {
+    "name": str, "class verdict": Word, "a_s b_s difference_s ratio spread_s": Number})  # fmt: skip
+_Sum = {"functions": int, "time_s share": float}
+_BESIDE = {"pass": str, "measured_s predicted_s difference_s ratio ppp share_of_peak": Number}
+
+ANSWERS: dict[str, list[Any]] = {
+    "predict": [Prediction, Predictions],
+    "layers": [Counts, record("CountsBeside", {"networks": list[Counts]})],
+    "scale": [Scale],
+    "gemm": [Gemm],
+    "feeding": [Feeding],
+    "sweep": [record("Sweep", {"output": str, "rows chunks": int, "feasible resumed": int, "seconds": float}),
+              record("SweepSize", {"rows chunks": int})],
+    "best": [record("Best", {
+        "objective": str, "seen fitting": int, "front": Whole,
+        "rows": list[dict[str, int | float | str | bool | None]]})],
+    "networks list": [Networks],
+    "networks show": [Network],
+    "networks export": [Network],
+    "hardware list": [record("Devices", {"devices": list[record("DeviceRow", _ROW)]})],
+    "hardware show": [record("DeviceShown", {**_ROW, "figures": dict[str, Any]})],
+    "hardware links": [Links],
+    "hardware audit": [record("Audit", {"devices": int, "findings": list[record("Finding", {
+        "severity device field message": str})]})],
+    "efficiency": [record("Efficiency", {
+        "method by device": str, "peak_flops_per_s peak_bandwidth_bytes_per_s": float,
+        "rows groups": list[dict[str, Any]], "ranks": Ranks | None, "group_by notes": Names,
+        "failed": list[dict[str, str]]})],
+    "kernels": [
+        record("Kernels", {
+            "path format direction gpu precision": str, "configuration": dict[str, Any],
+            "peak_flops bandwidth_bytes_per_s": float, "time_s union_s": Number, "busy_s": Numbers | None,
+            "classes": list[record("KernelClass", {
+                "class": str, "kernels calls": int, "time_s": float, "share": Number})],
+            "kernels": list[record("Kernel", {
+                "name class": str, "calls": int, "known_share": float, "rank": Whole, "bound": Word,
+                "time_s share flops bytes flops_per_s flops_efficiency counted_flops counted_bytes counted_s": Number,
+                "headroom occupancy": Number, "tensor_core": bool | None, "metrics": Numbers})],
+            "notes": Names}),
+        record("Host", {
+            "path format on": str, "configuration": dict[str, Any], "time_s": Number, "hotspots": list[Hotspot],
+            "kinds": list[record("HostKind", {"kind": str, **_Sum})],
+            "modules": list[record("HostModule", {"module": str, **_Sum})]}),
+    ],
+    "compare": [
+        record("Comparison", {
+            "a b notes": Names, "direction by": str, "total": _Kernel, "kernels": list[_Kernel]}),
+        record("PredictedBeside", {
+            "path network gpu precision phase time_model": str, "calibration": Word, "batch_size": int,
+            "ppp iterations measured_s predicted_s": float, "ratio": Number, "notes": Names,
+            "kinds": list[record("KindBeside", {"kind": str, **_BESIDE})],
+            "layers": list[record("LayerBeside", {"layer": str, **_BESIDE})]}),
+    ],
+    "calibrate": [Calibration, PppCalibration, Suggestions],
+    "calibrations list": [record("Calibrations", {"calibrations": list[record("CalibrationRow", {
+        "name phases sources": str, "points": int, "held_out_error": Number})]})],
+    "calibrations show": [Calibration, PppCalibration],
+    "validate": [record("Validation", {"rows": list[Validated]})],
+}  # fmt: skip
+"""What commands answer."""
+
+FILES: dict[str, list[Any]] = {
+    "hardware/*.toml": [Device, LinkRegistry],
+    "hardware/platforms/*.toml": [Computer],
+    "models/*.json": [Descriptor, record("Config", {"model_type": str})],
+    "calibrations/*.toml": [Calibration, PppCalibration, ClusterPrior, TrainingConstants],
+    "calibrations/*.json": [Pool],
+    "calibrations/links/*.toml": [LinkCalibration],
+    "calibrations/platforms/*.toml": [Platform],
+}
+"""Files that are shipped or brought, by where they lie. Of a config of Hugging Face only what it is."""
+
+
+def schemas(kinds: dict[str, list[Any]], name: str) -> dict[str, Any]:
+    """One schema with a definition for each kind of answer or file."""
+    flat = [kind for known in kinds.values() for kind in known]
+    every, definitions = msgspec.json.schema_components(flat, ref_template="#/$defs/{name}")
+    of = iter(every)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": ADDRESS.format(name=name, version=VERSION),
+        "version": VERSION,
+        name: {key: {"anyOf": [next(of) for _ in known]} for key, known in kinds.items()},
+        "$defs": definitions,
+    }
+
+
+def written() -> dict[Path, str]:
+    """The published files, and what is in them."""
+    return {
+        FOLDER / f"{name}.json": json.dumps(schemas(kinds, name), indent=1, sort_keys=True) + "\n"
+        for name, kinds in {"answers": ANSWERS, "files": FILES}.items()
+    }
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for path, text in written().items():
+        path.write_text(text, encoding="utf-8")
