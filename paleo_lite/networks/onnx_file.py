@@ -1,7 +1,7 @@
 """ONNX files: operators become the layers that torch's are, by the shapes that ``onnx.shape_inference`` finds.
 
 What follows from initializers alone is a constant, as it is where a runtime folds it; an operator that has no kind here
-keeps its name (``onnx.LSTM``), and is reported as not counted.
+keeps its name (``onnx.NonZero``), and is reported as not counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..counting import INPUT, Layer, Shape
 from ..errors import BadDescriptor, BadValue
 from ..extras import need
 from .network import Lengths, Network, Tokens
-from .operations_of_onnx import KINDS_OF, LIKE_WEIGHTS, READERS
+from .operations_of_onnx import KINDS_OF, LIKE_WEIGHTS, READERS, RECURRENT
 
 _QUOTED = re.compile(r"'([^']*)'")
 """A name in torch's list of them, which is text of the file's."""
@@ -174,6 +174,9 @@ class _Graph:
             self.values[node.output[0]] = operands[0]
             return
         attributes = {one.name: self._attribute(one) for one in node.attribute}
+        if node.op_type in RECURRENT and [len(one.shape) for one in operands[:3]] == [3, 3, 3]:
+            self._recur(node, operands, attributes)
+            return
         shapes = self._made(node, len(self.layers))
         if node.op_type == "Gemm" and operands[1].parent is not None:
             self._layer(node, "matmul", data[:2], [], shapes, {"inner": operands[0].shape[-1]})
@@ -193,6 +196,26 @@ class _Graph:
         if node.op_type == "Gemm" and attributes.get("transB", 0) == 0:
             weights[0] = weights[0]._replace(shape=weights[0].shape[::-1])
         self._layer(node, kind, data, weights, shapes, extra)
+
+    def _recur(self, node: Any, operands: list[Value], attributes: dict[str, Any]) -> None:
+        """A recurrent layer, all its steps together: the product with what comes in, that with the state, the gates."""
+        gates, elementwise = RECURRENT[node.op_type]
+        (x, weight, recurrence), biases = operands[:3], [one for one in operands[3:] if len(one.shape) == 2][:1]
+        (ways, _, state), (steps, samples) = recurrence.shape, x.shape[:-1][:: -1 if attributes.get("layout") else 1]
+        rows = (ways, steps, samples)
+        made = (*rows, gates * state)
+        self._layer(
+            node, "linear", [x], [weight._replace(shape=(ways * gates * state, x.shape[-1])), *biases], [made], {}
+        )
+        of = Value(made, len(self.layers) - 1)
+        product = recurrence._replace(shape=(gates * state, state))
+        self._layer(node, "linear", [of._replace(shape=(*rows, state))], [product], [made], {})
+        for kind, often in zip(("sigmoid", "tanh", "mul", "add"), elementwise):
+            if often:
+                of = Value((*rows, often * state), len(self.layers) - 1)
+                self._layer(node, kind, [of], [], [of.shape], {})
+        shapes = self._made(node, len(self.layers))
+        self._layer(node, "copy", [Value(of.shape, len(self.layers) - 1)], [], shapes, {})
 
     def _layer(
         self, node: Any, kind: str, data: list[Value], weights: list[Value], shapes: list[Shape], extra: dict[str, Any]

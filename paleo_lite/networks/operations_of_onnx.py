@@ -97,9 +97,28 @@ def _attention(
     return kind, {"causal": True} if attributes.get("is_causal") else {}
 
 
+def _einsum(
+    attributes: dict[str, Any], reads: Sequence[Shape], writes: Sequence[Shape], kind: str
+) -> tuple[str, dict[str, Any]]:
+    """Of two operands a matrix product: what is in neither the result nor alike in both is summed over."""
+    before, _, after = str(attributes["equation"], "utf-8").replace(" ", "").partition("->")
+    terms = before.replace("...", "").split(",")
+    after = after.replace("...", "") or "".join(one for one in before if before.count(one) == 1)
+    if len(terms) != 2:
+        return kind, {}
+    # What an ellipsis stands for comes first, as in the result.
+    sizes = {one: size for term, shape in zip(terms, reads) for one, size in zip(reversed(term), reversed(shape))}
+    return "matmul", {"inner": prod(sizes[one] for one in set("".join(terms)) - set(after))}
+
+
+RECURRENT = {"LSTM": (4, (3, 2, 3, 5)), "GRU": (3, (2, 1, 2, 5)), "RNN": (1, (0, 1, 0, 1))}
+"""Gates; and of each step so many times the state in sigmoids, tanhs, products, and sums (ONNX's formulas)."""
+
+
 READERS: dict[str, Read] = {
     "Conv": _convolution, "ConvTranspose": _convolution, "MaxPool": _pool, "AveragePool": _pool,
     "ReduceMean": _mean, "Resize": _resize, "Upsample": _resize, "GridSample": _resize, "Attention": _attention,
+    "Einsum": _einsum,
     "MatMul": lambda attributes, reads, writes, kind: (kind, {"inner": reads[0][-1]}),
     "LRN": lambda attributes, reads, writes, kind: (kind, {"size": attributes["size"]}),
     "GroupNormalization": lambda attributes, reads, writes, kind: (kind, {"num_groups": attributes["num_groups"]}),

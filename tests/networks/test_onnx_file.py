@@ -86,11 +86,36 @@ def test_sizes_that_a_file_leaves_open(tmp_path):
 
 
 def test_an_operator_without_a_kind_is_named(tmp_path):
-    nodes = [helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=4)]
-    weights = [("w", (1, 16, 8)), ("r", (1, 16, 4))]
-    counts = pl.layers(save(tmp_path / "lstm.onnx", nodes, [("x", 1, [5, 1, 8])], weights))
-    assert counts.unknown == ("LSTM (onnx.LSTM)",)
-    assert counts.network.parameters == 16 * 12
+    nodes = [helper.make_node("NonMaxSuppression", ["x", "s"], ["y"])]
+    inputs = [("x", 1, [1, 9, 4]), ("s", 1, [1, 1, 9])]
+    counts = pl.layers(save(tmp_path / "nms.onnx", nodes, inputs, output=("y", [5, 3])))
+    assert counts.unknown == ("NonMaxSuppression (onnx.NonMaxSuppression)",)
+
+
+@pytest.mark.parametrize("name", ["LSTM", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("GRU", "RNN"))])
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}])
+@pytest.mark.filterwarnings("ignore")
+def test_recurrent_operators_count_as_the_modules(name, options, tmp_path):
+    torch = pytest.importorskip("torch")
+    module = getattr(torch.nn, name)(8, 12, batch_first=True, **options).eval()
+    path = tmp_path / "net.onnx"
+    torch.onnx.export(module, (torch.zeros(1, 7, 8),), str(path), dynamo=False)
+    assert name in [node.op_type for node in onnx.load(path).graph.node]
+    read, traced = pl.layers(str(path)).network, pl.trace(module, (1, 7, 8))
+    assert read.parameters == traced.parameters and not pl.layers(read).unknown
+    for batch_size in (1, 5):
+        assert macs(read, "inference", batch_size) == macs(traced, "inference", batch_size)
+
+
+@pytest.mark.parametrize(("equation", "shapes", "out", "expected"), [
+    ("btd,dhk->bthk", [(1, 7, 8), (8, 5, 6)], (1, 7, 5, 6), 7 * 8 * 5 * 6),
+    ("...td, ...sd -> ...ts", [(1, 3, 7, 8), (1, 3, 9, 8)], (1, 3, 7, 9), 3 * 7 * 9 * 8),
+    ("ij,jk", [(1, 7), (7, 5)], (1, 5), 35),
+])  # fmt: skip
+def test_einsum_is_a_product(equation, shapes, out, expected, tmp_path):
+    nodes = [helper.make_node("Einsum", ["x", "w"], ["y"], equation=equation)]
+    path = save(tmp_path / "net.onnx", nodes, [(n, 1, shape) for n, shape in zip("xw", shapes)], output=("y", out))
+    assert pl.layers(path, convention="macs").total == expected
 
 
 def test_constants_are_folded_and_statistics_are_no_parameters(tmp_path):
