@@ -1,4 +1,5 @@
-"""torchvision's detectors: how many boxes are left depends on data, so that the most which a detector keeps are taken.
+"""torchvision's detectors: how many boxes are left depends on data, so that the most which a detector keeps are taken,
+or as many proposals as are asked for.
 
 What chooses among boxes (sorting, suppression of overlaps) is left out, which a note says. The module's own attributes
 are replaced for the length of a trace, within `untouched.left_as_found`.
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..errors import TraceFailed
 from .readings import Reading
 from .recorder import Recorder
 
@@ -22,11 +24,26 @@ class Enough(BaseException):
     """All that is counted has been seen: what follows places key points one by one."""
 
 
-def with_most_boxes(module: nn.Module, recorder: Recorder) -> Iterator[str]:
+def _parts(module: nn.Module) -> dict[str, Any]:
+    """Of torchvision's models, by class."""
+    modules = module.modules()
+    return {type(part).__name__: part for part in modules if type(part).__module__.startswith("torchvision.models")}
+
+
+def take_proposals(module: nn.Module, named: dict[str, Any]) -> int | None:
+    """How many proposals a detector shall keep, taken out of what it is called with: a number, or a shape's last."""
+    if "RegionProposalNetwork" not in _parts(module) or "proposals" not in named:
+        return None
+    given = named.pop("proposals")
+    number = given if isinstance(given, int) else given.shape[-1]
+    if number < 1:
+        raise TraceFailed(f"the proposals of an image must be a whole number of 1 or more, not {number}")
+    return int(number)
+
+
+def with_most_boxes(module: nn.Module, recorder: Recorder, proposals: int | None = None) -> Iterator[str]:
     """Let a detector keep the most boxes that it may; what somebody who reads the counts should know."""
-    parts = {
-        type(part).__name__: part for part in module.modules() if type(part).__module__.startswith("torchvision.models")
-    }
+    parts = _parts(module)
     transform, proposing, heads = (
         parts.get(n) for n in ("GeneralizedRCNNTransform", "RegionProposalNetwork", "RoIHeads")
     )
@@ -37,7 +54,8 @@ def with_most_boxes(module: nn.Module, recorder: Recorder) -> Iterator[str]:
         yield f"the boxes that {name} chooses after its heads are not counted"
     if proposing is None or heads is None:
         return
-    kept, found = proposing._post_nms_top_n["testing"], heads.detections_per_img
+    most = proposing._post_nms_top_n["testing"]
+    kept, found = proposals or most, min(heads.detections_per_img, proposals or most)
 
     def filter_proposals(proposals: Any, objectness: Any, shapes: Any, *_: Any) -> tuple[list[Any], list[Any]]:
         scores = objectness.reshape(len(shapes), -1)
@@ -57,10 +75,8 @@ def with_most_boxes(module: nn.Module, recorder: Recorder) -> Iterator[str]:
     if heads.keypoint_predictor is not None:
         heads.keypoint_predictor.forward = _last(heads.keypoint_predictor.forward)
     further = "" if heads.mask_head is None and heads.keypoint_head is None else f" and {found:,} detections"
-    yield (
-        f"counted for {kept:,} proposals{further} of each image, the most that it keeps "
-        "(rpn_post_nms_top_n_test, box_detections_per_img); what chooses among boxes is not counted"
-    )
+    why = "as asked" if proposals else "the most that it keeps (rpn_post_nms_top_n_test, box_detections_per_img)"
+    yield f"counted for {kept:,} proposals{further} of each image, {why}; what chooses among boxes is not counted"
 
 
 def _aligned(pool: Any, recorder: Recorder) -> Any:

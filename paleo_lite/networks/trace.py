@@ -11,6 +11,7 @@ import dataclasses
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from types import GeneratorType
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch import nn
 from ..errors import TraceFailed
 from .batch import LARGER_BATCHES, may_hide_the_batch, with_growth
 from .calls import Calls, Operations
-from .detectors import Enough, with_most_boxes
+from .detectors import Enough, take_proposals, with_most_boxes
 from .network import Network
 from .recorder import Recorder, place_in_user_code
 from .untouched import left_as_found
@@ -43,7 +44,8 @@ def trace(module: nn.Module, *inputs: Any, name: str = "", source: str = "", **n
         mode.
     *inputs, **named_inputs
         What forward is called with. Tensors stand for their shape and type, also within tuples, lists, dicts and
-        dataclasses; a tuple of int is the shape of a float tensor. The first dimension is the batch.
+        dataclasses; a tuple of int is the shape of a float tensor. The first dimension is the batch. Of torchvision's
+        detectors ``proposals=300`` says how many boxes of an image its heads see, else the most that it keeps.
     name, source : str
         Recorded in the result.
 
@@ -81,14 +83,17 @@ def trace(module: nn.Module, *inputs: Any, name: str = "", source: str = "", **n
 
 def _run(module: nn.Module, name: str, inputs: Any, named_inputs: Any, samples: int = 1) -> Recorder:
     """Forward, watched, on so many times the samples."""
-    recorder = Recorder(module)
+    recorder, named_inputs = Recorder(module), dict(named_inputs)
     with _one_sentence(name, recorder):
+        proposals = take_proposals(module, named_inputs)
         args, kwargs = _to_meta(inputs, recorder, samples), _to_meta(named_inputs, recorder, samples)
         with left_as_found(module, inputs, named_inputs), torch.enable_grad(), recorder.watching(), _plain_python():
             _evaluate(module)
-            recorder.said += with_most_boxes(module, recorder)
+            recorder.said += with_most_boxes(module, recorder, proposals)
             with Operations(recorder) as operations, Calls(recorder, operations), suppress(Enough):
-                module(*args, **kwargs)
+                made = module(*args, **kwargs)
+                for _ in made if isinstance(made, GeneratorType) else ():  # what it computes, it does when it is asked
+                    pass
     return recorder
 
 

@@ -52,6 +52,15 @@ def test_two_stages_with_the_most_boxes(name, options, proposals):
     assert any(note.startswith(f"counted for {proposals:,} proposals") for note in counts.notes)
 
 
+def test_proposals_as_asked_are_those_of_a_module_made_so():
+    inputs = ["3x320x320", "proposals=50"]
+    asked = pl.layers(detector("fasterrcnn_mobilenet_v3_large_320_fpn"), inputs=inputs, convention="macs")
+    made = detector("fasterrcnn_mobilenet_v3_large_320_fpn", rpn_post_nms_top_n_test=50)
+    assert asked.total == pl.layers(made, inputs=inputs[:1], convention="macs").total
+    assert asked.network.inputs == ((1, 3, 320, 320),)
+    assert "counted for 50 proposals of each image, as asked; what chooses among boxes is not counted" in asked.notes
+
+
 def test_one_stage_is_what_torchvision_publishes():
     """SSD300 of its own size: 34.858 G multiply-accumulates (SSD300_VGG16_Weights.meta)."""
     from paleo_lite.networks.torch_import import import_torchvision

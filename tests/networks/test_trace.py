@@ -759,3 +759,16 @@ def test_random_products_agree_with_flop_counter_mode(batch, rows, inner, column
         result.sum().backward()
     assert 2 * macs(network, "forward") == forward.get_total_flops()
     assert 2 * macs(network, "backward") == backward.get_total_flops()
+
+
+def test_a_forward_that_yields_is_asked_for_all_of_it():
+    class Yields(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 8)
+
+        def forward(self, x):
+            for _ in range(3):
+                yield self.linear(x)
+
+    assert macs(trace(Yields(), (2, 4))) == 3 * 2 * 4 * 8
