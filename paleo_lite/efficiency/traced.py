@@ -6,14 +6,15 @@ Which kind an operator is stands in the kinds' records, under the names of torch
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import NamedTuple
 
-from ..counting.kinds import MATRIX_KINDS, count_layer
+from ..counting.kinds import KINDS, MATRIX_KINDS, count_layer
 from ..counting.kinds.kind import NOTHING, PassCost
 from ..counting.layer import Op, Shape
 from ..errors import CountFailed
 from ..units import element_bytes
-from .traced_call import FLOATS, Call, decode, is_shape, read_call
+from .traced_call import FLOATS, WIDTHS, Call, decode, is_shape, read_call
 from .traced_layers import layer_of, moves
 
 
@@ -78,7 +79,17 @@ def _together(counts: Sequence[TracedCount]) -> TracedCount:
     )
 
 
+def _copied(call: Call) -> TracedCount | None:
+    """A copy reads one tensor and writes another, each in its own width: what a cast does. None of what is no copy."""
+    sides = [(name, shape) for name, shape in zip(call.types, call.shapes) if shape is not None][:2]
+    if call.name != "copy" or len(sides) < 2 or not all(name in WIDTHS for name, _ in sides):
+        return None
+    return TracedCount(0.0, float(sum(prod(shape) * WIDTHS[name] for name, shape in sides)))
+
+
 def _count(call: Call, after: Shape | None) -> TracedCount:
+    if (copied := _copied(call)) is not None:
+        return copied
     least = TracedCount(0.0) if moves(call) else UNKNOWN
     typed = [(name, shape) for name, shape in zip(call.types, call.shapes) if shape is not None]
     if any("complex" in name for name, _ in typed):
@@ -98,6 +109,9 @@ def _count(call: Call, after: Shape | None) -> TracedCount:
     if typed and not precisions:
         return TracedCount(0.0)
     passes: list[PassCost] = [one for name in wanted if (one := getattr(cost, name)) is not NOTHING]
+    if KINDS[layer.kind].group == "normalisation":  # vectors of another width than the tensors beside them are nothing
+        largest = max(prod(shape) for _, shape in typed)
+        precisions = {FLOATS[name] for name, shape in typed if name in FLOATS and 100 * prod(shape) >= largest}
     precision = next(iter(precisions)) if len(precisions) == 1 else None
     moved = None
     if precision is not None and layer.attributes.get("known", True):

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..counting.layer import Shape
+from ..units import element_bytes
 
 LONGEST = 2**20
 """Characters of a text of shapes that are looked at; optimizers name the tensors of all parameters."""
@@ -24,7 +25,14 @@ FLOATS = {
 }  # fmt: skip
 """Types of tensors of floating-point numbers, as traces spell them, and their precision."""
 
-WHOLE = ("longint", "long", "int", "short", "shortint", "char", "signedchar", "unsignedchar", "bool")
+WHOLE = {
+    "longint": 8, "long": 8, "int": 4, "short": 2, "shortint": 2, "char": 1, "signedchar": 1, "unsignedchar": 1,
+    "bool": 1,
+}  # fmt: skip
+"""Types of tensors of whole numbers, and the bytes of one."""
+
+WIDTHS = {name: element_bytes(precision) for name, precision in FLOATS.items()} | WHOLE
+"""Bytes of a number of a type."""
 
 CONVOLUTION = re.compile(r"conv(?:olution)?(?:[123]d|_|$)")
 _LIBRARY = re.compile(

@@ -182,6 +182,13 @@ def test_any_text_is_counted_or_not(params):
     shapes_in(params)
 
 
+def test_a_cast_reads_one_width_and_writes_another():
+    """Data Moved (MB) of both casts in unified_perf_summary.csv of TraceLens' Qwen1.5, see `TRACELENS`: MiB."""
+    for types in (["float", "c10::BFloat16", "Scalar"], ["c10::BFloat16", "float", "Scalar"]):
+        counted = count_traced("aten::copy_", text([[16, 559, 1024], [16, 559, 1024], []], types))
+        assert (counted.flops, counted.bytes) == (0, 52.40625 * 2**20)
+
+
 def test_names_of_convolutions():
     assert all(map(is_convolution, ("conv2d", "aten::cudnn_convolution", "aten::thnn_conv2d", "aten::conv1d")))
     assert not any(map(is_convolution, ("aten::convert", "aten::mm", "")))
