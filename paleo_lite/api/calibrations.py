@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
@@ -27,7 +27,7 @@ from ..calibration.store import (
 )
 from ..calibration.suggest import Suggestions, typical_steps
 from ..calibration.suggest import suggest as suggest_steps
-from ..calibration.validate import Validation
+from ..calibration.validate import Validation, read_validation
 from ..calibration.validate import validate as hold_out
 from ..errors import BadValue
 from ..files import check_new
@@ -283,18 +283,21 @@ def calibrations(name: str | None = None) -> Shown | AnyCalibration:
 
 def validate(
     data: str | Path | Sequence[Measurement], *, split: str = "network", gpus: Sequence[str] = (),
-    precisions: Sequence[str] = (),
+    precisions: Sequence[str] = (), on_done: Callable[[int, int], None] = lambda done, groups: None,
 ) -> Validation:  # fmt: skip
     """Hold measurements out, predict them from the rest, and say how far off that is.
 
     Parameters
     ----------
     data : path, or sequence of Measurement
-        A measurements CSV.
+        A measurements CSV; or a ``.json`` that holds what this said before (`to_dict`), with the split it had.
     split : {"network", "family", "gpu", "source"}
         What is held out at a time: see `paleo_lite.calibration.validate.validate`.
     gpus, precisions : sequence of str
         Only these devices and precisions; all where empty. The others are learnt from all the same.
+
+    on_done : callable
+        Called with how many devices of how many are done.
 
     Returns
     -------
@@ -305,11 +308,16 @@ def validate(
     BadValue
         If the split is unknown or there is nothing to hold out.
     """
+    if isinstance(data, (str, Path)) and Path(data).suffix == ".json":
+        stored = read_validation(Path(data)).only(gpus, precisions)
+        if not stored.points:
+            raise BadValue(f"no measurement of {', '.join((*gpus, *precisions))} in {data}")
+        return stored
     measurements = read_measurements(Path(data)) if isinstance(data, (str, Path)) else data
     if not any((not gpus or m.gpu in gpus) and (not precisions or m.precision in precisions) for m in measurements):
         where = f" in {data}" if isinstance(data, (str, Path)) else ""
         raise BadValue(f"no measurement of {', '.join((*gpus, *precisions))}{where}")
-    return Validation(split, *hold_out(measurements, split, gpus, precisions))
+    return Validation(split, *hold_out(measurements, split, gpus, precisions, on_done=on_done))
 
 
 __all__ = ["Learnt", "PppCalibration", "calibrate", "calibrations", "learn", "validate"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
 
 from ..errors import BadValue
+from ..files import read_typed
 from ..hardware import Device, find_device
 from ..result import Result
 from ..timing.terms import QUANTILES
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+
+_BYTES_AT_MOST = 2**27
 
 FAMILIES = (
     "wide_resnet", "resnext", "resnet", "densenet", "vgg", "mnasnet", "mobilenet", "shufflenet", "squeezenet",
@@ -88,8 +92,28 @@ class Validation(Result, msgspec.Struct, frozen=True):
     points: list[Point]
 
     def to_dict(self) -> dict[str, Any]:
-        """The documented JSON."""
-        return {"rows": [msgspec.to_builtins(row) for row in self.rows]}
+        """The documented JSON, which `read_validation` reads."""
+        return dict(msgspec.to_builtins(self))
+
+    def only(self, gpus: Sequence[str], precisions: Sequence[str]) -> Validation:
+        """The same of some devices and precisions; of all where none is named."""
+
+        def wanted(one: Row | Measurement) -> bool:
+            return (not gpus or one.gpu in gpus) and (not precisions or one.precision in precisions)
+
+        points = [point for point in self.points if wanted(point.measurement)]
+        return Validation(self.split, [row for row in self.rows if wanted(row)], points)
+
+
+def read_validation(path: Path) -> Validation:
+    """What `validate` said, out of a file of its JSON.
+
+    Raises
+    ------
+    BadFile
+        If it is malformed.
+    """
+    return read_typed(path, Validation, "stored validation", _BYTES_AT_MOST)
 
 
 def validate(
@@ -98,6 +122,7 @@ def validate(
     gpus: Sequence[str] = (),
     precisions: Sequence[str] = (),
     operations: Sequence[Measured] = (),
+    on_done: Callable[[int, int], None] = lambda done, groups: None,
 ) -> tuple[list[Row], list[Point]]:
     """Hold out, predict, compare.
 
@@ -115,6 +140,8 @@ def validate(
         Only these devices and precisions; all where empty. The others are learnt from all the same.
     operations : sequence of Measured
         Single operations to learn from, too.
+    on_done : callable
+        Called with how many devices of how many are done.
 
     Raises
     ------
@@ -125,7 +152,8 @@ def validate(
         raise BadValue(f"the split is {', '.join(SPLITS)}, not {split!r}")
     devices = MeasuredDevices(measurements, _LABELS.get(split), operations)
     rows, points = [], []
-    for key, group in devices.groups.items():
+    for place, (key, group) in enumerate(devices.groups.items()):
+        on_done(place, len(devices.groups))
         if (gpus and key.gpu not in gpus) or (precisions and key.precision not in precisions):
             continue
         found = _by_fold(split, devices, key) if split in _LABELS else _by_expectation(split, devices, key)

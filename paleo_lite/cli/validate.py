@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from ..api.calibrations import validate as hold_out
-from .command import Answer, command
+from .command import Answer, command, progress
 from .completing import complete_devices
 from .values import Names
 
 
 @command()
-@click.option("--data", type=click.Path(path_type=Path), required=True, help="A measurements CSV.")
+@click.option("--data", type=click.Path(path_type=Path), required=True, help="A measurements CSV, or a .json that this command printed.")
 @click.option(
     "--split", type=Names("split", ".calibration.validate:SPLITS"), default="network", show_default=True,
     help="What is held out at a time.",
@@ -28,7 +28,9 @@ def validate(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
 
     \b
       paleo-lite calibrate --template > measured.csv
-      paleo-lite validate --data measured.csv --split network
+      paleo-lite validate --data measured.csv --split network --format json > held_out.json
+      paleo-lite plot accuracy --data held_out.json -o accuracy.png
     """
-    found = hold_out(data, split=split, gpus=gpus, precisions=precisions)
+    with progress("holding out, by device") as on_done:
+        found = hold_out(data, split=split, gpus=gpus, precisions=precisions, on_done=on_done)
     return Answer(found.to_dict, found.document, lambda: found)

@@ -172,6 +172,12 @@ def test_validate_prints_the_table_of_truth(csv_file: Path) -> None:
     fields = "split gpu precision phase points mape median p90 bias rank_correlation coverage_80 coverage_90 width_90"
     assert {*fields.split(), "baselines"} <= set(row)
     assert row["points"] == 4 and set(row["baselines"]) == {"one_ppp", "roofline", "per_class_ppp"}
+    stored = csv_file.with_suffix(".json")
+    stored.write_text(json.dumps(answer))
+    assert json.loads(run("validate", "--data", str(stored), "--format", "json").stdout) == answer
+    assert "no measurement of k80" in run("validate", "--data", str(stored), "--gpu", "k80").stderr
+    stored.write_text('{"split": 1}')
+    assert "`$.split`" in run("validate", "--data", str(stored)).stderr
 
 
 def test_a_profile_needs_the_network_s_name(tmp_path: Path) -> None:
