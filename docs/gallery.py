@@ -96,6 +96,7 @@ def _shoot(
                 page.get_by_text("Your own files", exact=True).click()
             page.locator('input[type="file"]').last.set_input_files(drop)
             page.wait_for_timeout(2000)
+            page.get_by_text("Reading the profile").wait_for(state="hidden")
             _settle(page)
         for width, pixels in WIDTHS.items():
             page.set_viewport_size({"width": pixels, "height": 900})

@@ -111,6 +111,7 @@ def server_options(port: int, no_browser: bool) -> list[str]:
         "browser.gatherUsageStats": "false",
         "client.toolbarMode": "minimal",
         "client.showErrorDetails": "none",
+        "theme.primaryColor": "#3F51B5",  # indigo, as the documentation: chips in red look like errors
     }
     return [f"--{name}={value}" for name, value in options.items()]
 

@@ -13,7 +13,10 @@ from .values import Names
 
 
 @command()
-@click.option("--data", type=click.Path(path_type=Path), required=True, help="A measurements CSV, or a .json that this command printed.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), required=True,
+    help="A measurements CSV, or a .json that this command printed.",
+)  # fmt: skip
 @click.option(
     "--split", type=Names("split", ".calibration.validate:SPLITS"), default="network", show_default=True,
     help="What is held out at a time.",

@@ -211,8 +211,17 @@ def report_kernels(
         time_s=None if total_ns is None else total_ns * 1e-9,
         busy_s=busy_s,
         notes=_notes(profile, direction, totals, rows, peak),
-        raw_s={raw: float(sums[_TIME]) * 1e-9 for (raw, kind), sums in totals.sums.items() if kind == "kernel"},
+        raw_s=_raw_seconds(totals),
     )
+
+
+def _raw_seconds(totals: KernelTotals) -> dict[str, float]:
+    """Seconds of each kernel by the name that the profiler printed, whichever operation called it."""
+    found: dict[str, float] = {}
+    for (raw, kind), sums in totals.sums.items():
+        if kind in ("kernel", "convolution"):
+            found[raw] = found.get(raw, 0.0) + float(sums[_TIME]) * 1e-9
+    return found
 
 
 _TIME = SUMS.index("duration_ns")

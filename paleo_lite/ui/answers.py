@@ -16,7 +16,7 @@ from ..api.scaling import scale as run_scale
 from ..calibration.store import shipped_calibrations
 from ..distributed.table import ScaleTable
 from ..errors import PaleoError
-from ..hardware import Device, LinkRegistry, list_devices, read_links
+from ..hardware import Device, LinkRegistry, find_device, list_devices, read_links
 from ..timing import Prediction
 from .own import file_name, own
 from .view import View
@@ -147,6 +147,31 @@ class ProfileAnswer(msgspec.Struct, frozen=True):
     timeline: Any
 
 
+def named_device(name: str, content: bytes) -> Device | None:
+    """The one device that a profile names; None where it names none, several, or one that is not known."""
+    from ..profiles.detect import open_profile
+    from ..profiles.evidence import named_gpus
+
+    with tempfile.TemporaryDirectory(prefix="paleo-lite-") as folder:
+        path = Path(folder) / file_name(name)
+        path.write_bytes(content)
+        gpus = attempt(lambda: named_gpus(open_profile(path)))
+    if isinstance(gpus, Failed) or len(gpus) != 1:
+        return None
+    found = attempt(lambda: find_device(gpus[0]))
+    return None if isinstance(found, Failed) else found
+
+
+def _questioned(profile: Any, device: Device, precision: str) -> Any:
+    """The kernels of a profile, and first of all what in it speaks against the device."""
+    from ..efficiency.contradictions import doubts
+    from ..efficiency.kernels import report_kernels
+    from ..profiles.evidence import evidence_of
+
+    report = report_kernels(profile, device, precision)
+    return msgspec.structs.replace(report, notes=(*doubts(evidence_of(profile, report.raw_s), device), *report.notes))
+
+
 def read_profile(name: str, content: bytes, device: Device, precision: str) -> ProfileAnswer:
     """A profile that somebody dropped in, through the readers that the commands use."""
     digest = hashlib.sha256(content + msgspec.json.encode(device)).hexdigest()
@@ -157,7 +182,6 @@ def read_profile(name: str, content: bytes, device: Device, precision: str) -> P
 def _read_profile(name: str, digest: str, precision: str, _content: bytes, _device: Device) -> ProfileAnswer:
     """Remembered by what is read; underscores keep the content and the device themselves out of the key."""
     from ..efficiency.analysis import measure_efficiency
-    from ..efficiency.kernels import report_kernels
     from ..efficiency.timeline import read_timeline
     from ..profiles.detect import open_profile
 
@@ -172,6 +196,6 @@ def _read_profile(name: str, digest: str, precision: str, _content: bytes, _devi
         return ProfileAnswer(
             # In this process: a page forks none.
             tried(lambda: measure_efficiency([path], _device, precision=precision, jobs=1)),
-            tried(lambda: report_kernels(open_profile(path), _device, precision)),
+            tried(lambda: _questioned(open_profile(path), _device, precision)),
             tried(lambda: read_timeline(open_profile(path))),
         )

@@ -75,15 +75,22 @@ def draw_controls(view: View) -> None:
         format_func=lambda name: name or "the best known of the device",
         help="peak and roofline are bounds, ppp is PALEO's, calibrated was learnt from measurements.",
     )  # fmt: skip
-    st.number_input(
-        "PPP", *PPP_BOUNDS, step=0.05, format="%.3f", key=KEY + "ppp", disabled=view.model != "ppp",
-        help="Share of peak that the platform reaches, for the time model ppp; may exceed 1.",
-    )  # fmt: skip
+    if view.model == "ppp":
+        st.number_input(
+            "PPP", *PPP_BOUNDS, step=0.05, format="%.3f", key=KEY + "ppp",
+            help="Share of peak that the platform reaches; may exceed 1.",
+        )  # fmt: skip
     st.selectbox(
         "Calibration", ["", *offered(view, view.gpu)], key=KEY + "calibration",
         format_func=lambda name: name or "the device's own", disabled=view.model not in ("", "calibrated"),
         help="Of the chosen devices in this precision; a file of your own is offered where it is of one of them.",
     )  # fmt: skip
+    if view.view == "scaling":
+        _draw_scaling(view)
+
+
+def _draw_scaling(view: View) -> None:
+    """Of many devices: other views have no use for these."""
     st.subheader("Many devices", anchor=False)
     st.text_input("Workers", key=KEY + "workers", help="1,2,4,8 or 1,2,4,...,64 or 8:64:8")
     known_links = [name for name, link in links().link.items() if link.kind != "storage"]

@@ -22,6 +22,7 @@ DRAW: dict[str, Callable[[View], None]] = {
     "scaling": scale_view,
     "profile": profile_view,
 }
+_COMPACT = "<style>[data-testid=stMainBlockContainer] { padding-top: 2.5rem; }</style>"  # else a sixth of a screen
 _SAID, _ASKED, _PROBLEMS = "view", "address", "problems"  # keys of the session
 
 
@@ -43,6 +44,7 @@ def _draw() -> None:
     with st.sidebar:
         st.markdown("**paleo-lite**: how long will this network take on that machine, and why?")
         draw_controls(get(before))
+    st.html(_COMPACT)
     draw_switch()
     view = get(before)
     if view != before:

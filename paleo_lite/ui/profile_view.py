@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import streamlit as st
 
+from ..profiles.detect import READERS, load_reader
 from ..report.charts.profiles import class_chart, kernel_roofline, timeline_chart
 from ..report.efficiency import efficiency_page
 from ..report.kernels import kernels_page
-from .answers import Failed, devices, read_profile
-from .controls import draw_shown
+from .answers import Failed, devices, named_device, read_profile
+from .controls import KEY, draw_shown
 from .show import plain, say_failed, show_chart, show_document
 from .view import View
 
-_DROPPED, _KEPT = "dropped", "profile"  # keys of the session
+_DROPPED, _KEPT, _TAKEN = "dropped", "profile", "taken device"  # keys of the session
 
 
 def profile_view(view: View) -> None:
@@ -21,12 +22,17 @@ def profile_view(view: View) -> None:
     device = devices()[view.device]
     st.file_uploader(
         f"A profile, of up to {st.get_option('server.maxUploadSize')} MB", key=_DROPPED, on_change=_keep,
-        help="nvprof, nsys, ncu, PyTorch, pyprof, TAU, VTune: the format is known by the content. "
-        "The file stays on this computer.",
+        help="The format is known by the content. The file stays on this computer.",
     )  # fmt: skip
     if _KEPT not in st.session_state:
-        st.caption(f"It is held against {plain(device.name)} in {view.precision}: choose both at the side.")
+        st.caption(plain(f"It may be: {'; '.join(load_reader(*reader).what for reader in READERS)}."))
+        st.caption(
+            f"It is held against {plain(device.name)} in {view.precision}: choose both at the side. "
+            "Where the profile names its device, that is taken."
+        )
         return
+    if taken := st.session_state.get(_TAKEN):
+        st.info(plain(taken))
     name, content = st.session_state[_KEPT]
     with st.spinner("Reading the profile"):
         answer = read_profile(name, content, device, view.precision)
@@ -39,11 +45,9 @@ def profile_view(view: View) -> None:
     _efficiency(answer.efficiency)
     left, right = st.columns(2)
     with left:
-        st.markdown("**Where the time went**")
-        show_chart(lambda: class_chart(answer.kernels, title), title=False)
+        show_chart(lambda: class_chart(answer.kernels))
     with right:
-        st.markdown("**Kernels under the roofline**")
-        show_chart(lambda: kernel_roofline(answer.kernels, title), title=False)
+        show_chart(lambda: kernel_roofline(answer.kernels))
     timeline = answer.timeline
     if isinstance(timeline, Failed):
         st.info(plain(timeline.why))
@@ -57,8 +61,14 @@ def _keep() -> None:
     dropped = st.session_state[_DROPPED]
     if not hasattr(dropped, "getvalue"):  # taken away, by somebody or by the server
         st.session_state.pop(_KEPT, None)
-    else:
-        st.session_state[_KEPT] = (dropped.name, dropped.getvalue())
+        return
+    st.session_state[_KEPT] = name, content = dropped.name, dropped.getvalue()
+    found = named_device(name, content)
+    chosen = st.session_state[KEY + "gpu"]
+    st.session_state[_TAKEN] = ""
+    if found is not None and found.id not in chosen:
+        st.session_state[KEY + "gpu"] = [found.id]
+        st.session_state[_TAKEN] = f"The profile names {found.name}: it is held against that."
 
 
 def _efficiency(answer: object) -> None:

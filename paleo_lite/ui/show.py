@@ -84,28 +84,27 @@ def download(page: Document, name: str) -> None:
     st.download_button("Download the table (CSV)", out.getvalue(), f"{name}.csv", "text/csv", key=f"csv {name}")
 
 
-def show_chart(make: Callable[[], Any], *, columns: int = 1, title: bool = True) -> None:
+def show_chart(make: Callable[[], Any], *, columns: int = 1, known: str = "") -> None:
     """Draw what `make` returns; its panels stand side by side where there is room, one below the other on a phone.
 
-    Without `title` only what the chart's subtitle says beyond its first line is said. A chart without data says so.
+    Lines of the subtitle that begin with what is `known` already are left out. A chart without data says so.
     """
     chart = attempt(make)
     if isinstance(chart, Failed):
         st.info(plain(chart.why))
         return
-    spec = chart.to_dict()
+    spec = chart.to_dict(validate=False)
     heading = spec.pop("title", {})
     said = heading.get("subtitle") or []
     said = [said] if isinstance(said, str) else said
-    if title:
-        st.markdown(f"**{plain(heading['text'])}**")
+    st.markdown(f"**{plain(heading['text'])}**")
     panels = split(spec)
     for first in range(0, len(panels), columns):
         row = panels[first : first + columns]
         for place, panel in zip(st.columns(len(row)) if len(row) > 1 else [st.container()], row):
             with place:
                 st.vega_lite_chart(spec={**panel, "config": _config()}, width="stretch")
-    lines = [line for line in (said if title else said[1:]) if line]
+    lines = [line for line in said if line and not (known and line.startswith(known))]
     if lines:
         st.caption(plain("; ".join(lines)))
 

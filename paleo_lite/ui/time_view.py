@@ -7,7 +7,7 @@ import streamlit as st
 from ..calibration.several import Predictions
 from ..report.charts.curves import batch_chart
 from ..report.charts.devices import devices_chart
-from ..report.charts.layers import kind_chart, layer_chart, pass_chart
+from ..report.charts.layers import kind_chart, layer_chart, pass_chart, title_of
 from ..report.charts.roofline import prediction_roofline
 from ..report.document import Document
 from ..report.memory import memory_fact, memory_tables
@@ -40,7 +40,7 @@ def time_view(view: View) -> None:
     for first in range(0, len(view.gpu), _IN_A_ROW):
         row = view.gpu[first : first + _IN_A_ROW]
         for place, gpu in zip(st.columns(len(row)), row):
-            with place, st.container(border=True):
+            with place, st.container(border=True, height="stretch"):
                 _card(gpu, answers[gpu])
     found = [answer for answer in answers.values() if isinstance(answer, Prediction)]
     if len(found) > 1:
@@ -60,7 +60,10 @@ def _card(gpu: str, answer: Prediction | Failed) -> None:
         st.markdown(plain(name))
         say_failed(answer)
         return
-    st.metric(plain(name), format_si(answer.time_s, "s"))
+    st.metric(plain(f"{answer.network} on {name}"), format_si(answer.time_s, "s"))
+    fit = answer.memory
+    if fit is not None and not fit.fits:
+        st.error(plain(memory_fact(fit)[1]))
     lines = []
     if answer.interval is not None:
         lines.append(f"{say_interval(answer.interval)} at 90 %")
@@ -69,23 +72,17 @@ def _card(gpu: str, answer: Prediction | Failed) -> None:
     lines.append(bound_sentence(answer))
     st.markdown("  \n".join(map(plain, lines)))
     say_notes([describe(answer.model) if answer.model.label else f"{answer.model.name} model", *answer.notes])
-    fit = answer.memory
-    if fit is not None and not fit.fits:
-        st.warning(plain(memory_fact(fit)[1]))
 
 
 def _explain(view: View, answer: Prediction) -> None:
-    page = prediction_page(answer, None)
+    page, known = prediction_page(answer, None), title_of(answer)
     st.markdown(f"**{plain(headline(answer))}**")
-    st.markdown("**Roofline**")
-    show_chart(lambda: prediction_roofline(answer), title=False)
-    st.markdown("**Layer after layer**")
-    show_chart(lambda: layer_chart(answer), title=False)
-    show_chart(lambda: kind_chart(answer), columns=3, title=False)
+    show_chart(lambda: prediction_roofline(answer), known=known)
+    show_chart(lambda: layer_chart(answer), known=known)
+    show_chart(lambda: kind_chart(answer), columns=3, known=known)
     show_table(page.tables[0])
     if len(answer.terms.passes) > 1:
-        st.markdown("**By pass**")
-        show_chart(lambda: pass_chart(answer), title=False)
+        show_chart(lambda: pass_chart(answer), known=known)
     show_long_table(layer_table(answer, list(answer.rows())))
     download(page, f"{view.network}-{view.device}-layers")
     st.markdown("**What it was computed from**")

@@ -66,8 +66,8 @@ def _point(predictions: Sequence[Prediction]) -> str:
     """Which device does most samples in a second, and at which batch size; forecasts before bounds."""
     able = [each for each in predictions if each.memory is None or each.memory.fits] or list(predictions)
     most = max(able, key=lambda each: (each.is_forecast, each.throughput_per_s or 0.0))
-    rate = f"{most.throughput_per_s:,.0f} samples per second at batch {most.batch_size}"
-    return f"Most, {'' if most.is_forecast else 'at best '}{rate}: {most.device.id}"
+    rate = f"{most.throughput_per_s:,.0f} samples per second, at batch {most.batch_size}"
+    return f"{most.device.id} does most: {'' if most.is_forecast else 'at best '}{rate}"
 
 
 def _asked(predictions: Sequence[Prediction]) -> str:

@@ -112,7 +112,8 @@ def _point(predictions: Predictions) -> str:
     if len(devices) == 1:
         return f"{', '.join(dict.fromkeys(each.network for each in predictions.predictions))} on {devices.pop()}"
     if not winners:
-        return "What the data sheets allow"
+        forecast = any(each.is_forecast for each in predictions.predictions)
+        return "None of them holds it in its memory" if forecast else "What the data sheets allow"
     if len(winners) == 1:
         return f"{next(iter(winners))} is the fastest"
     return "The fastest: " + "; ".join(f"{who} for {' and '.join(networks)}" for who, networks in winners.items())

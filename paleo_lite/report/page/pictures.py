@@ -43,7 +43,7 @@ def picture(chart: Any, number: int, tips: bool = True) -> Picture:
         If vl-convert is not installed.
     """
     vl = need("vl_convert", "drawing charts", "plots")
-    spec = _printable(chart.to_dict())
+    spec = _printable(chart.to_dict(validate=False))
     title = spec.pop("title", {})
     said = title.get("subtitle", []) if isinstance(title, dict) else []
     config = _THEME.config()

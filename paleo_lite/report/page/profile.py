@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...efficiency.analysis import Efficiency
+from ...efficiency.idle import CAUSES
 from ...efficiency.kernels import KernelReport, KernelRow
 from ...efficiency.next_command import kernels_that_matter
 from ...efficiency.timeline import Timeline
@@ -95,7 +96,7 @@ def _busy(row: dict[str, Any]) -> list[Answer]:
         return []
     window_s, busy = row["window_s"], row["busy_share"]
     causes = sorted(((time_s, cause) for cause, time_s in row["idle_s"].items() if time_s), reverse=True)
-    why = ", ".join(f"{cause} {format_si(time_s, 's')}" for time_s, cause in causes)
+    why = ", ".join(f"{CAUSES[cause]} {format_si(time_s, 's')}" for time_s, cause in causes)
     idle_s = (1 - busy) * window_s
     return [
         Answer("Device busy", say_share(busy), f"of {format_si(window_s, 's')}"),
@@ -105,8 +106,10 @@ def _busy(row: dict[str, Any]) -> list[Answer]:
 
 def _share_of(name: str, counted: str, share: float | None, covered: float, peak: str) -> Answer:
     """A share of peak, where what was counted covers enough of the time to say so."""
-    if share is None or covered < _ENOUGH:
+    if covered < _ENOUGH:
         return Answer(f"Of peak {name}", "unknown", f"{counted} are known for {covered:.0%} of an iteration's time")
+    if share is None:
+        return Answer(f"Of peak {name}", "unknown", f"of copies and the like, the rest of it, {counted} are none")
     return Answer(f"Of peak {name}", f"{share:.1%}", f"of {peak}, over a steady iteration")
 
 
