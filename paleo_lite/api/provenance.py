@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import inspect
 import os
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,13 +31,13 @@ class Asked:
     command : str
     values : dict
         Its arguments by name, in their order.
-    function : callable
-        Whose defaults need not be said.
+        The first is the one that is said without an option.
+    unasked : dict
+        What needs not be said, where that is not None.
     """
 
-    def __init__(self, command: str, values: dict[str, Any], function: Callable[..., Any]) -> None:
-        self.command, self.values = command, values
-        self._of = inspect.signature(function).parameters
+    def __init__(self, command: str, values: dict[str, Any], unasked: Mapping[str, Any]) -> None:
+        self.command, self.values, self._unasked = command, values, unasked
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
@@ -46,7 +45,7 @@ class Asked:
     @property
     def given(self) -> list[str]:
         """The names of what is not as it would be unasked."""
-        return [name for name in self._of if self.values[name] not in (self._of[name].default, None, (), [])]
+        return [name for name, value in self.values.items() if value not in (self._unasked.get(name), None, (), [])]
 
     @staticmethod
     def option(name: str) -> str:
@@ -62,7 +61,7 @@ class Asked:
             value = self.values[name]
             if name == "force" or (names is not None and name not in names):
                 continue
-            if self._of[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            if name == next(iter(self.values)):
                 words.append(_word(value))
             elif name == "training":
                 words += _training(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
@@ -19,6 +19,7 @@ from .provenance import Asked, made_from, network_sources, profile_sources, same
 
 if TYPE_CHECKING:
     from torch import nn
+    from typing_extensions import Unpack
 
     from ..calibration.store import Calibration
     from ..hardware import Device
@@ -60,41 +61,52 @@ class Report(Result, msgspec.Struct, frozen=True, eq=False):
                 "bytes": self.bytes}  # fmt: skip
 
 
+class ReportQuestion(TypedDict, total=False):
+    """What a report may be asked besides; see `report`."""
+
+    precision: str
+    batch_size: int | None
+    phase: str | None
+    time_model: str | None
+    ppp: float | None
+    calibration: str | Calibration | None
+    clock: str | None
+    unit: str | None
+    execution: str | None
+    fit_batch: bool
+    training: TrainingOptions | None
+    workers: int | str | Sequence[int] | None
+    link: str | None
+    topology: str | None
+    platform: str | None
+    scaling: str
+    strategy: str
+    collective: str | None
+    advise: bool
+    images: float | str | None
+    epochs: float | None
+    price: float | str | None
+    name_pattern: str | None
+    program: str | None
+    image_size: int | None
+    sequence_length: int | None
+    inputs: Sequence[str | Sequence[int]]
+    hardware_files: Paths
+
+
+_UNASKED = {"precision": "fp32", "fit_batch": False, "scaling": "weak", "strategy": "data", "advise": False,
+            "inputs": (), "hardware_files": (), "force": False}  # fmt: skip
+"""What the others than None are where nobody says them."""
+
+
 def report(
     network: str | Network | nn.Module | None = None,
     *,
-    profile: str | os.PathLike[str] | None = None,
     gpu: str | Device,
     output: str | Path,
+    profile: str | os.PathLike[str] | None = None,
     force: bool = False,
-    precision: str = "fp32",
-    batch_size: int | None = None,
-    phase: str | None = None,
-    time_model: str | None = None,
-    ppp: float | None = None,
-    calibration: str | Calibration | None = None,
-    clock: str | None = None,
-    unit: str | None = None,
-    execution: str | None = None,
-    fit_batch: bool = False,
-    training: TrainingOptions | None = None,
-    workers: int | str | Sequence[int] | None = None,
-    link: str | None = None,
-    topology: str | None = None,
-    platform: str | None = None,
-    scaling: str = "weak",
-    strategy: str = "data",
-    collective: str | None = None,
-    advise: bool = False,
-    images: float | str | None = None,
-    epochs: float | None = None,
-    price: float | str | None = None,
-    name_pattern: str | None = None,
-    program: str | None = None,
-    image_size: int | None = None,
-    sequence_length: int | None = None,
-    inputs: Sequence[str | Sequence[int]] = (),
-    hardware_files: Paths = (),
+    **question: Unpack[ReportQuestion],
 ) -> Report:
     """Write a report of a prediction or a profile: one HTML file that opens offline.
 
@@ -128,7 +140,12 @@ def report(
     PaleoError
         One of its classes: a file that is there already, options that do not go together, and as for predictions.
     """
-    asked = Asked("report", {**locals(), "hardware_files": paths_of(hardware_files)}, report)
+    if unknown := sorted(question.keys() - ReportQuestion.__annotations__.keys()):
+        raise TypeError(f"report() has no argument {unknown[0]!r}")
+    named = {"network": network, "profile": profile, "gpu": gpu, "output": output, "force": force}
+    values: dict[str, Any] = {name: question.get(name, _UNASKED.get(name)) for name in ReportQuestion.__annotations__}
+    values["hardware_files"] = paths_of(values["hardware_files"])
+    asked = Asked("report", {**named, **values}, _UNASKED)
     path = Path(output)
     check_new(path, force=force)
     if path.suffix.lower() not in (".html", ".htm"):

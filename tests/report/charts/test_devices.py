@@ -53,7 +53,7 @@ def test_what_does_not_fit_says_so_and_is_not_the_fastest():
     fits = {dot["gpu"]: dot["fits"] for dot in dots}
     assert fits == {"k40m": "no", "gtx1080": "no"}
     assert all(dot["said"].endswith("does not fit") for dot in dots)
-    assert spec["title"]["text"] == "What the data sheets allow"
+    assert spec["title"]["text"] == "None of them holds it in its memory"
 
 
 def test_more_than_a_screen_is_refused():
