@@ -19,7 +19,7 @@ from paleo_lite.calibration.ppp import PppCalibration
 from paleo_lite.calibration.store import Calibration
 from paleo_lite.calibration.suggest import Suggestions
 from paleo_lite.calibration.training import TrainingConstants
-from paleo_lite.calibration.validate import Row as Validated
+from paleo_lite.calibration.validate import Validation
 from paleo_lite.distributed.clusters import ClusterPrior
 from paleo_lite.distributed.computers import Computer
 from paleo_lite.distributed.link_calibration import LinkCalibration
@@ -196,7 +196,7 @@ ANSWERS: dict[str, list[Any]] = {
     "calibrations list": [record("Calibrations", {"calibrations": list[record("CalibrationRow", {
         "name phases sources": str, "points": int, "held_out_error": Number})]})],
     "calibrations show": [Calibration, PppCalibration],
-    "validate": [record("Validation", {"rows": list[Validated]})],
+    "validate": [Validation],
 }  # fmt: skip
 """What commands answer."""
 
