@@ -138,6 +138,9 @@ _TENSOR_CORE = re.compile(
 _ON_TENSOR_CORES = ("tensor", "mma", "nvjet", "88", "168", "1616")
 """Any name that `_TENSOR_CORE` finds has one of these, which are looked for in a tenth of its time."""
 
+_ON_VECTOR_UNITS = ("gemm", "simt", "ffma", "_scudnn_", "_sm_heavy_", "_sm3", "maxwell_", "fft", "mem", "nccl")
+"""The same of `_VECTOR`."""
+
 _VECTOR = re.compile(
     r"simt|ffma|(?:^|_)[sd]gemm_|_scudnn_|_sm_heavy_|_sm3[05]_|maxwell_|^(?:[sdc]gemm|fft|memcpy|memset)|nccl"
 )
@@ -185,7 +188,7 @@ def is_tensor_core(name: str, raw: str) -> bool | None:
     name, raw = name.lower(), raw.lower()
     if any(word in raw for word in _ON_TENSOR_CORES) and (_TENSOR_CORE.search(name) or _TENSOR_CORE.search(raw)):
         return True
-    return False if _VECTOR.search(name) else None
+    return False if any(word in name for word in _ON_VECTOR_UNITS) and _VECTOR.search(name) else None
 
 
 def _first(table: tuple[tuple[str, re.Pattern[str]], ...], text: str) -> str | None:

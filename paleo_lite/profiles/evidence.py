@@ -49,6 +49,7 @@ _GENERATIONS = (
     (9.0, re.compile(r"(?<![a-z])hopper_|(?<![a-z0-9])sm90_")),
 )
 """The least compute capability of a kernel, by the generation in its name."""
+_NAMING = ("sm", "maxwell_", "volta_", "turing_", "ampere_", "hopper_")
 
 KEPLER_ENDS = 5.0
 """Libraries have kernels of Kepler (sm_3x) for Kepler alone; those of later generations run on successors, too."""
@@ -98,7 +99,8 @@ def evidence_of(profile: Profile, seconds: Mapping[str, float] | None = None) ->
     seconds = _read_seconds(profile) if seconds is None else seconds
     if len(seconds) > _NAMES_AT_MOST:
         seconds = dict(sorted(seconds.items(), key=lambda item: -item[1])[:_NAMES_AT_MOST])
-    told = [(least, name) for name in seconds for least, pattern in _GENERATIONS if pattern.search(name)]
+    named = [name for name in seconds if any(word in name for word in _NAMING)]
+    told = [(least, name) for name in named for least, pattern in _GENERATIONS if pattern.search(name)]
     kepler = next((name for least, name in told if least < KEPLER_ENDS), "")
     return Evidence(named_gpus(profile), profile.configuration, precision_of(seconds), max(told, default=None), kepler)
 

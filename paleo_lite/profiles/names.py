@@ -106,7 +106,8 @@ def normalise(raw: str) -> str:
     text = raw[:LONGEST].strip()
     if text.endswith("]"):
         text = _CORRELATION.sub("", text)
-    text = _STATIC.sub("", text)
+    if text.startswith("__nv_static_"):
+        text = _STATIC.sub("", text)
     if text.startswith("_Z"):
         return "::".join(_mangled_parts(text)) or text
     copy = _COPY.fullmatch(text)
@@ -118,9 +119,9 @@ def normalise(raw: str) -> str:
     text = text.removeprefix("void ")
     if _RETURN_TYPE.match(text) and (end_of_type := _TYPE_END.search(text)):
         text = text[end_of_type.end() :]
-    end = min((place for place in (text.find("<"), text.find("(")) if place > 0), default=len(text))
+    end = min(place if place > 0 else len(text) for place in (text.find("<"), text.find("(")))
     name = text[:end].strip()
-    if _WRAPPER.search(name) and text[end : end + 1] == "<":
+    if name.lower().endswith(("kernel", "kernel2")) and _WRAPPER.search(name) and text[end : end + 1] == "<":
         inner = _IDENTIFIER.match(text, end + 1)
         if inner and "cutlass_" in inner[1]:
             return inner[1]
