@@ -64,8 +64,10 @@ def main(folder: Path, names: list[str]) -> None:
 def _fetch(words: str, made: dict[str, str]) -> None:
     """Put the files that some words name where they are looked for."""
     for word in shlex.split(words):
-        if word in made and not Path(word).exists():
-            _fetch(made[word], made)
+        if Path(word).exists():
+            continue
+        if word in made:
+            _fetch(made[word], {name: command for name, command in made.items() if name != word})
             said = _run(*shlex.split(made[word]))
             if not Path(word).exists():
                 Path(word).write_text(said)

@@ -230,17 +230,17 @@ def test_files_of_ones_own_are_offered(visit, tmp_path):
     page = visit("?gpu=t4")
     expect_times(page, "t4")
     device = tmp_path / "mine.toml"
-    device.write_bytes((shipped("hardware") / "t4.toml").read_bytes().replace(b"Tesla T4", b"Mine"))
+    device.write_bytes((shipped("hardware") / "t4.toml").read_bytes().replace(b"Tesla T4", b"Zebra"))
     bad = tmp_path / "bad.prototxt"
     bad.write_text("layer {")
     page.get_by_text("Your own files").click()
     page.locator('[data-testid=stSidebar] input[type="file"]').set_input_files([device, bad])
     page.get_by_test_id("stAlert").get_by_text("bad.prototxt: line 1").wait_for()
-    choose(page, "Devices", "Mine")
+    choose(page, "Devices", "Zebra")
     until(page, "gpu", "t4", "mine")
     expect(page.get_by_test_id("stMetricValue")).to_have_count(2)
     page.get_by_text("--hardware-file mine.toml").wait_for(state="hidden")
-    page.get_by_role("radio", name="Mine").check(force=True)
+    page.get_by_role("radio", name="Zebra").check(force=True)
     page.get_by_text("--hardware-file mine.toml").wait_for()
 
 

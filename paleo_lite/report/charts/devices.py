@@ -16,6 +16,8 @@ from .render import altair, decades, time_unit, values
 ROWS_AT_MOST = 60
 """More rows than this are a table's: a chart of them is higher than a screen."""
 
+_TITLE = 80  # letters that stand above a chart
+
 _ASKED = {"network": "network", "precision": "precision", "phase": "phase", "batch_size": "batch"}
 
 
@@ -116,7 +118,8 @@ def _point(predictions: Predictions) -> str:
         return "None of them holds it in its memory" if forecast else "What the data sheets allow"
     if len(winners) == 1:
         return f"{next(iter(winners))} is the fastest"
-    return "The fastest: " + "; ".join(f"{who} for {' and '.join(networks)}" for who, networks in winners.items())
+    said = "The fastest: " + "; ".join(f"{who} for {' and '.join(networks)}" for who, networks in winners.items())
+    return said if len(said) <= _TITLE else "Which is the fastest depends on the network"
 
 
 def _rate(prediction: Prediction) -> float:

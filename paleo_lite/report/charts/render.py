@@ -66,9 +66,9 @@ def render(chart: Any, suffix: str, theme: str = "light") -> bytes:
     }
     page = str(vl.vegalite_to_html(spec, bundle=True, config=config))
     background = f"<style>body {{ background: {THEMES[theme].background}; }} {_FITS}</style>{_PHONE}"
-    named = f"<title>{escape(_heading(spec))}</title>"
-    page = page.replace("<title>Chart</title>", named, 1)
-    return page.replace("</head>", f"{background}</head>", 1).encode()
+    head = f"<title>{escape(_heading(spec))}</title>{background}"
+    assert "<title>Chart</title>" in page  # the library's script, which comes before the end of the head, may hold tags
+    return page.replace("<title>Chart</title>", head, 1).encode()
 
 
 _FITS = "svg.marks { max-width: calc(100vw - 16px); height: auto; }"  # of a screen that is narrower than the chart
