@@ -239,9 +239,8 @@ def test_files_of_ones_own_are_offered(visit, tmp_path):
     choose(page, "Devices", "Zebra")
     until(page, "gpu", "t4", "mine")
     expect(page.get_by_test_id("stMetricValue")).to_have_count(2)
-    page.get_by_text("--hardware-file mine.toml").wait_for(state="hidden")
     page.get_by_role("radio", name="Zebra").check(force=True)
-    page.get_by_text("--hardware-file mine.toml").wait_for()
+    expect(page.get_by_test_id("stCode")).to_contain_text("--hardware-file mine.toml")
 
 
 def test_the_table_is_downloaded_as_the_command_prints_it(visit):
