@@ -64,8 +64,8 @@ def layers(network: Any, **question: Unpack[Counting]) -> LayerCounts | CountsBe
     batch_size : int
     ignore : sequence of str
         Layer names or globs to leave out.
-    execution : {"eager", "autocast", "compiled", "folded"}
-        What is cast, or fused at inference; folding changes FLOPs.
+    execution : {"eager", "autocast", "megatron", "compiled", "folded"}
+        What is cast or fused; folding changes FLOPs.
     causal : {"full", "half"}
         Whether causal attention counts in full, or by half, as what its mask hides is about the half.
 

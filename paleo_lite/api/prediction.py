@@ -120,8 +120,8 @@ def predict(
         Predict for the largest batch that fits into the device's memory.
     memory : bool
         Also work out the peak memory at inference; of training it always is.
-    execution : {"eager", "autocast", "compiled", "folded", "engine"}, optional
-        What is cast, or fused at inference: `paleo_lite.counting.fusion.EXECUTIONS`. Without it ``engine`` in
+    execution : {"eager", "autocast", "megatron", "compiled", "folded", "engine"}, optional
+        What is cast or fused: `paleo_lite.counting.fusion.EXECUTIONS`. Without it ``engine`` in
         ``prefill`` and ``decode``, ``eager`` in other phases.
     weights : str, optional
         What the matrices are kept in at inference: ``bf16``, ``fp8``, ``int8``, ``int4``; without it the precision.

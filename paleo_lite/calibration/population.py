@@ -269,8 +269,10 @@ def expect(asked: Traits, base: Prior, evidence: Sequence[Evidence]) -> Prior:
     beyond = theta - np.array([_base_mean(one) for one in others]).reshape(-1, len(NAMES))
     among, own = _Likeness(others, others), _Likeness([asked], others)
     for index, name in enumerate(NAMES):
-        variance = _variance(name, asked)
         speaks = np.flatnonzero(np.isfinite(open_to[:, index]))
+        # What no measured step teaches stays as it is believed, and as surely.
+        is_taught = name in TAUGHT or len(speaks)
+        variance = _variance(name, asked) if is_taught else base.deviation[index] ** 2
         if len(speaks):
             shared = own.of(name)[0, speaks]
             total = among.of(name)[np.ix_(speaks, speaks)] + np.diag(open_to[speaks, index] ** 2)

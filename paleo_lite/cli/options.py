@@ -130,8 +130,8 @@ convention = _option(
 )
 execution = _option(
     "--execution", type=Names("execution", ".counting.fusion:EXECUTIONS"),
-    help="What is cast or fused: nothing; casts of mixed precision; at inference pointwise chains; also batch norms "
-    "into convolutions; as engines do. "
+    help="What is cast or fused: nothing; casts of mixed precision; attention's softmax and residuals, as Megatron-LM; "
+    "at inference pointwise chains; also batch norms into convolutions; as engines do. "
     "[default: engine for prefill and decode, else eager]",
 )  # fmt: skip
 weights = _option(

@@ -18,7 +18,8 @@ from ..errors import UnknownName
 from ..units import element_bytes
 from .kinds import ACTIVATIONS, fusion_of
 from .layer import Layer, see, trace_flow
-from .work import AUTOCAST, COLUMNS, ENGINE, PASSES, UNFUSED, Work
+from .megatron import with_fused_kernels
+from .work import AUTOCAST, COLUMNS, ENGINE, MEGATRON, PASSES, UNFUSED, Work
 
 if TYPE_CHECKING:
     from .layer import Op
@@ -27,6 +28,8 @@ EXECUTIONS = {
     "eager": "each layer's own kernels, as a framework launches them",
     AUTOCAST: "eager in mixed precision: weights stay in fp32, what products read is cast, normalisations and softmax "
     "are in fp32 (torch.autocast)",
+    MEGATRON: "eager, and one kernel each: attention's scale, mask and softmax, a dropout and the residual's addition, "
+    "a gated activation, an RMS norm, rotary positions (Megatron-LM); in training, too",
     "compiled": "chains of pointwise layers, each with at most one reduction, are one kernel; convolutions and matrix "
     "products are calls to a library (PyTorch's inductor)",
     "folded": "compiled, and batch norms folded into the weights of the convolution before them, activations and "
@@ -86,6 +89,8 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
     """
     if execution not in EXECUTIONS:
         raise UnknownName("execution", execution, EXECUTIONS)
+    if execution == MEGATRON:
+        work = with_fused_kernels(layers, work)
     if execution in UNFUSED:
         return msgspec.structs.replace(work, execution=execution)
     if execution == ENGINE:

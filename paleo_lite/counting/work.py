@@ -45,8 +45,11 @@ AUTOCAST = "autocast"
 CAST_BYTES = 2
 """Bytes of a number that products read under it."""
 
-UNFUSED = ("eager", AUTOCAST)
-"""Of `paleo_lite.counting.fusion.EXECUTIONS` those that launch each layer's own kernels: in training, too."""
+MEGATRON = "megatron"
+"""How Megatron-LM trains blocks."""
+
+UNFUSED = ("eager", AUTOCAST, MEGATRON)
+"""Of `paleo_lite.counting.fusion.EXECUTIONS` those that are counted in training, too; their host is that of eager."""
 
 COLUMNS = ("flops", "macs", "bytes_read", "bytes_written", "kernels")
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..calibration.training import of_training
 from ..counting import Layer
+from ..counting.work import MEGATRON
 from ..networks.network import Tokens
 from ..timing import Workload
 from ..timing.memory import Memory, memory_by_micro_batch
@@ -106,7 +107,9 @@ def _blocks(job: Job, tensor: int, sequence: bool, ring: int, experts: int) -> l
     made = []
     for blocks in (1, 2):
         asked = asked._replace(blocks=blocks)
-        one = job.workload.but(network=network.remade(asked), training=options, batch_size=1)
+        one = job.workload.but(
+            network=network.remade(asked), training=options, batch_size=1, execution=MEGATRON
+        )  # fmt: skip
         held = memory_by_micro_batch(one)
         fused = held
         if not any(layer.kind == "attention" for layer in one.layers):  # which saves neither scores nor their softmax

@@ -47,8 +47,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         Samples of a step on one device.
     phase : str
         One of `paleo_lite.counting.PHASES`, or of `GENERATING` for a network with a cache.
-    execution : {"eager", "autocast", "compiled", "folded"}
-        What is cast, or fused at inference: `paleo_lite.counting.fusion.EXECUTIONS`.
+    execution : {"eager", "autocast", "megatron", "compiled", "folded"}
+        What is cast or fused: `paleo_lite.counting.fusion.EXECUTIONS`.
     convention : str
         How FLOPs are counted.
     training : TrainingOptions or None
@@ -250,4 +250,4 @@ def check_execution(execution: str, phase: str, precision: str = "fp16") -> None
     if execution == AUTOCAST and element_bytes(precision) != CAST_BYTES:
         raise BadValue(f"autocast computes in fp16 or bf16, not in {precision}: use --precision fp16, for example")
     if execution not in UNFUSED and passes_of(phase) != ("inference",):
-        raise UnsupportedPhase(f"fusion is counted for inference only: use eager execution for {phase}")
+        raise UnsupportedPhase(f"{execution} is counted for inference only: use eager execution for {phase}")

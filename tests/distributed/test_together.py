@@ -82,17 +82,16 @@ def test_steps_are_those_of_korthikanti(tmp_path):
             row = scaled(str(path), workers, batch_size, made, platform="dgx-a100")
             errors.append(row.time_s / measured_s - 1)
             inside += row.interval[0] <= measured_s <= row.interval[1]
-    assert inside >= 6  # of eight at 90 %
-    assert np.abs(errors[:2]).max() < 0.4  # 22B, between whose small matrices Megatron fuses
-    assert np.abs(errors[2:]).max() < 0.13
-    assert np.abs(errors).mean() < 0.12
+    assert inside >= 7  # of eight at 90 %
+    assert np.abs(errors).max() < 0.27
+    assert np.abs(errors).mean() < 0.1
 
 
 def test_blocks_add_up_to_the_network():
     """By the roofline, which knows no host: a step of one device is the forecast of the whole network."""
     row = scaled("gpt2", 1, 2, Split(micro_batch=2), gpu="a100-sxm-80gb", time_model="roofline")
     whole = pl.predict("gpt2", gpu="a100-sxm-80gb", precision="fp16", batch_size=2, phase="training", training=ADAM,
-                       time_model="roofline")  # fmt: skip
+                       time_model="roofline", execution="megatron")  # fmt: skip
     assert row.time_s == pytest.approx(whole.time_s, rel=1e-9)
     more = scaled("gpt2", 1, 8, Split(micro_batch=2), gpu="a100-sxm-80gb", time_model="roofline")
     assert more.time_s - row.time_s == pytest.approx(3 * (whole.time_s - whole.passes_s["update"]), rel=1e-9)

@@ -5,6 +5,7 @@ Tests: calibration/training.py.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -59,10 +60,16 @@ def test_every_row_is_read_or_counted_with_the_parameters_that_its_source_says()
     seen = {}
     for step in published.steps:
         seen.setdefault((step.source, step.model, step.length), step)
-    for step in list(seen.values())[::6]:
+    for step in [step for step in seen.values() if not step.is_mixture][::6]:
         tokens = Tokens(step.length, phase="training")
         network = read_config(step.config.encode(), f"{step.model}.json", None, tokens)
         assert network.parameters / 1e9 == pytest.approx(step.billions, rel=0.03), step.model
+    mixtures = {step.model: step for step in published.steps if step.is_mixture}
+    for name, billions in {"Qwen3_30B_a3B": 30.5, "Qwen3_235B_a22B": 235}.items():  # as their names say
+        network = read_config(mixtures[name].config.encode(), "qwen3.json", None, Tokens(4096, blocks=2))
+        more = network.remade(Tokens(4096, blocks=3)).parameters - network.parameters
+        blocks = json.loads(mixtures[name].config)["num_hidden_layers"]
+        assert (network.parameters + (blocks - 2) * more) / 1e9 == pytest.approx(billions, rel=0.003)
 
 
 @pytest.mark.needs_data
@@ -74,7 +81,21 @@ def test_steps_on_a_gpu_that_nothing_was_fitted_to_are_forecast() -> None:
 
     steps = trained_steps(DATA).steps
     timed = Timed([step for step in steps if step.source == "llm-foundry"][::4])
-    left = Timed([step for step in steps if step.gpu == "gb200"])
+    left = Timed([step for step in steps if step.gpu == "gb200" and not step.is_mixture])
     time, low, high = left.between(fit(timed))
     assert np.abs(time / left.measured_s - 1).mean() < 0.12
     assert np.mean((low < left.measured_s) & (left.measured_s < high)) > 0.8
+
+
+@pytest.mark.needs_data
+@pytest.mark.slow  # two networks of 48 and 94 blocks, on several clusters
+def test_steps_of_mixtures_are_forecast_by_constants_of_dense_networks() -> None:
+    """Qwen3's on B200 and GB200; the last version of the software is 1.5 times as fast as the first."""
+    from validation.training.hold_out import Timed
+    from validation.training.published import trained_steps
+
+    mixtures = Timed([step for step in trained_steps(DATA).steps if step.is_mixture])
+    time, low, high = mixtures.between(training_constants())
+    assert len(time) == 20
+    assert np.median(np.abs(time / mixtures.measured_s - 1)) < 0.2
+    assert np.mean((low < mixtures.measured_s) & (mixtures.measured_s < high)) >= 0.85

@@ -224,7 +224,13 @@ def splits(steps: Sequence[TrainedStep]) -> Iterator[tuple[str, str, list[int], 
 def truth(steps: Sequence[TrainedStep]) -> tuple[list[HeldOut], list[tuple[TrainedStep, float]]]:
     """Every split, by the source that is judged; and the steps of a held-out source with their seconds."""
     timed, rows, pairs = Timed(steps), [], []
-    for split, fitted_to, known, left in splits(steps):
+    dense = [place for place, step in enumerate(steps) if not step.is_mixture]
+    parts = [
+        (split, fitted_to, [dense[place] for place in known], [dense[place] for place in left])
+        for split, fitted_to, known, left in splits([steps[place] for place in dense])
+    ]
+    mixtures = [place for place, step in enumerate(steps) if step.is_mixture]
+    for split, fitted_to, known, left in [*parts, ("mixture", "no mixture", dense, mixtures)]:
         if not known or not left:
             continue
         fitted, judged = timed.choose(known), timed.choose(left)
@@ -262,7 +268,8 @@ def ship_training(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
         for split in dict.fromkeys(r.split for r in rows)
     }
     held_out = ", ".join(f"{split} {share:.0%}" for split, share in off.items())
-    made = rounded(msgspec.structs.replace(fit(Timed(steps)), held_out=held_out))
+    dense = Timed([step for step in steps if not step.is_mixture])
+    made = rounded(msgspec.structs.replace(fit(dense), held_out=held_out))
     write_aside(folder / TRAINING_FILE, _HEAD + msgspec.toml.encode(made))
     yield "training", f"{made.points} steps; held out: {held_out}"
 

@@ -1,7 +1,8 @@
 """``modern/transformer_training.csv``: training steps of language models that others timed on 2 to 256 devices.
 
 mosaicml/llm-foundry 8c8dd48 (Apache-2.0), VIA-Research/vTrain f8dda84 (MIT), NVIDIA-NeMo/Megatron-Bridge 067f987
-(Apache-2.0). Of Megatron-Bridge the networks whose sizes are in the table, pre-trained in 8 bits.
+(Apache-2.0). Of Megatron-Bridge the networks whose sizes are in the table, pre-trained in 8 bits, and Qwen3's mixtures
+of experts, whose sizes their own configs say (Apache-2.0).
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from paleo_lite.errors import BadFile
 
 from ..tables import rows_of
 
+_MIXTURES: dict[str, dict[str, float]] = {
+    "Qwen3_30B_a3B": {"hidden": 2048, "layers": 48, "heads": 32, "ffn_hidden": 768, "params_b": 3.3},
+    "Qwen3_235B_a22B": {"hidden": 4096, "layers": 94, "heads": 64, "ffn_hidden": 1536, "params_b": 22},
+}
+"""Sizes of Qwen/Qwen3-30B-A3B and Qwen/Qwen3-235B-A22B, and the parameters that a token takes."""
+
 _BOARDS = {"A100 SXM4 80GB": "a100-sxm-80gb", "A100 SXM4 40GB": "a100-sxm-40gb", "GB200": "gb200", "B200": "b200"}
 
 
@@ -27,7 +34,7 @@ class TrainedStep(NamedTuple):
     ----------
     source, gpu, model : str
     billions : float
-        Parameters.
+        Parameters; of a mixture of experts those that a token takes.
     config : str
         As Hugging Face would write it, in JSON.
     length, batch_size, workers : int
@@ -51,6 +58,11 @@ class TrainedStep(NamedTuple):
     topology: str
     time_s: float
 
+    @property
+    def is_mixture(self) -> bool:
+        """Whether tokens choose among experts."""
+        return "num_local_experts" in self.config
+
 
 class Published(NamedTuple):
     """Steps, and how many rows were left out for which reason."""
@@ -68,7 +80,8 @@ def trained_steps(folder: Path) -> Published:
         If the folder does not hold the table, or a row cannot be read.
     """
     path, left_out, steps = folder / "modern" / "transformer_training.csv", Counter[str](), []
-    for row in rows_of(path):
+    for found in rows_of(path):
+        row = {**found, **{name: str(size) for name, size in _MIXTURES.get(found["model"], {}).items()}}
         source = row["source"].split("@")[0].split("/")[-1]
         reason = _why_not(row)
         if reason:
@@ -131,6 +144,16 @@ def _gpt(hidden: int, layers: int, heads: int, inner: int, vocabulary: int, leng
     }  # fmt: skip
 
 
+def _qwen3(
+    hidden: int, layers: int, heads: int, inner: int, vocabulary: int, length: int, kv_heads: int
+) -> dict[str, Any]:
+    return {
+        "model_type": "qwen3", "vocab_size": 151936, "hidden_size": hidden, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": inner,
+        "num_local_experts": 128, "num_experts_per_tok": 8, "max_position_embeddings": 40960,
+    }  # fmt: skip
+
+
 def _llama(
     hidden: int, layers: int, heads: int, inner: int, vocabulary: int, length: int, kv_heads: int
 ) -> dict[str, Any]:
@@ -158,12 +181,14 @@ def _vtrain(row: dict[str, str], whole: Callable[..., int]) -> _How:
 
 def _bridge(row: dict[str, str], whole: Callable[..., int]) -> _How:
     """Megatron's products in 8 bits, all else in bf16; where nothing shares the network, its state is (FSDP)."""
-    alone = whole("tp") == whole("pp") == 1
+    alone = whole("tp") == whole("pp") == whole("ep") == 1
     split = Split(
         whole("tp"), whole("pp"), whole("vpp"), whole("tp") > 1, whole("micro_batch"), zero_stage=3 if alone else 1,
+        experts=whole("ep"),
     )  # fmt: skip
-    node = "{inside}x {device} @ nvlink5-x18, {nodes} nodes @ 64x infiniband-ndr"
-    return _How(_llama, split, "fp8", node, 64)
+    node = 64 if row["gpu"].startswith("GB") else 8
+    topology = f"{{inside}}x {{device}} @ nvlink5-x18, {{nodes}} nodes @ {node}x infiniband-ndr"
+    return _How(_qwen3 if row["model"] in _MIXTURES else _llama, split, "fp8", topology, node)
 
 
 _SOURCES: dict[str, Callable[..., _How]] = {

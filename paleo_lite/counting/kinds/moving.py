@@ -86,10 +86,16 @@ def scatter(op: Op) -> Cost:
 
 
 def gather(op: Op) -> Cost:
-    """Elements by index: read, written, with an index each; backward adds them into zeros."""
+    """Elements by index: read, written, with an index each, or whole rows; backward adds them into zeros."""
     size = op.inputs[0] if op.inputs else op.w
-    back = PassCost(op.y, 0, 2 * op.y, size + op.y, INDEX_BYTES * op.y)
-    return cost(op, PassCost(0, 0, op.y, op.y, INDEX_BYTES * op.y), back, back)
+    row = op.layer.inputs[0][1:] if op.layer.inputs and op.attribute("function") in _OF_ROWS else ()
+    index_bytes = INDEX_BYTES * op.y // (prod(row) if op.layer.outputs[0][-len(row) :] == row else 1)
+    back = PassCost(op.y, 0, 2 * op.y, size + op.y, index_bytes)
+    return cost(op, PassCost(0, 0, op.y, op.y, index_bytes), back, back)
+
+
+_OF_ROWS = ("getitem", "index_select")
+"""Calls that take whole rows by one index."""
 
 
 def fill(op: Op) -> Cost:
@@ -111,8 +117,10 @@ def cache(op: Op) -> Cost:
 
 
 def exchange(op: Op) -> Cost:
-    """What devices that share a layer send each other: no work of the device, and no kernel of the network's own."""
-    return cost(op, NOTHING)
+    """What devices that share a layer send each other: no work of the device, a launch of its host."""
+    function = op.attribute("function", "")
+    forward, backward = (PassCost(kernels=int(function != none)) for none in ("copy", "sum"))
+    return cost(op, forward, backward, NOTHING)
 
 
 def view(op: Op) -> Cost:
