@@ -68,18 +68,18 @@ FEEDINGS = st.builds(
 
 def _views():
     import paleo_lite
-    from paleo_lite.cli import options
+    from paleo_lite.cli.completing import device_ids
     from paleo_lite.ui import view
 
     return st.builds(
         view.View,
         view=st.sampled_from(list(view.VIEWS)),
         network=st.sampled_from(paleo_lite.network_names()),
-        gpu=st.lists(st.sampled_from(options.device_ids()), max_size=view.DEVICES_AT_MOST, unique=True).map(tuple),
+        gpu=st.lists(st.sampled_from(device_ids()), max_size=view.DEVICES_AT_MOST, unique=True).map(tuple),
         batch=st.integers(1, view.BATCH_AT_MOST),
         ppp=st.floats(0.01, 100),
         epochs=st.floats(0.01, 1e6),
-        shown=st.sampled_from(["", *options.device_ids()]),
+        shown=st.sampled_from(["", *device_ids()]),
         workers=st.sampled_from(["1", "1,2,4,...,64", "8:64:8", "1:128:x2"]),
         link=st.sampled_from(["nvlink2-x6", "25 GB/s", "8x infiniband-hdr"]),
         images=st.sampled_from(["", "1.28M", "1281167"]),

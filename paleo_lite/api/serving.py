@@ -111,7 +111,9 @@ def server_options(port: int, no_browser: bool) -> list[str]:
         "browser.gatherUsageStats": "false",
         "client.toolbarMode": "minimal",
         "client.showErrorDetails": "none",
-        "theme.primaryColor": "#3F51B5",  # indigo, as the documentation: chips in red look like errors
+        # Indigo, as the documentation: chips in red look like errors. Of both themes, or the dark one would be lost.
+        "theme.light.primaryColor": "#3F51B5",
+        "theme.dark.primaryColor": "#7986CB",
     }
     return [f"--{name}={value}" for name, value in options.items()]
 

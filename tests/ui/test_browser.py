@@ -189,7 +189,7 @@ def test_an_address_is_a_view_and_back_goes_back(visit):
     page.get_by_role("radio", name="Batch sizes").check(force=True)
     until(page, "view", "batches")
     other = visit(page.url.partition("/?")[2] and "?" + urlsplit(page.url).query)
-    other.get_by_text("vgg16, fp32, inference, by batch size").wait_for()
+    expect(other.get_by_role("radio", name="Batch sizes")).to_be_checked()
     assert asked(other)["gpu"] == ["t4", "k80-die"]
     page.go_back()
     until(page, "view", "time")
