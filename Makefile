@@ -24,7 +24,7 @@ test: $(STAMPS)/test
 
 # What to run after each change: two minutes on two cores.
 quick: $(STAMPS)/test
-	$(PYTEST) -m "not slow and not needs_data"
+	$(PYTEST) -m "not slow and not needs_data and not thorough"
 
 # Every network beside every peer, where `make test` takes one of each family.
 thorough: $(STAMPS)/test

@@ -246,6 +246,9 @@ def explain_layer(prediction: Prediction, name: str) -> Document:
     """
     index = prediction.layer_index(name)
     facts = [("kind", prediction.kinds[index]), ("bound by", prediction.bound(index))]
+    is_fused, carrier = facts[-1][1] == "fused", prediction.workload.work.carrier
+    if is_fused and carrier is not None:
+        facts.append(("computed", f"in the kernel of {prediction.names[carrier[index]]}"))
     bandwidth = format_si(prediction.bandwidth_bytes_per_s, "B/s")
     for number, part in enumerate(prediction.terms.passes):
         peak = prediction.peak_of(part, index)
@@ -255,6 +258,8 @@ def explain_layer(prediction: Prediction, name: str) -> Document:
         compute_s, memory_s, time_s = (
             float(seconds[number, index]) for seconds in (terms.compute_s, terms.memory_s, terms.layers_s)
         )
+        if is_fused and not time_s:
+            continue
         compute, memory, time = (format_si(seconds, "s") for seconds in (compute_s, memory_s, time_s))
         facts += [
             (
