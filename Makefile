@@ -1,5 +1,5 @@
 # make predict: the first answer, from nothing.   make test: everything the tests need, then all of them.
-# make quick: the tests that take two minutes, after each change.
+# make quick: the tests that take a minute, after each change.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,7 +22,7 @@ test: $(STAMPS)/test
 	$(MAKE) --jobs 2 lint
 	$(PYTEST)
 
-# What to run after each change: two minutes on two cores.
+# What to run after each change: a minute on two cores.
 quick: $(STAMPS)/test
 	$(PYTEST) -m "not slow and not needs_data and not thorough"
 
