@@ -295,7 +295,6 @@ def validate(
         What is held out at a time: see `paleo_lite.calibration.validate.validate`.
     gpus, precisions : sequence of str
         Only these devices and precisions; all where empty. The others are learnt from all the same.
-
     on_done : callable
         Called with how many devices of how many are done.
 

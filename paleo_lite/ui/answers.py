@@ -16,7 +16,7 @@ from ..api.scaling import scale as run_scale
 from ..calibration.store import shipped_calibrations
 from ..distributed.table import ScaleTable
 from ..errors import PaleoError
-from ..hardware import Device, LinkRegistry, find_device, list_devices, read_links
+from ..hardware import Device, find_device, list_devices
 from ..timing import Prediction
 from .own import file_name, own
 from .view import View
@@ -28,10 +28,9 @@ _T = TypeVar("_T")
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
-def _remember(call: _Call) -> _Call:
+def _remember(entries: int) -> Callable[[_Call], _Call]:
     """Remember the latest answers; they are frozen, so that all sessions may share one."""
-    entries = PROFILES_KEPT if call.__name__ == "_read_profile" else ANSWERS_KEPT
-    return cast(_Call, st.cache_resource(call, show_spinner=False, max_entries=entries))
+    return cast(Callable[[_Call], _Call], st.cache_resource(show_spinner=False, max_entries=entries))
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -48,20 +47,10 @@ def attempt(call: Callable[[], _T]) -> _T | Failed:
         return Failed(str(error))
 
 
-@_remember
-def _shipped() -> dict[str, Device]:
-    return {device.id: device for device in list_devices()}
-
-
 def devices() -> dict[str, Device]:
     """All shipped devices by id, and the session's own."""
-    return {**_shipped(), **{name: device for name, (device, _) in own().gpu.items()}}
-
-
-@_remember
-def links() -> LinkRegistry:
-    """All shipped links."""
-    return read_links()
+    mine = {name: device for name, (device, _) in own().gpu.items()}
+    return {device.id: device for device in list_devices()} | mine
 
 
 def predict(view: View, gpu: str, batch_size: int | None = None) -> Prediction:
@@ -79,7 +68,7 @@ def predict(view: View, gpu: str, batch_size: int | None = None) -> Prediction:
     return _predict(tuple(asked.items()), digests, given)
 
 
-@_remember
+@_remember(ANSWERS_KEPT)
 def _predict(asked: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _given: dict[str, Any]) -> Prediction:
     return run_prediction(**{**dict(asked), **_given})
 
@@ -129,7 +118,7 @@ def scale(view: View, gpu: str) -> ScaleTable:
     return _scale(tuple(asked.items()), digests, given)
 
 
-@_remember
+@_remember(ANSWERS_KEPT)
 def _scale(asked: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _given: dict[str, Any]) -> ScaleTable:
     """Remembered by all that was asked."""
     from ..distributed.job import Settings
@@ -178,7 +167,7 @@ def read_profile(name: str, content: bytes, device: Device, precision: str) -> P
     return _read_profile(name, digest, precision, content, device)
 
 
-@_remember
+@_remember(PROFILES_KEPT)
 def _read_profile(name: str, digest: str, precision: str, _content: bytes, _device: Device) -> ProfileAnswer:
     """Remembered by what is read; underscores keep the content and the device themselves out of the key."""
     from ..efficiency.analysis import measure_efficiency

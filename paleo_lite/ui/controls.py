@@ -10,10 +10,11 @@ from ..counting import PHASES
 from ..distributed.collectives import COLLECTIVES
 from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES
+from ..hardware import read_links
 from ..networks import network_names
 from ..timing import TIME_MODELS
 from ..units import PRECISION_BYTES
-from .answers import devices, links, offered
+from .answers import devices, offered
 from .own import SUFFIXES, keep_own, own
 from .show import plain
 from .view import BATCH_AT_MOST, DEVICES_AT_MOST, EPOCH_BOUNDS, PPP_BOUNDS, VIEWS, View
@@ -93,7 +94,7 @@ def _draw_scaling(view: View) -> None:
     """Of many devices: other views have no use for these."""
     st.subheader("Many devices", anchor=False)
     st.text_input("Workers", key=KEY + "workers", help="1,2,4,8 or 1,2,4,...,64 or 8:64:8")
-    known_links = [name for name, link in links().link.items() if link.kind != "storage"]
+    known_links = [name for name, link in read_links().link.items() if link.kind != "storage"]
     if view.link not in known_links:
         known_links.insert(0, view.link)
     st.selectbox(
