@@ -1,6 +1,7 @@
 """Every command and the function of its name take the same options, are asked the same, and give the same answer.
 
-Tests: api/calibrations.py, api/catalogue.py, api/feeding.py, api/gemm.py, api/scaling.py, api/sweeps.py.
+Tests: api/calibrations.py, api/catalogue.py, api/feeding.py, api/gemm.py, api/question.py, api/scaling.py,
+api/sweeps.py.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import importlib
 import inspect
 import json
 import os
+import pydoc
 import re
 import shlex
 from collections.abc import Mapping
@@ -253,6 +255,30 @@ def test_every_command_is_a_function(name: str) -> None:
             f"`paleo-lite {name}` takes {option.opts[0]}, paleo_lite.{ask.function} no {said}: "
             "add the argument, or say in ASKED (known) what it is in Python"
         )
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: pl.sweep("alexnet", "k80", "a.csv", batch_size=8),
+         "sweep() has no argument 'batch_size': did you mean batch_sizes?"),
+        (lambda: pl.kernels("a.json", gpu="k80", tile=2),
+         "kernels() has no argument 'tile': it takes paths, gpu, precision, hardware_files, name_pattern, direction, "
+         "full_names"),
+        (lambda: pl.feeding("alexnet"), "feeding() cannot be asked so: missing a required argument: 'gpu'"),
+        (lambda: pl.gemm(1, 2, 3, "k80"), "gemm() cannot be asked so: too many positional arguments"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_said_in_one_sentence(call: Any, sentence: str) -> None:
+    with pytest.raises(TypeError) as error:
+        call()
+    assert str(error.value) == sentence
+
+
+def test_help_shows_what_a_question_takes() -> None:
+    text = pydoc.plain(pydoc.render_doc(pl.compare))
+    assert "compare(a: 'Paths', b: 'Paths' = (), *, repeats: 'bool' = False" in text
+    assert "-> 'Comparison | PredictedBeside'" in text and "Also read the repeats" in text
 
 
 @pytest.mark.slow

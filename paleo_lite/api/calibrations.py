@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, overload
+from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from ..calibration.calibrate import calibrate as fit_device
 from ..calibration.calibrate import held_out_error, measurements_of
@@ -31,7 +32,7 @@ from ..calibration.validate import Validation, read_validation
 from ..calibration.validate import validate as hold_out
 from ..errors import BadValue
 from ..files import check_new
-from ..hardware import Device, Machine, find_device
+from ..hardware import Device, Machine
 from ..networks import find_network
 from ..report.calibrations import calibrations_page
 from ..report.document import Document, Shown
@@ -40,10 +41,8 @@ from ..timing import Workload
 from ..timing.fitted import CalibratedModel
 from ..timing.models import LEARNT, PppModel
 from ..version import __version__
-from .profiles import Paths, need_pyarrow, paths_of
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from .profiles import need_pyarrow
+from .question import OnDevice, Paths, asked, paths_of
 
 
 class Learnt(Result, msgspec.Struct, frozen=True, eq=False):
@@ -60,8 +59,8 @@ class Learnt(Result, msgspec.Struct, frozen=True, eq=False):
 
     def document(self, **how: Any) -> Document:
         """The calibration's."""
-        found: Document = self.calibration.document(**how)
-        return found
+        page: Document = self.calibration.document(**how)
+        return page
 
     def pairs(self) -> list[Any]:
         """What the chart of the fit draws: measured steps beside fitted ones, a title and what is said below it."""
@@ -78,47 +77,36 @@ class Learnt(Result, msgspec.Struct, frozen=True, eq=False):
         ]
 
 
-class Learning(TypedDict, total=False):
-    """What `calibrate` may be told besides; see there."""
-
-    precision: str
-    network: str | None
-    time_model: str
-    batch_size: int | None
-    phase: str | None
-    name_pattern: str | None
-    output: str | Path | None
-    force: bool
-    date: str
-    hardware_files: Paths
+class _OfMeasurements(OnDevice, frozen=True):
+    measured: Paths | Sequence[Measurement] = ()
 
 
-@overload
-def calibrate(
-    measured: Paths | Sequence[Measurement] = (), *, gpu: str | Device, suggest: None = None, **how: Unpack[Learning]
-) -> AnyCalibration: ...
-@overload
-def calibrate(
-    measured: Paths | Sequence[Measurement] = (), *, gpu: str | Device, suggest: int, **how: Unpack[Learning]
-) -> Suggestions: ...
+class CalibrateQuestion(_OfMeasurements, frozen=True, kw_only=True):
+    """What `calibrate` is asked; see there."""
+
+    network: str | None = None
+    time_model: str = LEARNT
+    batch_size: int | None = None
+    phase: str | None = None
+    suggest: int | None = None
+    name_pattern: str | None = None
+    output: str | Path | None = None
+    force: bool = False
+    date: str = ""
+
+    def __post_init__(self) -> None:
+        if self.time_model not in (LEARNT, PppModel.name):
+            raise BadValue(
+                f"the {self.time_model} model has nothing to learn: --time-model takes {LEARNT} or {PppModel.name}"
+            )
+        if self.suggest is None and self.phase is not None:
+            raise BadValue("--phase is what --suggest is asked about: give --suggest, too")
+        if self.suggest is not None and (self.time_model != LEARNT or self.output is not None):
+            raise BadValue("--suggest learns nothing and writes no file: leave --time-model and -o out")
 
 
-def calibrate(
-    measured: Paths | Sequence[Measurement] = (),
-    *,
-    gpu: str | Device,
-    precision: str = "fp32",
-    network: str | None = None,
-    time_model: str = LEARNT,
-    batch_size: int | None = None,
-    phase: str | None = None,
-    suggest: int | None = None,
-    name_pattern: str | None = None,
-    output: str | Path | None = None,
-    force: bool = False,
-    date: str = "",
-    hardware_files: Paths = (),
-) -> AnyCalibration | Suggestions:
+@asked(CalibrateQuestion)
+def calibrate(question: CalibrateQuestion) -> AnyCalibration | Suggestions:
     """Learn a device's parameters from measured steps.
 
     Of a profile the forward and the backward pass of a steady iteration are taken. The fit starts from the best that is
@@ -161,55 +149,33 @@ def calibrate(
     PaleoError
         One of its classes: nothing measured of that device and precision, a bad file, an unknown network.
     """
-
-    def learnt(only: int | None) -> AnyCalibration:
-        return learn(
-            measured, gpu=gpu, precision=precision, network=network, time_model=time_model, batch_size=only,
-            name_pattern=name_pattern, output=output, force=force, date=date, hardware_files=hardware_files,
-        ).calibration  # fmt: skip
-
-    if suggest is None:
-        if phase is not None:
-            raise BadValue("--phase is what --suggest is asked about: give --suggest, too")
-        return learnt(batch_size)
-    if time_model != LEARNT or output is not None:
-        raise BadValue("--suggest learns nothing and writes no file: leave --time-model and -o out")
-    machine = Machine.one_of(find_device(gpu, paths_of(hardware_files)) if isinstance(gpu, str) else gpu)
-    found = learnt(None).model() if measured else pooled_model(machine.device, precision)
-    if not isinstance(found, CalibratedModel):
-        why = found.reason if isinstance(found, NotPooled) else "a PPP"
+    if question.suggest is None:
+        return learn(question).calibration
+    precision, phase = question.precision, question.phase or "inference"
+    machine = Machine.one_of(question.device)
+    if question.measured:  # of whatever batch size
+        model: Any = learn(structs.replace(question, batch_size=None)).calibration.model()
+    else:
+        model = pooled_model(machine.device, precision)
+    if not isinstance(model, CalibratedModel):
+        why = model.reason if isinstance(model, NotPooled) else "a PPP"
         raise BadValue(
             f"nothing is known of {machine.device.id} in {precision} that measurements could narrow ({why}): "
             "'paleo-lite measure' chooses by itself"
         )
-    asked = phase or "inference"
-    if network is None:
-        steps = typical_steps(precision, asked, batch_size)
+    if question.network is None:
+        steps = typical_steps(precision, phase, question.batch_size)
     else:
-        steps = [Workload(find_network(network), precision, batch_size or 1, asked)]
-    return suggest_steps(found, machine, steps, suggest)
+        steps = [Workload(find_network(question.network), precision, question.batch_size or 1, phase)]
+    return suggest_steps(model, machine, steps, question.suggest)
 
 
-def learn(
-    measured: Paths | Sequence[Measurement],
-    *,
-    gpu: str | Device,
-    precision: str = "fp32",
-    network: str | None = None,
-    time_model: str = LEARNT,
-    batch_size: int | None = None,
-    name_pattern: str | None = None,
-    output: str | Path | None = None,
-    force: bool = False,
-    date: str = "",
-    hardware_files: Paths = (),
-) -> Learnt:
-    """`calibrate`, with what the parameters were fitted to."""
-    if time_model not in (LEARNT, PppModel.name):
-        raise BadValue(f"the {time_model} model has nothing to learn: --time-model takes {LEARNT} or {PppModel.name}")
-    check_new(None if output is None else Path(output), force=force)
-    further = paths_of(hardware_files)
-    device = find_device(gpu, further) if isinstance(gpu, str) else gpu
+def learn(question: CalibrateQuestion) -> Learnt:
+    """What `calibrate` learns, with what the parameters were fitted to."""
+    output = None if question.output is None else Path(question.output)
+    check_new(output, force=question.force)
+    further, device, precision = paths_of(question.hardware_files), question.device, question.precision
+    measured, network = question.measured, question.network
     several = [measured] if isinstance(measured, (str, os.PathLike)) else list(measured)
     steps = [step for step in several if isinstance(step, Measurement)]
     paths = [Path(path) for path in several if not isinstance(path, Measurement)]
@@ -224,37 +190,41 @@ def learn(
         from ..efficiency.files import find_files
 
         files += find_files(profiles)
-    if time_model == PppModel.name:
+    only = question.batch_size, question.name_pattern
+    if question.time_model == PppModel.name:
         steps, machine = measurements_of(steps, device, precision, further) if steps else [], Machine(device)
         runs, shares = list[PppRun](), list[PppShare]()
         if network is not None and profiles:
             from ..calibration.ppp_profiles import beside_profiles, run_beside, shares_of
 
-            profiled = Workload(find_network(network), precision)
-            beside = beside_profiles(profiles, profiled, machine, batch_size, name_pattern)
+            beside = beside_profiles(profiles, Workload(find_network(network), precision), machine, *only)
             runs, shares = [run_beside(profile) for profile in beside], shares_of(beside)
-        found = calibrate_ppp(steps, machine, precision, runs, shares, inputs=files, date=date, version=__version__)
-        learnt = Learnt(found, device)
+        learnt = Learnt(
+            calibrate_ppp(steps, machine, precision, runs, shares, inputs=files, date=question.date,
+                          version=__version__),
+            device,
+        )  # fmt: skip
     else:
         if network is not None and profiles:
             from ..calibration.from_profiles import measure_profiles
 
-            name = find_network(network).name
-            steps += measure_profiles(profiles, device.id, name, precision, batch_size, name_pattern, further)
-        learnt = _fitted(measurements_of(steps, device, precision, further), device, precision, files, date)
+            steps += measure_profiles(profiles, device.id, find_network(network).name, precision, *only, further)
+        learnt = _all_parameters(measurements_of(steps, device, precision, further), question, files)
     if output is not None:
-        write_calibration(learnt.calibration, Path(output), force)
+        write_calibration(learnt.calibration, output, question.force)
     return learnt
 
 
-def _fitted(steps: Sequence[Measurement], device: Device, precision: str, files: Sequence[Path], date: str) -> Learnt:
-    """All parameters, from the prior that the pool of all devices gives."""
+def _all_parameters(steps: Sequence[Measurement], question: CalibrateQuestion, files: Sequence[Path]) -> Learnt:
+    """From the prior that the pool of all devices gives."""
+    device, precision = question.device, question.precision
     prior = pool_prior(device, precision, execution_of(steps), software_of(steps))
     measurements, fit = fit_device(steps, device, precision, prior)
     error = held_out_error(measurements, device, precision, prior)
     made = make_calibration(
-        device.id, precision, measurements, fit, held_out_error=error, inputs=files, date=date, version=__version__
-    )
+        device.id, precision, measurements, fit, held_out_error=error, inputs=files, date=question.date,
+        version=__version__,
+    )  # fmt: skip
     return Learnt(made, device, measurements, fit)
 
 

@@ -23,7 +23,7 @@ from ..report.devices import audit_page, device_dict, device_page, device_row, d
 from ..report.document import Shown
 from ..report.networks import network_dict, network_page, networks_page
 from ..units import parse_quantity
-from .profiles import Paths, paths_of
+from .question import Paths, paths_of
 
 
 def networks(network: str | Network | None = None, *, image_size: int | None = None) -> Shown:

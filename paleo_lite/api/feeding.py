@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue, UnknownPrecision
-from ..hardware import Device, find_device
+from ..hardware import Device
 from ..input_pipeline.feeding import DECODE_PER_WORKER_S, Feeding, feed
 from ..input_pipeline.places import SEPARATE_NODES, find_link, find_store, link_of_host, sources
 from ..input_pipeline.remedies import Upgrades, plan, remedies, rules
@@ -16,7 +16,7 @@ from ..report.feeding import feeding_dict, feeding_page
 from ..timing import Prediction
 from ..units import element_bytes, parse_quantity
 from .prediction import predict, resolve
-from .profiles import Paths, paths_of
+from .question import OnDevice, asked
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,31 +24,61 @@ if TYPE_CHECKING:
     from ..calibration.store import Calibration
 
 
-def feeding(
-    network: str | Network | nn.Module,
-    *,
-    gpu: str | Device,
-    storage: str = "nvme",
-    random_reads: float | str | None = None,
-    access: str = "sequential",
-    sample_bytes: float | str = "110k",
-    workers: int = 8,
-    decode_rate: float | None = None,
-    decoded: bool = False,
-    decoded_bytes: float | str | None = None,
-    host_link: str | None = None,
-    pinned: bool = True,
-    prefetch: bool = True,
-    precision: str = "fp32",
-    batch_size: int = 32,
-    phase: str = "training",
-    devices: int = 1,
-    ppp: float | None = None,
-    calibration: str | Calibration | None = None,
-    image_size: int | None = None,
-    inputs: Sequence[str | Sequence[int]] = (),
-    hardware_files: Paths = (),
-) -> Shown:
+class _OfNetwork(OnDevice, frozen=True):
+    network: str | Network | nn.Module
+
+
+class FeedingQuestion(_OfNetwork, frozen=True, kw_only=True):
+    """What `feeding` is asked; see there."""
+
+    storage: str = "nvme"
+    random_reads: float | str | None = None
+    access: str = "sequential"
+    sample_bytes: float | str = "110k"
+    workers: int = 8
+    decode_rate: float | None = None
+    decoded: bool = False
+    decoded_bytes: float | str | None = None
+    host_link: str | None = None
+    pinned: bool = True
+    prefetch: bool = True
+    batch_size: int = 32
+    phase: str = "training"
+    devices: int = 1
+    ppp: float | None = None
+    calibration: str | Calibration | None = None
+    image_size: int | None = None
+    inputs: Sequence[str | Sequence[int]] = ()
+
+    def __post_init__(self) -> None:
+        if self.decoded and self.decode_rate is not None:
+            raise BadValue("--decoded samples need no decoding: leave --decode-rate out")
+
+    def fed(self, network: Network, device: Device, device_per_s: float) -> Feeding:
+        """The device and what feeds it."""
+        link, rate = link_of_host(device) if self.host_link is None else find_link(self.host_link)
+        copied = network.input_elements * element_bytes(self.precision)
+        return Feeding(
+            device_per_s=device_per_s,
+            batch_size=self.batch_size,
+            sample_bytes=parse_quantity(self.sample_bytes, "B"),
+            decoded_bytes=copied if self.decoded_bytes is None else parse_quantity(self.decoded_bytes, "B"),
+            store=find_store(
+                self.storage, None if self.random_reads is None else parse_quantity(self.random_reads, "IOPS")
+            ),
+            access=self.access,
+            workers=self.workers,
+            decode_per_worker_s=None if self.decoded else self.decode_rate or DECODE_PER_WORKER_S,
+            link=link,
+            link_bytes_per_s=rate,
+            pinned=self.pinned,
+            prefetch=self.prefetch,
+            devices=self.devices,
+        )
+
+
+@asked(FeedingQuestion)
+def feeding(question: FeedingQuestion) -> Shown:
     """Say whether storage, CPU and host link can feed a network on a device, what limits, and what would help most.
 
     Parameters
@@ -88,40 +118,24 @@ def feeding(
     PaleoError
         One of its classes.
     """
-    if decoded and decode_rate is not None:
-        raise BadValue("--decoded samples need no decoding: leave --decode-rate out")
-    device = find_device(gpu, paths_of(hardware_files)) if isinstance(gpu, str) else gpu
-    found = resolve(network, image_size, inputs)
-    asked: dict[str, Any] = {"gpu": device, "batch_size": batch_size, "phase": phase, "ppp": ppp}
-    prediction = predict(found, precision=precision, calibration=calibration, **asked)
-    link, rate = link_of_host(device) if host_link is None else find_link(host_link)
-    copied = found.input_elements * element_bytes(precision)
-    feeding = Feeding(
-        device_per_s=_rate(prediction),
-        batch_size=batch_size,
-        sample_bytes=parse_quantity(sample_bytes, "B"),
-        decoded_bytes=copied if decoded_bytes is None else parse_quantity(decoded_bytes, "B"),
-        store=find_store(storage, None if random_reads is None else parse_quantity(random_reads, "IOPS")),
-        access=access,
-        workers=workers,
-        decode_per_worker_s=None if decoded else decode_rate or DECODE_PER_WORKER_S,
-        link=link,
-        link_bytes_per_s=rate,
-        pinned=pinned,
-        prefetch=prefetch,
-        devices=devices,
-    )
+    device, precision, phase = question.device, question.precision, question.phase
+    network = resolve(question.network, question.image_size, question.inputs)
+    same: dict[str, Any] = {
+        "gpu": device, "batch_size": question.batch_size, "phase": phase, "ppp": question.ppp,
+    }  # fmt: skip
+    prediction = predict(network, precision=precision, calibration=question.calibration, **same)
+    feeding = question.fed(network, device, _rate(prediction))
     fed = feed(feeding)
     nvme = find_store("nvme")
     assert nvme is not None
     plain, direct = (find_link(name) for name in SEPARATE_NODES)
-    others = Upgrades(nvme, (plain, direct), float(found.input_elements), _in_fp16(found, precision, asked))
-    subject = {"network": found.name, "gpu": device.id, "precision": precision, "phase": phase,
-               "storage": storage, "host_link": link, "time_model": prediction.model.name}  # fmt: skip
+    others = Upgrades(nvme, (plain, direct), float(network.input_elements), _in_fp16(network, precision, same))
+    subject = {"network": network.name, "gpu": device.id, "precision": precision, "phase": phase,
+               "storage": question.storage, "host_link": feeding.link, "time_model": prediction.model.name}  # fmt: skip
     parts = prediction, rules(fed), remedies(fed, others), plan(fed, others)
-    notes = (*sources(feeding, decode_rate is not None), *prediction.notes)
-    several = f"{devices} x " if devices > 1 else ""
-    words = f"{found.name} on {several}{device.name}, {precision} {phase}"
+    notes = (*sources(feeding, question.decode_rate is not None), *prediction.notes)
+    several = f"{question.devices} x " if question.devices > 1 else ""
+    words = f"{network.name} on {several}{device.name}, {precision} {phase}"
     return Shown({**feeding_dict(fed, subject, *parts), "notes": list(notes)}, feeding_page(fed, words, *parts, notes))
 
 

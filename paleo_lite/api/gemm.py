@@ -2,34 +2,50 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ..calibration.choose import choose_model
 from ..calibration.store import Calibration
 from ..errors import BadValue
-from ..hardware import Device, Machine, find_device
+from ..hardware import Device, Machine
 from ..timing import find_model
 from ..timing.gemm import time_gemms
 from ..timing.gemm_times import GemmTimes
+from ..timing.models import PeakModel
 from ..units import parse_quantity, parse_shape
-from .profiles import Paths, paths_of
+from .question import Paths, asked, device_of
 
 
-def gemm(
-    m: int,
-    n: int,
-    k: int,
-    *,
-    gpu: str | Device | None = None,
-    peak: float | str | None = None,
-    precision: str = "fp32",
-    count: int = 1,
-    into: int = 1,
-    tile: str | tuple[int, ...] = (64, 64),
-    time_model: str | None = None,
-    calibration: str | Calibration | None = None,
-    clock: str | None = None,
-    unit: str | None = None,
-    hardware_files: Paths = (),
-) -> GemmTimes:
+class _Product(msgspec.Struct, frozen=True):
+    m: int
+    n: int
+    k: int
+
+
+class GemmQuestion(_Product, frozen=True, kw_only=True):
+    """What `gemm` is asked; see there."""
+
+    gpu: str | Device | None = None
+    peak: float | str | None = None
+    precision: str = "fp32"
+    count: int = 1
+    into: int = 1
+    tile: str | tuple[int, ...] = (64, 64)
+    time_model: str | None = None
+    calibration: str | Calibration | None = None
+    clock: str | None = None
+    unit: str | None = None
+    hardware_files: Paths = ()
+
+    def __post_init__(self) -> None:
+        if self.peak is not None and (
+            self.calibration or self.clock or self.unit or self.time_model not in (None, PeakModel.name)
+        ):
+            raise BadValue("a bare peak takes no calibration, clock or unit, and no time model but peak")
+
+
+@asked(GemmQuestion)
+def gemm(question: GemmQuestion) -> GemmTimes:
     """Time the product of an M x K and a K x N matrix, or several, and say what putting them into one gains.
 
     Parameters
@@ -57,15 +73,13 @@ def gemm(
     PaleoError
         One of its classes.
     """
-    if peak is not None and (calibration or clock or unit or time_model not in (None, "peak")):
-        raise BadValue("a bare peak takes no calibration, clock or unit, and no time model but peak")
-    machine, model = None, find_model("peak")
-    if gpu is not None:
-        device = find_device(gpu, paths_of(hardware_files)) if isinstance(gpu, str) else gpu
-        machine = Machine(device, clock, unit)
-        model = choose_model(device, precision, time_model, calibration=calibration)
-    peak_per_s = None if peak is None else parse_quantity(peak, "FLOP/s")
+    precision, tile = question.precision, question.tile
+    machine, model = None, find_model(PeakModel.name)
+    if question.gpu is not None:
+        machine = Machine(device_of(question.gpu, question.hardware_files), question.clock, question.unit)
+        model = choose_model(machine.device, precision, question.time_model, calibration=question.calibration)
     return time_gemms(
-        m, n, k, precision, model, machine=machine, peak_per_s=peak_per_s, products=count, into=into,
-        tile=parse_shape(tile) if isinstance(tile, str) else tile,
+        question.m, question.n, question.k, precision, model, machine=machine,
+        peak_per_s=None if question.peak is None else parse_quantity(question.peak, "FLOP/s"),
+        products=question.count, into=question.into, tile=parse_shape(tile) if isinstance(tile, str) else tile,
     )  # fmt: skip

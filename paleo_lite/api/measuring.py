@@ -40,7 +40,7 @@ from ..networks import find_network
 from ..report.measure import Measured, Step
 from ..timing.fitted import rates_of
 from ..version import __version__
-from .profiles import Paths, paths_of
+from .question import Paths, asked, device_of
 
 FITTED = (
     "squeezenet1_1", "resnet18", "mobilenet_v2", "shufflenet_v2_x1_0", "alexnet", "densenet121", "resnext50_32x4d",
@@ -60,24 +60,60 @@ Say = Callable[[str], None]
 """Told what is being measured."""
 
 
-def measure(
-    steps: Sequence[str] = (),
-    *,
-    device: str = "cpu",
-    quick: bool = False,
-    threads: int | None = None,
-    precision: str = "fp32",
-    phases: Sequence[str] = (),
-    channels_last: bool = False,
-    compiled: bool = False,
-    gpu: str | None = None,
-    output: str | Path | None = None,
-    calibration_out: str | Path | None = None,
-    hardware_out: str | Path | None = None,
-    force: bool = False,
-    hardware_files: Paths = (),
-    on_step: Say | None = None,
-) -> Measured:
+class _Steps(msgspec.Struct, frozen=True):
+    steps: Sequence[str] = ()
+
+
+class MeasureQuestion(_Steps, frozen=True, kw_only=True):
+    """What `measure` is asked; see there."""
+
+    device: str = "cpu"
+    quick: bool = False
+    threads: int | None = None
+    precision: str = "fp32"
+    phases: Sequence[str] = ()
+    channels_last: bool = False
+    compiled: bool = False
+    gpu: str | None = None
+    output: str | Path | None = None
+    calibration_out: str | Path | None = None
+    hardware_out: str | Path | None = None
+    force: bool = False
+    hardware_files: Paths = ()
+    on_step: Say | None = None
+
+    def __post_init__(self) -> None:
+        if self.gpu is not None and self.hardware_out is not None:
+            raise BadValue("--gpu takes the figures of a known device, --hardware-out measures them: give one")
+        if self.steps and self.phases:
+            raise BadValue("a STEP says its phase: leave --phase out")
+
+    @property
+    def files(self) -> list[Path | None]:
+        """What is written: measurements, calibration, hardware."""
+        return [None if path is None else Path(path) for path in (self.output, self.calibration_out, self.hardware_out)]
+
+    @property
+    def effort(self) -> Effort:
+        """How long each time is taken."""
+        effort = QUICK if self.quick else Effort()
+        return msgspec.structs.replace(effort, warm_up_s=RISE_S) if self.device == "cuda" else effort
+
+    def plans(self, chosen: _Plan) -> tuple[_Plan, _Plan]:
+        """What is timed: to be fitted, and to be predicted first."""
+        if chosen:
+            return chosen, {}
+        phases = tuple(self.phases) or (("inference",) if self.quick else ("inference", "training"))
+        batches = [size * _SCALE[self.device] for size in ((1, 4) if self.quick else (1, 4, 8))]
+        unseen = [batches[0], 2 * batches[0], batches[1]]
+        return (
+            _grid(FITTED_QUICK if self.quick else FITTED, batches, phases),
+            _grid(HELD_OUT_QUICK if self.quick else HELD_OUT, unseen, phases),
+        )
+
+
+@asked(MeasureQuestion)
+def measure(question: MeasureQuestion) -> Measured:
     """Calibrate this machine: time operations and networks, fit, then predict other networks and run them.
 
     Parameters
@@ -117,43 +153,28 @@ def measure(
     PaleoError
         One of its classes: a missing extra, an unknown device, a file that is there already.
     """
-    output, calibration_out, hardware_out = (
-        None if path is None else Path(path) for path in (output, calibration_out, hardware_out)
-    )
-    say = on_step or _silent
-    if gpu is not None and hardware_out is not None:
-        raise BadValue("--gpu takes the figures of a known device, --hardware-out measures them: give one")
-    if steps and phases:
-        raise BadValue("a STEP says its phase: leave --phase out")
-    chosen = _chosen(steps)
-    check_new(output, calibration_out, hardware_out, force=force)
+    output, calibration_out, hardware_out = question.files
+    say, precision, quick, effort = question.on_step or _silent, question.precision, question.quick, question.effort
+    chosen = _chosen(question.steps)
+    check_new(*question.files, force=question.force)
     need("torch", "measuring this machine", "torch")
     for module in ("scipy", "tomli_w"):
         need(module, "fitting what was measured", "calibrate")
-    known = None if gpu is None else find_device(gpu, paths_of(hardware_files))
-    effort, busy = QUICK if quick else Effort(), other_work()
-    if device == "cuda":
-        effort = msgspec.structs.replace(effort, warm_up_s=RISE_S)
-    if busy:
+    known = None if question.gpu is None else device_of(question.gpu, question.hardware_files)
+    if busy := other_work():
         say(f"although {busy}")
-    with set_up(device, precision, threads, channels_last, compiled) as setup:
+    with set_up(question.device, precision, question.threads, question.channels_last, question.compiled) as setup:
         probed = _probe(setup, quick, effort, say)
         machine, is_derived = known or (None if hardware_out else _known(setup)), False
         if machine is None:
             machine, is_derived = _derive(setup, probed, quick, effort, hardware_out), True
         timer = _Timer(setup, machine.id, effort, say)
-        wanted = tuple(phases) or (("inference",) if quick else ("inference", "training"))
-        batches = [size * _SCALE[device] for size in ((1, 4) if quick else (1, 4, 8))]
-        fitted, unseen = timer.rounds(
-            chosen or _grid(FITTED_QUICK if quick else FITTED, batches, wanted),
-            {} if chosen
-            else _grid(HELD_OUT_QUICK if quick else HELD_OUT, [batches[0], 2 * batches[0], batches[1]], wanted),
-        )  # fmt: skip
+        fitted, unseen = timer.rounds(*question.plans(chosen))
         busy = "; ".join(text for text in (busy, held_back(setup)) if text)
     if not fitted or not (unseen or chosen):
         raise CalibrationFailed("the networks to measure do not fit into this device's memory: nothing to fit")
-    prior = None if is_derived else _pooled(machine, precision, compiled)
-    prior = prior or _from_probes(machine, precision, probed, serial=device == "cpu")
+    prior = None if is_derived else _pooled(machine, precision, question.compiled)
+    prior = prior or _from_probes(machine, precision, probed, serial=question.device == "cpu")
     measurements, fit = calibrate([step.measurement for step in fitted], machine, precision, prior)
     calibration = make_calibration(
         machine.id, precision, measurements, fit,
@@ -166,12 +187,12 @@ def measure(
     unseen, basis = (fitted, expected_from(prior)) if chosen else (unseen, fit)
     points = predict_measured(basis, [step.measurement for step in unseen], machine, precision)
     if calibration_out is not None:
-        write_calibration(calibration, calibration_out, force)
+        write_calibration(calibration, calibration_out, question.force)
     return Measured(
         machine.id, machine.name, precision, setup.software, bandwidth_bytes_per_s(probed, precision),
         peak_per_s(probed, precision), launch_s(probed), probed, fitted, unseen, points, calibration,
         [f"{step}: {reason}" for step, reason in timer.left_out.items()],
-        [str(path) for path in (output, calibration_out, hardware_out) if path is not None], busy,
+        [str(path) for path in question.files if path is not None], busy,
     )  # fmt: skip
 
 
@@ -210,9 +231,9 @@ def _pooled(machine: Device, precision: str, compiled: bool) -> Prior | None:
 def _from_probes(machine: Device, precision: str, probed: Sequence[Probed], serial: bool) -> Prior:
     """What single operations on the machine say."""
     timed = [
-        TimedLayer(each.probe.layer, each.probe.batch_size, each.timing.median_s)
-        for each in probed
-        if each.probe.purpose != "launch"
+        TimedLayer(measured.probe.layer, measured.probe.batch_size, measured.timing.median_s)
+        for measured in probed
+        if measured.probe.purpose != "launch"
     ]
     base, rates = device_prior(machine, precision), rates_of(Machine(machine), precision)
     return narrow_by_probes(base, timed, rates, precision, launch_s(probed), serial)
@@ -233,13 +254,13 @@ def _known(setup: Setup) -> Device | None:
         return None
     name = setup.torch.cuda.get_device_name()
     try:
-        found = find_device(name)
+        device = find_device(name)
     except AmbiguousName as error:
         raise BadValue(f"{error}; --gpu says which, --hardware-out measures it anew") from None
     except UnknownName:
         return None
     # The driver calls each die of a board by the board's name; a program runs on one.
-    return found if found.parts is None else find_device(found.parts.device)
+    return device if device.parts is None else find_device(device.parts.device)
 
 
 def _derive(setup: Setup, probed: Sequence[Probed], quick: bool, effort: Effort, target: Path | None) -> Device:
@@ -275,14 +296,14 @@ class _Timer:
         """The steps of each plan, the best of `ROUNDS`, each of which goes through all plans."""
         timed: list[dict[tuple[str, str, int], list[Timing]]] = [{} for _ in plans]
         for number in range(ROUNDS):
-            for found, plan in zip(timed, plans):
+            for timings, plan in zip(timed, plans):
                 for name, steps in plan.items():
                     self.say(f"round {number + 1} of {ROUNDS}: {name}")
-                    self._network(name, steps, found)
-        return [[self._step(key, best_of(timings)) for key, timings in found.items()] for found in timed]
+                    self._network(name, steps, timings)
+        return [[self._step(key, best_of(timings)) for key, timings in plan.items()] for plan in timed]
 
     def _network(
-        self, name: str, steps: Sequence[tuple[str, int]], found: dict[tuple[str, str, int], list[Timing]]
+        self, name: str, steps: Sequence[tuple[str, int]], timings: dict[tuple[str, str, int], list[Timing]]
     ) -> None:
         module = _build(name)
         for phase, batch_size in steps:
@@ -291,7 +312,7 @@ class _Timer:
             except OutOfMemory as error:
                 self.left_out[f"{name}, {phase}, batch {batch_size}"] = str(error)
             else:
-                found.setdefault((name, phase, batch_size), []).append(timing)
+                timings.setdefault((name, phase, batch_size), []).append(timing)
 
     def _step(self, key: tuple[str, str, int], timing: Timing) -> Step:
         name, phase, batch_size = key

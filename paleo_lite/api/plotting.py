@@ -207,9 +207,9 @@ def timeline(path: str | Path, *, slices: int = 500) -> Any:
 
 
 def _fit(*subject: Any, **question: Any) -> Any:
-    from .calibrations import learn
+    from .calibrations import CalibrateQuestion, learn
 
-    return learn(*subject, **question)
+    return learn(CalibrateQuestion(*subject, **question))
 
 
 def _front(*subject: Any, **question: Any) -> Any:

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ..calibration.choose import used_calibration
 from ..errors import BadProfile, BadValue, NothingOnDevice
 from ..extras import need
-from ..hardware import Device, find_device
+from ..hardware import Device
 from ..timing.models import PppModel
 from .prediction import predict as run_prediction
+from .question import OnDevice, Paths, asked, device_of, paths_of
 
 if TYPE_CHECKING:
     from ..calibration.beside import PredictedBeside
     from ..calibration.store import Calibration
     from ..efficiency.analysis import Efficiency
     from ..efficiency.compare import Comparison
+    from ..efficiency.durations import DurationBook
     from ..efficiency.files import Method
     from ..efficiency.host import HostReport
     from ..efficiency.kernels import KernelReport
-
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""A path, or several."""
-
-
-def paths_of(paths: Paths) -> list[Path]:
-    """The paths that are meant."""
-    return [Path(paths)] if isinstance(paths, (str, os.PathLike)) else [Path(path) for path in paths]
 
 
 def need_pyarrow() -> None:
@@ -39,33 +34,56 @@ def need_pyarrow() -> None:
     need("pyarrow", "reading profiles", "profiles")
 
 
-def _device(gpu: str | Device, precision: str, hardware_files: Paths) -> Device:
-    """The device, which has a peak in that precision."""
-    device = find_device(gpu, paths_of(hardware_files)) if isinstance(gpu, str) else gpu
-    device.find_peak(precision)  # before any work
-    return device
+class _OfProfiles(OnDevice, frozen=True):
+    paths: Paths
 
 
-def efficiency(
-    paths: Paths,
-    *,
-    gpu: str | Device,
-    method: Method = "steady",
-    precision: str = "fp32",
-    group_by: Sequence[str] = (),
-    name_pattern: str | None = None,
-    steps: str | None = None,
-    by: str = "op",
-    durations: Paths = (),
-    batches: int = 25,
-    tau_init: str | os.PathLike[str] | None = None,
-    tau_batches: int = 50,
-    jobs: int | None = None,
-    scheduler: str | None = None,
-    keep_going: bool = False,
-    hardware_files: Paths = (),
-    on_done: Callable[[int, int], None] | None = None,
-) -> Efficiency:
+class _Read(_OfProfiles, frozen=True, kw_only=True):
+    name_pattern: str | None = None
+
+    @property
+    def device(self) -> Device:
+        """The device, which has a peak in that precision."""
+        device = device_of(self.gpu, self.hardware_files)
+        device.find_peak(self.precision)  # before any work
+        return device
+
+
+class EfficiencyQuestion(_Read, frozen=True, kw_only=True):
+    """What `efficiency` is asked; see there."""
+
+    method: Method = "steady"
+    group_by: Sequence[str] = ()
+    steps: str | None = None
+    by: str = "op"
+    durations: Paths = ()
+    batches: int = 25
+    tau_init: str | os.PathLike[str] | None = None
+    tau_batches: int = 50
+    jobs: int | None = None
+    scheduler: str | None = None
+    keep_going: bool = False
+    on_done: Callable[[int, int], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.tau_init is not None and not self.durations:
+            raise BadValue("--tau-init is the initialisation of the TAU runs that --durations names: give both")
+
+    def book(self) -> DurationBook | None:
+        """The measured durations."""
+        if not self.durations:
+            return None
+        from ..efficiency.durations import read_durations
+
+        first = None if self.tau_init is None else Path(self.tau_init)
+        return read_durations(
+            paths_of(self.durations), initialisation=first, tau_batches=self.tau_batches,
+            name_pattern=self.name_pattern,
+        )  # fmt: skip
+
+
+@asked(EfficiencyQuestion)
+def efficiency(question: EfficiencyQuestion) -> Efficiency:
     """Say how well a device was used, from profiles.
 
     Parameters
@@ -117,30 +135,26 @@ def efficiency(
     need_pyarrow()
     from ..efficiency.analysis import Reading, measure_efficiency
 
-    device, book = _device(gpu, precision, hardware_files), None
-    if durations:
-        from ..efficiency.durations import read_durations
-
-        first = None if tau_init is None else Path(tau_init)
-        book = read_durations(
-            paths_of(durations), initialisation=first, tau_batches=tau_batches, name_pattern=name_pattern
-        )
-    elif tau_init is not None:
-        raise BadValue("--tau-init is the initialisation of the TAU runs that --durations names: give both")
-    reading = Reading(method, name_pattern, steps, book, batches, keep_going, by)
-    return measure_efficiency(paths_of(paths), device, reading, precision, group_by, jobs, scheduler, on_done)
+    device = question.device
+    reading = Reading(
+        question.method, question.name_pattern, question.steps, question.book(), question.batches, question.keep_going,
+        question.by,
+    )  # fmt: skip
+    return measure_efficiency(
+        paths_of(question.paths), device, reading, question.precision, question.group_by, question.jobs,
+        question.scheduler, question.on_done,
+    )  # fmt: skip
 
 
-def kernels(
-    paths: Paths,
-    *,
-    gpu: str | Device,
-    precision: str = "fp32",
-    direction: str = "all",
-    full_names: bool = False,
-    name_pattern: str | None = None,
-    hardware_files: Paths = (),
-) -> KernelReport | HostReport:
+class KernelsQuestion(_Read, frozen=True, kw_only=True):
+    """What `kernels` is asked; see there."""
+
+    direction: str = "all"
+    full_names: bool = False
+
+
+@asked(KernelsQuestion)
+def kernels(question: KernelsQuestion) -> KernelReport | HostReport:
     """Say where the time of a profile went, kernel by kernel, and what to optimise first.
 
     Of a profile in which nothing ran on a device (a trace of the CPU, VTune's hotspots): function by function.
@@ -172,10 +186,12 @@ def kernels(
     from ..profiles.detect import open_profile
     from ..profiles.evidence import evidence_of
 
-    device = _device(gpu, precision, hardware_files)
-    profiles = [open_profile(file, name_pattern) for file in _files(paths)]
+    device = question.device
+    profiles = [open_profile(file, question.name_pattern) for file in _files(question.paths)]
     try:
-        report = report_kernels(profiles, device, precision, direction=direction, full_names=full_names)
+        report = report_kernels(
+            profiles, device, question.precision, direction=question.direction, full_names=question.full_names
+        )
     except NothingOnDevice:
         if len(profiles) > 1:
             raise
@@ -192,23 +208,45 @@ def _files(paths: Paths) -> list[Path]:
     return find_files(given) if len(given) > 1 or given[0].is_dir() else given
 
 
-def compare(
-    a: Paths,
-    b: Paths = (),
-    *,
-    repeats: bool = False,
-    direction: str = "all",
-    by: str = "kernel",
-    predict: str | None = None,
-    gpu: str | Device | None = None,
-    precision: str = "fp32",
-    batch_size: int | None = None,
-    time_model: str | None = None,
-    ppp: float | None = None,
-    calibration: str | Calibration | None = None,
-    name_pattern: str | None = None,
-    hardware_files: Paths = (),
-) -> Comparison | PredictedBeside:
+class _Sides(msgspec.Struct, frozen=True):
+    a: Paths
+    b: Paths = ()
+
+
+class CompareQuestion(_Sides, frozen=True, kw_only=True):
+    """What `compare` is asked; see there."""
+
+    repeats: bool = False
+    direction: str = "all"
+    by: str = "kernel"
+    predict: str | None = None
+    gpu: str | Device | None = None
+    precision: str = "fp32"
+    batch_size: int | None = None
+    time_model: str | None = None
+    ppp: float | None = None
+    calibration: str | Calibration | None = None
+    name_pattern: str | None = None
+    hardware_files: Paths = ()
+
+    def __post_init__(self) -> None:
+        of_prediction = (self.gpu, self.batch_size, self.time_model, self.ppp, self.calibration)
+        if self.predict is None:
+            if any(said is not None for said in of_prediction):
+                raise BadValue("--gpu, --batch-size, --time-model, --ppp and --calibration go with --predict")
+            if not all(self.sides):
+                raise BadValue("compare takes two profiles, A and B (or --predict NETWORK and one)")
+        elif self.gpu is None or sum(map(len, self.sides)) != 1:
+            raise BadValue("--predict takes one profile and the device it was taken on: --gpu DEVICE")
+
+    @property
+    def sides(self) -> tuple[list[Path], list[Path]]:
+        """The profiles of either side."""
+        return paths_of(self.a), paths_of(self.b)
+
+
+@asked(CompareQuestion)
+def compare(question: CompareQuestion) -> Comparison | PredictedBeside:
     """Lay the kernels of two profiles side by side, or a prediction beside one.
 
     Parameters
@@ -245,54 +283,37 @@ def compare(
     from ..efficiency.compare import find_repeats
     from ..profiles.detect import open_profile
 
-    sides = [paths_of(a), paths_of(b)]
-    if predict is not None:
-        return _beside(
-            [path for side in sides for path in side], name_pattern, predict, gpu=gpu, batch_size=batch_size,
-            time_model=time_model, ppp=ppp, calibration=calibration, precision=precision,
-            hardware_files=paths_of(hardware_files),
-        )  # fmt: skip
-    if any(asked is not None for asked in (gpu, batch_size, time_model, ppp, calibration)):
-        raise BadValue("--gpu, --batch-size, --time-model, --ppp and --calibration go with --predict")
-    if not all(sides):
-        raise BadValue("compare takes two profiles, A and B (or --predict NETWORK and one)")
-    if repeats:
-        sides = [[repeat for path in side for repeat in find_repeats(path, name_pattern)] for side in sides]
-    profiles = [[open_profile(path, name_pattern) for path in dict.fromkeys(side)] for side in sides]
-    return compare_profiles(profiles[0], profiles[1], direction, by)
+    if question.predict is not None:
+        return _beside(question)
+    pattern, sides = question.name_pattern, list(question.sides)
+    if question.repeats:
+        sides = [[repeat for path in side for repeat in find_repeats(path, pattern)] for side in sides]
+    profiles = [[open_profile(path, pattern) for path in dict.fromkeys(side)] for side in sides]
+    return compare_profiles(profiles[0], profiles[1], question.direction, question.by)
 
 
-def _beside(
-    paths: Sequence[Path],
-    name_pattern: str | None,
-    network: str,
-    *,
-    gpu: str | Device | None = None,
-    batch_size: int | None = None,
-    time_model: str | None = None,
-    ppp: float | None = None,
-    calibration: str | Calibration | None = None,
-    **question: Any,
-) -> PredictedBeside:
+def _beside(question: CompareQuestion) -> PredictedBeside:
     from ..calibration.beside import lay_beside, learnt_from
     from ..calibration.ppp_profiles import fit_beside
     from ..efficiency.by_kind import measure_passes
     from ..efficiency.contradictions import question as doubt
     from ..profiles.detect import open_profile
 
-    if gpu is None or len(paths) != 1:
-        raise BadValue("--predict takes one profile and the device it was taken on: --gpu DEVICE")
-    profile = open_profile(paths[0], name_pattern)
-    batch_size = batch_size or profile.configuration.get("batch_size")
+    (path,) = (*question.sides[0], *question.sides[1])
+    profile, calibration = open_profile(path, question.name_pattern), question.calibration
+    batch_size = question.batch_size or profile.configuration.get("batch_size")
     if not isinstance(batch_size, int):
-        raise BadProfile(f"{paths[0]}: its name does not give the batch size: use --batch-size")
-    is_fitted = time_model == PppModel.name and ppp is None and calibration is None
-    question |= {"gpu": gpu, "batch_size": batch_size, "time_model": time_model, "calibration": calibration,
-                 "ppp": 1.0 if is_fitted else ppp}  # fmt: skip
-    asked = run_prediction(network, **question)  # an unknown network or device is said before the profile is read
-    doubt(profile, asked.device, asked.network, asked.precision)
+        raise BadProfile(f"{path}: its name does not give the batch size: use --batch-size")
+    is_fitted = question.time_model == PppModel.name and question.ppp is None and calibration is None
+    predict = functools.partial(
+        run_prediction, question.predict, gpu=device_of(question.gpu or "", question.hardware_files),
+        precision=question.precision, batch_size=batch_size, time_model=question.time_model, calibration=calibration,
+        ppp=1.0 if is_fitted else question.ppp,
+    )  # fmt: skip
+    expected = predict()  # an unknown network or device is said before the profile is read
+    doubt(profile, expected.device, expected.network, expected.precision)
     measured = measure_passes(profile)
-    beside = lay_beside(str(paths[0]), measured, run_prediction(network, phase=measured.phase, **question))
+    beside = lay_beside(str(path), measured, predict(phase=measured.phase))
     if is_fitted:
         return fit_beside(beside)
     if (learnt := used_calibration(beside.prediction, calibration)) is not None:

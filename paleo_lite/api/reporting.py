@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,21 +14,20 @@ from ..extras import need
 from ..files import check_new, save
 from ..report.document import Document
 from ..result import Result
-from .profiles import Paths, need_pyarrow, paths_of
-from .provenance import Asked, made_from, network_sources, profile_sources, same_figures
+from .profiles import need_pyarrow
+from .provenance import given, made_from, network_sources, option, profile_sources, same_figures
+from .question import Paths, asked, device_of, paths_of
 
 if TYPE_CHECKING:
     from torch import nn
-    from typing_extensions import Unpack
 
     from ..calibration.store import Calibration
     from ..hardware import Device
     from ..networks import Network
     from ..timing.options import TrainingOptions
 
-_OF_A_PROFILE = frozenset(
-    ("profile", "gpu", "precision", "name_pattern", "program", "hardware_files", "output", "force", "network")
-)
+_OF_EITHER = ("gpu", "precision", "hardware_files", "output", "force")
+_OF_A_PROFILE = ("profile", "name_pattern", "program")
 _OF_WORKERS = ("workers", "link", "topology", "platform", "scaling", "strategy", "collective", "advise", "images",
                "epochs", "price")  # fmt: skip
 
@@ -61,53 +60,78 @@ class Report(Result, msgspec.Struct, frozen=True, eq=False):
                 "bytes": self.bytes}  # fmt: skip
 
 
-class ReportQuestion(TypedDict, total=False):
-    """What a report may be asked besides; see `report`."""
-
-    precision: str
-    batch_size: int | None
-    phase: str | None
-    time_model: str | None
-    ppp: float | None
-    calibration: str | Calibration | None
-    clock: str | None
-    unit: str | None
-    execution: str | None
-    fit_batch: bool
-    training: TrainingOptions | None
-    workers: int | str | Sequence[int] | None
-    link: str | None
-    topology: str | None
-    platform: str | None
-    scaling: str
-    strategy: str
-    collective: str | None
-    advise: bool
-    images: float | str | None
-    epochs: float | None
-    price: float | str | None
-    name_pattern: str | None
-    program: str | None
-    image_size: int | None
-    sequence_length: int | None
-    inputs: Sequence[str | Sequence[int]]
-    hardware_files: Paths
+class _Subject(msgspec.Struct, frozen=True):
+    network: str | Network | nn.Module | None = None
 
 
-_UNASKED = {"precision": "fp32", "fit_batch": False, "scaling": "weak", "strategy": "data", "advise": False,
-            "inputs": (), "hardware_files": (), "force": False}  # fmt: skip
-"""What the others than None are where nobody says them."""
+class ReportQuestion(_Subject, frozen=True, kw_only=True):
+    """What `report` is asked; see there."""
+
+    profile: str | os.PathLike[str] | None = None
+    gpu: str | Device
+    output: str | Path
+    force: bool = False
+    precision: str = "fp32"
+    batch_size: int | None = None
+    phase: str | None = None
+    time_model: str | None = None
+    ppp: float | None = None
+    calibration: str | Calibration | None = None
+    clock: str | None = None
+    unit: str | None = None
+    execution: str | None = None
+    fit_batch: bool = False
+    training: TrainingOptions | None = None
+    workers: int | str | Sequence[int] | None = None
+    link: str | None = None
+    topology: str | None = None
+    platform: str | None = None
+    scaling: str = "weak"
+    strategy: str = "data"
+    collective: str | None = None
+    advise: bool = False
+    images: float | str | None = None
+    epochs: float | None = None
+    price: float | str | None = None
+    name_pattern: str | None = None
+    program: str | None = None
+    image_size: int | None = None
+    sequence_length: int | None = None
+    inputs: Sequence[str | Sequence[int]] = ()
+    hardware_files: Paths = ()
+
+    def __post_init__(self) -> None:
+        if (self.network is None) == (self.profile is None):
+            raise BadValue("a report is of a network or of a profile (--profile PATH): one of the two")
+        of_a_network = set(self.__struct_fields__).difference(_OF_EITHER, _OF_A_PROFILE)
+        if self.profile is not None:
+            self._refuse(of_a_network, "is for the report of a network, not of a profile")
+            return
+        self._refuse(_OF_A_PROFILE, "is for the report of a profile: --profile PATH")
+        if not self.several:
+            self._refuse(_OF_WORKERS, "is for several devices: say how many, --workers 8")
+        elif self.phase not in (None, "training"):
+            raise BadValue(f"several devices train together: --phase training, or leave it out, not {self.phase}")
+        if self.fit_batch and self.batch_size is not None:
+            raise BadValue("fitting the batch chooses its size: leave the batch size out")
+
+    def _refuse(self, names: Collection[str], why: str) -> None:
+        for name in given(self):
+            if name in names:
+                raise BadValue(f"{option(name)} {why}")
+
+    @property
+    def several(self) -> bool:
+        """Whether it asks of several devices, too."""
+        return any(said is not None for said in (self.workers, self.topology, self.platform))
+
+    def named(self, *names: str) -> dict[str, Any]:
+        """What is asked of these names."""
+        return {name: getattr(self, name) for name in names}
 
 
-def report(
-    network: str | Network | nn.Module | None = None,
-    *,
-    gpu: str | Device,
-    output: str | Path,
-    profile: str | os.PathLike[str] | None = None,
-    force: bool = False,
-    **question: Unpack[ReportQuestion],
-) -> Report:
+@asked(ReportQuestion)
+def report(question: ReportQuestion) -> Report:
     """Write a report of a prediction or a profile: one HTML file that opens offline.
 
     Parameters
@@ -140,21 +164,13 @@ def report(
     PaleoError
         One of its classes: a file that is there already, options that do not go together, and as for predictions.
     """
-    if unknown := sorted(question.keys() - ReportQuestion.__annotations__.keys()):
-        raise TypeError(f"report() has no argument {unknown[0]!r}")
-    named = {"network": network, "profile": profile, "gpu": gpu, "output": output, "force": force}
-    values: dict[str, Any] = {name: question.get(name, _UNASKED.get(name)) for name in ReportQuestion.__annotations__}
-    values["hardware_files"] = paths_of(values["hardware_files"])
-    asked = Asked("report", {**named, **values}, _UNASKED)
-    path = Path(output)
-    check_new(path, force=force)
+    path = Path(question.output)
+    check_new(path, force=question.force)
     if path.suffix.lower() not in (".html", ".htm"):
         raise BadValue(f"{path}: a report is an .html file")
-    if (network is None) == (profile is None):
-        raise BadValue("a report is of a network or of a profile (--profile PATH): one of the two")
     for name in ("altair", "vl_convert", "jinja2"):
         need(name, "writing a report", "plots")
-    page = _of_profile(asked) if profile is not None else _of_network(asked)
+    page = _of_network(question) if question.profile is None else _of_profile(question, Path(question.profile))
     from ..report.page.html import to_html
 
     content = to_html(page).encode()
@@ -162,16 +178,7 @@ def report(
     return Report(path, page, len(content))
 
 
-def _refuse(asked: Asked, names: Iterable[str], why: str) -> None:
-    for name in asked.given:
-        if name in names:
-            raise BadValue(f"{asked.option(name)} {why}")
-
-
-def _of_profile(asked: Asked) -> Document:
-    from ..hardware import find_device
-
-    _refuse(asked, asked.values.keys() - _OF_A_PROFILE, "is for the report of a network, not of a profile")
+def _of_profile(question: ReportQuestion, path: Path) -> Document:
     need_pyarrow()
     from ..efficiency import TOOLS
     from ..efficiency.analysis import Reading, measure_efficiency
@@ -181,27 +188,26 @@ def _of_profile(asked: Asked) -> Document:
     from ..profiles.detect import open_profile
     from ..report.page.profile import profile_report
 
-    path, pattern, precision = Path(asked["profile"]), asked["name_pattern"], asked["precision"]
-    gpu = asked["gpu"]
-    device = find_device(gpu, asked["hardware_files"]) if isinstance(gpu, str) else gpu
+    pattern, precision = question.name_pattern, question.precision
+    device = device_of(question.gpu, question.hardware_files)
     device.find_peak(precision)  # before any work
     kernels = report_kernels(open_profile(path, pattern), device, precision)
 
     def attempt(call: Any) -> Any:
-        """What a part says, or the sentence why this profile cannot tell."""
+        """What a card says, or the sentence why this profile cannot tell."""
         try:
             return call()
         except PaleoError as error:
             return str(error).removeprefix(f"{path}: ")
 
-    further = []
+    further, program = [], question.program or "python train.py"
     for tool in TOOLS:
-        commands = attempt(lambda tool=tool: next_command(kernels.kernels, tool, asked["program"] or "python train.py"))
+        commands = attempt(lambda tool=tool: next_command(kernels.kernels, tool, program))
         if isinstance(commands, list):
             further += [(f"With {tool}" if first else "and then", line) for first, line in zip((True, False), commands)]
     return profile_report(
         kernels,
-        made_from(asked, profile_sources(path, device, asked["hardware_files"])),
+        made_from(question, profile_sources(path, device, paths_of(question.hardware_files))),
         efficiency=attempt(
             lambda: measure_efficiency([path], device, Reading(name_pattern=pattern), precision, jobs=1)
         ),
@@ -210,56 +216,42 @@ def _of_profile(asked: Asked) -> Document:
     )
 
 
-def _of_network(asked: Asked) -> Document:
+def _of_network(question: ReportQuestion) -> Document:
     from ..calibration.alternatives import try_alternatives
     from ..calibration.choose import used_calibration
     from ..networks.network import Tokens
     from ..report.page.prediction import prediction_report
     from .prediction import predict, resolve
 
-    _refuse(asked, ("name_pattern", "program"), "is for the report of a profile: --profile PATH")
-    several = any(asked[name] is not None for name in ("workers", "topology", "platform"))
-    if not several:
-        _refuse(asked, _OF_WORKERS, "is for several devices: say how many, --workers 8")
-    if several and asked["phase"] not in (None, "training"):
-        raise BadValue(f"several devices train together: --phase training, or leave it out, not {asked['phase']}")
-    phase = asked["phase"] or ("training" if several else "inference")
-    if asked["fit_batch"] and asked["batch_size"] is not None:
-        raise BadValue("fitting the batch chooses its size: leave the batch size out")
-    question = {
-        name: asked[name]
-        for name in ("gpu", "precision", "time_model", "ppp", "clock", "unit", "calibration", "execution",
-                     "hardware_files", "fit_batch")
-    }  # fmt: skip
-    question |= {
-        "network": resolve(
-            asked["network"], asked["image_size"], asked["inputs"], Tokens(asked["sequence_length"], phase=phase)
-        ),
-        "phase": phase,
-        "batch_size": asked["batch_size"] or (32 if several and not asked["fit_batch"] else 1),
-        "training": asked["training"],
-        "memory": True,
-    }
-    prediction = predict(**question)
-    calibration = used_calibration(prediction, asked["calibration"])
+    phase = question.phase or ("training" if question.several else "inference")
+    assert question.network is not None
+    network = resolve(
+        question.network, question.image_size, question.inputs, Tokens(question.sequence_length, phase=phase)
+    )
+    files = paths_of(question.hardware_files)
+    same = {"gpu": question.gpu, "hardware_files": files, "training": question.training, **question.named(
+        "precision", "time_model", "ppp", "clock", "unit", "calibration",
+    )}  # fmt: skip
+    prediction = predict(
+        network, **same, phase=phase, execution=question.execution, fit_batch=question.fit_batch, memory=True,
+        batch_size=question.batch_size or (32 if question.several and not question.fit_batch else 1),
+    )  # fmt: skip
+    calibration = used_calibration(prediction, question.calibration)
+    sources = network_sources(question, prediction, calibration)
     return prediction_report(
         prediction,
-        made_from(asked, network_sources(asked, prediction, calibration), same_figures(asked, prediction, _OF_WORKERS)),
-        alternatives=try_alternatives(prediction, asked["time_model"], asked["hardware_files"]),
-        scaling=_scaled(asked, question, prediction.batch_size) if several else None,
+        made_from(question, sources, same_figures(question, prediction, _OF_WORKERS)),
+        alternatives=try_alternatives(prediction, question.time_model, files),
+        scaling=_scaled(question, network, {**same, "batch_size": prediction.batch_size}),
         calibration=calibration,
     )
 
 
-def _scaled(asked: Asked, question: dict[str, Any], batch_size: int) -> Any:
+def _scaled(question: ReportQuestion, network: Network, same: dict[str, Any]) -> Any:
+    if not question.several:
+        return None
     from ..distributed.job import Settings
     from .scaling import scale
 
-    same = {
-        name: question[name]
-        for name in ("network", "gpu", "precision", "time_model", "ppp", "clock", "unit", "calibration",
-                     "hardware_files")
-    }  # fmt: skip
-    own = {name: asked[name] for name in _OF_WORKERS if name != "collective"}
-    settings = Settings(collective=asked["collective"])
-    return scale(**same, **own, batch_size=batch_size, settings=settings, training=asked["training"])
+    own = question.named(*(name for name in _OF_WORKERS if name != "collective"))
+    return scale(network, **same, **own, settings=Settings(collective=question.collective))

@@ -171,7 +171,7 @@ def _as_paleo(network: Any, gpu: Any, settings: Settings | None, revision: str, 
     from ..distributed.job import Settings
     from ..distributed.run import Request
     from ..paleo.scale import paleo_table
-    from .provenance import Asked
+    from .provenance import option
 
     settings = settings or Settings()
     plain = Settings(collective=settings.collective)
@@ -180,7 +180,7 @@ def _as_paleo(network: Any, gpu: Any, settings: Settings | None, revision: str, 
     unsaid = (None, False, (), "fp32")
     for name, value in {**asked, **changed}.items():
         if name not in _PALEO_KNOWS and (name in changed or value not in unsaid):
-            raise BadValue(f"PALEO has no {Asked.option(name)}: leave it out, or leave out --compat paleo")
+            raise BadValue(f"PALEO has no {option(name)}: leave it out, or leave out --compat paleo")
     known = {name: asked[name] for name in _PALEO_KNOWS if asked.get(name) is not None}
     how = {name: known.pop(name) for name in ("ppp", "concurrent") if name in known}
     request = Request(cost_asked=known.pop("cost", False), **known)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from ..calibration.choose import default_model
 from ..counting import PHASES
 from ..distributed.collectives import COLLECTIVES
@@ -15,7 +17,7 @@ from ..sweeps.best import Best, find_best
 from ..sweeps.run import Sweep, run_sweep
 from ..sweeps.space import AUTOMATIC, ROWS_UNASKED, Space, parse_names, parse_numbers
 from ..units import PRECISION_BYTES, parse_quantity
-from .profiles import Paths, paths_of
+from .question import Paths, asked, paths_of
 
 Names = str | Sequence[str]
 """Names, or one text with commas; ``"all"`` where there is a list of them."""
@@ -24,34 +26,76 @@ Numbers = str | int | Sequence[int]
 """Numbers, one, or a range: ``"1,2,4"``, ``"1:1024:x2"``."""
 
 
-def sweep(
-    networks: Names,
-    gpus: Names,
-    output: str | Path,
-    *,
-    precisions: Names = "fp32",
-    phases: Names = "inference",
-    batch_sizes: Numbers = 1,
-    sequence_lengths: Numbers = (),
-    time_models: Names = AUTOMATIC,
-    ppp: float | None = None,
-    workers: Numbers = 1,
-    strategies: Names = "data",
-    scalings: Names = "strong",
-    links: Names = (),
-    collectives: Names = (),
-    optimizer: str = "sgd",
-    samples: float | str = 1e6,
-    price: float | str | None = None,
-    power: float | str | None = None,
-    hardware_files: Paths = (),
-    force: bool = False,
-    yes: bool = False,
-    dry_run: bool = False,
-    jobs: int | None = None,
-    scheduler: str | None = None,
-    on_done: Callable[[int, int], None] | None = None,
-) -> Sweep | Space:
+class _Written(msgspec.Struct, frozen=True):
+    networks: Names
+    gpus: Names
+    output: str | Path
+
+
+class SweepQuestion(_Written, frozen=True, kw_only=True):
+    """What `sweep` is asked; see there."""
+
+    precisions: Names = "fp32"
+    phases: Names = "inference"
+    batch_sizes: Numbers = 1
+    sequence_lengths: Numbers = ()
+    time_models: Names = AUTOMATIC
+    ppp: float | None = None
+    workers: Numbers = 1
+    strategies: Names = "data"
+    scalings: Names = "strong"
+    links: Names = ()
+    collectives: Names = ()
+    optimizer: str = "sgd"
+    samples: float | str = 1e6
+    price: float | str | None = None
+    power: float | str | None = None
+    hardware_files: Paths = ()
+    force: bool = False
+    yes: bool = False
+    dry_run: bool = False
+    jobs: int | None = None
+    scheduler: str | None = None
+    on_done: Callable[[int, int], None] | None = None
+
+    def space(self) -> Space:
+        """The combinations, checked.
+
+        Raises
+        ------
+        PaleoError
+            One of its classes: an unknown name, or what does not go together.
+        """
+        further, workers = paths_of(self.hardware_files), _numbers(self.workers, "workers")
+        if self.links and workers == (1,):
+            raise BadValue("--links join several workers: give --workers, such as --workers 1,2,4,8")
+        lengths = _numbers(self.sequence_lengths, "sequence lengths") if self.sequence_lengths else (None,)
+        space = Space(
+            networks=_names(self.networks, "networks", network_names()),
+            gpus=_names(self.gpus, "GPUs", [device.id for device in list_devices(further)]),
+            precisions=_names(self.precisions, "precisions", list(PRECISION_BYTES)),
+            phases=_names(self.phases, "phases", list(PHASES)),
+            batch_sizes=_numbers(self.batch_sizes, "batch sizes"),
+            sequence_lengths=lengths,
+            time_models=_names(self.time_models, "time models"),
+            workers=workers,
+            strategies=_names(self.strategies, "strategies"),
+            scalings=_names(self.scalings, "scalings"),
+            links=_names(self.links, "links") if self.links else ("",),
+            collectives=_names(self.collectives, "collectives", list(COLLECTIVES)) if self.collectives else ("",),
+            ppp=self.ppp,
+            optimizer=self.optimizer,
+            samples=parse_quantity(self.samples, ""),
+            price_usd_per_h=None if self.price is None else parse_quantity(self.price, "USD/h"),
+            power_w=None if self.power is None else parse_quantity(self.power, "W"),
+            hardware_files=tuple(str(path.absolute()) for path in further),
+        ).resolved()
+        space.check()
+        return space
+
+
+@asked(SweepQuestion)
+def sweep(question: SweepQuestion) -> Sweep | Space:
     """Predict every combination of networks, devices, batch sizes, ... into a file.
 
     What is infeasible is kept with its reason. What is interrupted goes on from where it was: give the same call.
@@ -101,40 +145,17 @@ def sweep(
     PaleoError
         One of its classes: an impossible space, an output that is there already, a missing extra.
     """
-    numbers = _numbers(workers, "workers")
-    if links and numbers == (1,):
-        raise BadValue("--links join several workers: give --workers, such as --workers 1,2,4,8")
-    further = paths_of(hardware_files)
-    space = Space(
-        networks=_names(networks, "networks", network_names()),
-        gpus=_names(gpus, "GPUs", [device.id for device in list_devices(further)]),
-        precisions=_names(precisions, "precisions", list(PRECISION_BYTES)),
-        phases=_names(phases, "phases", list(PHASES)),
-        batch_sizes=_numbers(batch_sizes, "batch sizes"),
-        sequence_lengths=_numbers(sequence_lengths, "sequence lengths") if sequence_lengths else (None,),
-        time_models=_names(time_models, "time models"),
-        workers=numbers,
-        strategies=_names(strategies, "strategies"),
-        scalings=_names(scalings, "scalings"),
-        links=_names(links, "links") if links else ("",),
-        collectives=_names(collectives, "collectives", list(COLLECTIVES)) if collectives else ("",),
-        ppp=ppp,
-        optimizer=optimizer,
-        samples=parse_quantity(samples, ""),
-        price_usd_per_h=None if price is None else parse_quantity(price, "USD/h"),
-        power_w=None if power is None else parse_quantity(power, "W"),
-        hardware_files=tuple(str(path.absolute()) for path in further),
-    ).resolved()
-    space.check()
-    if dry_run:
+    space = question.space()
+    if question.dry_run:
         return space
-    if space.size > ROWS_UNASKED and not yes:
+    if space.size > ROWS_UNASKED and not question.yes:
         raise BadValue(
             f"the sweep has {space.size:,} combinations ({space.describe()}), which take about {space.hours():,.3g} "
             f"core hours and {space.gigabytes():,.3g} GB: narrow it, or say --yes"
         )
     return run_sweep(
-        space, Path(output), default_model, jobs=jobs, scheduler=scheduler, force=force, progress=on_done
+        space, Path(question.output), default_model, jobs=question.jobs, scheduler=question.scheduler,
+        force=question.force, progress=question.on_done,
     )  # fmt: skip
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from ..api.calibrations import CalibrateQuestion, learn
 from ..api.calibrations import calibrate as run_calibrate
-from ..api.calibrations import learn
 from ..calibration.measurements import TEMPLATE
 from ..timing.models import LEARNT
 from . import options
@@ -45,12 +45,7 @@ from .values import WHOLE
 @click.option("--template", is_flag=True, cls=Printing, help="Print a measurements CSV to fill in.")
 @options.hardware_files()
 def calibrate(
-    paths: tuple[Path, ...],
-    gpu: str | None,
-    template: bool,
-    suggest: int | None,
-    phase: str | None,
-    **question: Any,
+    paths: tuple[Path, ...], gpu: str | None, template: bool, suggest: int | None, **question: Any
 ) -> Answer | None:
     """Learn a device's parameters from measured steps in PATHS: measurements CSVs, profiles, folders of profiles.
 
@@ -70,8 +65,8 @@ def calibrate(
         return None
     if gpu is None or not (paths or suggest):
         raise click.UsageError("a calibration takes measurements CSVs and --gpu; --template prints a CSV to fill in")
-    if suggest is not None or phase is not None:
-        found = run_calibrate(paths, gpu=gpu, suggest=suggest, phase=phase, **question)
+    if suggest is not None:
+        found = run_calibrate(paths, gpu=gpu, suggest=suggest, **question)
         return Answer(found.to_dict, found.document)
-    learnt = learn(paths, gpu=gpu, **question)
+    learnt = learn(CalibrateQuestion(paths, gpu=gpu, **question))
     return Answer(learnt.to_dict, learnt.document, None if learnt.fit is None else lambda: learnt)

@@ -1,0 +1,109 @@
+"""Questions: what a function of the Python face may be asked is one struct, with its defaults and what it refuses.
+
+The command of the same name makes the question from its options, `paleo_lite.plot` and the page from theirs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections import ChainMap
+from collections.abc import Callable, Collection, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
+from msgspec import NODEFAULT
+
+from ..hardware import Device, find_device
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A path, or several."""
+
+P = ParamSpec("P")
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+
+def asked(question: Callable[P, Q]) -> Callable[[Callable[[Q], R]], Callable[P, R]]:
+    """Make a function of a question one that takes its fields: ``help`` and type checkers see them.
+
+    Parameters
+    ----------
+    question : class
+        The struct of the question; what its fields mean is said where it is asked, in the function's docstring.
+    """
+    signature = inspect.Signature(parameters_of(question))
+
+    def face(answer: Callable[[Q], R]) -> Callable[P, R]:
+        name, returns = answer.__name__, answer.__annotations__["return"]
+
+        @functools.wraps(answer)
+        def ask(*words: P.args, **named: P.kwargs) -> R:
+            check_names(name, named, signature.parameters)
+            try:
+                signature.bind(*words, **named)
+            except TypeError as error:
+                raise TypeError(f"{name}() cannot be asked so: {error}") from None
+            return answer(question(*words, **named))
+
+        ask.__signature__ = signature.replace(return_annotation=returns)  # type: ignore[attr-defined]
+        return ask
+
+    return face
+
+
+def parameters_of(question: Any) -> list[inspect.Parameter]:
+    """The fields of a question as a function's parameters; types stay text, since not all are imported."""
+    fields, positional = question.__struct_fields__, question.__match_args__
+    types = ChainMap(*(vars(base).get("__annotations__", {}) for base in question.__mro__))
+    defaults = dict(zip(reversed(fields), reversed(question.__struct_defaults__)))
+    return [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD if name in positional else inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if (value := defaults.get(name, NODEFAULT)) is NODEFAULT else value,
+            annotation=types[name],
+        )
+        for name in fields
+    ]
+
+
+def check_names(function: str, given: Collection[str], known: Collection[str]) -> None:
+    """Refuse arguments that a function does not have.
+
+    Raises
+    ------
+    TypeError
+        Which argument is unknown, and which is meant.
+    """
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=2, cutoff=0.5)
+            rest = f"did you mean {' or '.join(near)}?" if near else f"it takes {', '.join(known)}"
+            raise TypeError(f"{function}() has no argument {name!r}: {rest}")
+
+
+def paths_of(paths: Paths) -> list[Path]:
+    """The paths that are meant."""
+    return [Path(paths)] if isinstance(paths, (str, os.PathLike)) else [Path(path) for path in paths]
+
+
+def device_of(gpu: str | Device, hardware_files: Paths = ()) -> Device:
+    """The device that is meant, of the registry and further files."""
+    return find_device(gpu, paths_of(hardware_files)) if isinstance(gpu, str) else gpu
+
+
+class OnDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A question about a device."""
+
+    gpu: str | Device
+    precision: str = "fp32"
+    hardware_files: Paths = ()
+
+    @property
+    def device(self) -> Device:
+        """The device that is meant."""
+        return device_of(self.gpu, self.hardware_files)
