@@ -15,7 +15,8 @@ import numpy as np
 
 from paleo_lite.calibration.choose import default_model
 from paleo_lite.counting import count
-from paleo_lite.counting.kinds import MATRIX_KINDS, count_layer
+from paleo_lite.counting.kinds import MATRIX_KINDS, class_of, count_layer
+from paleo_lite.counting.kinds.products import MATRIX_CLASSES
 from paleo_lite.counting.layer import Op, see, trace_flow
 from paleo_lite.errors import PaleoError
 from paleo_lite.executor import cores
@@ -25,8 +26,7 @@ from paleo_lite.sweeps.space import Sized
 from paleo_lite.timing import RooflineModel, TimeModel, Workload, predict
 from paleo_lite.timing.broadcast import keep_memory
 from paleo_lite.timing.calibrated import NAMES, POWER
-from paleo_lite.timing.classes import CLASSES, MATRIX_CLASSES, class_of
-from paleo_lite.timing.features import sizes_of
+from paleo_lite.timing.features import CLASSES, sizes_of
 from paleo_lite.timing.fitted import CalibratedModel, rates_of
 from paleo_lite.timing.models import Want
 from paleo_lite.units import PRECISION_BYTES

@@ -18,12 +18,11 @@ from paleo_lite.calibration.pool import Pool
 from paleo_lite.calibration.ppp import PppCalibration
 from paleo_lite.calibration.store import Calibration
 from paleo_lite.calibration.suggest import Suggestions
-from paleo_lite.calibration.training import TrainingConstants
 from paleo_lite.calibration.validate import Validation
 from paleo_lite.distributed.clusters import ClusterPrior
-from paleo_lite.distributed.computers import Computer
 from paleo_lite.distributed.link_calibration import LinkCalibration
-from paleo_lite.distributed.platforms import Platform
+from paleo_lite.distributed.pieces import TrainingConstants
+from paleo_lite.distributed.platforms import Computer, Platform
 from paleo_lite.efficiency.host import Hotspot
 from paleo_lite.efficiency.ranks import Ranks
 from paleo_lite.hardware import Device

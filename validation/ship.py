@@ -21,8 +21,7 @@ from paleo_lite.calibration.from_profiles import measure_profiles
 from paleo_lite.calibration.measured_devices import Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.ordering import shifts
-from paleo_lite.calibration.pool import POOL_FILE, Pool, make_pool, write_pool
-from paleo_lite.calibration.poolable import why_not_pooled
+from paleo_lite.calibration.pool import POOL_FILE, Pool, make_pool, why_not_pooled, write_pool
 from paleo_lite.calibration.population import KERNELS, Measured, expect, traits_of
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.calibration.store import make_calibration, write_calibration

@@ -137,7 +137,7 @@ def links(*, move: float | str | None = None) -> Shown:
         moving = moving_page(known, size)
         return Shown({"move_bytes": size, "links": list(moving.tables[0].rows)}, moving)
     from ..distributed.link_calibration import shipped_link_calibrations
-    from ..report.links import add_measured
+    from ..report.devices import add_measured
 
     page = add_measured(links_page(known), shipped_link_calibrations())
     return Shown({name: list(table.rows) for name, table in zip(("links", "measured"), page.tables)}, page)

@@ -170,7 +170,7 @@ def predict(
         and workload.phase in ("inference", "forward", "prefill")
     ):
         return predict_workload(workload, machine, model)
-    from ..timing.with_memory import predict_with_memory
+    from ..timing.predict import predict_with_memory
 
     return predict_with_memory(workload, machine, model, fit_batch=fit_batch)
 

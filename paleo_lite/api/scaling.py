@@ -149,8 +149,8 @@ def _inputs(
     device: Device, storage: str | None = None, decode: float | str | None = None, pageable: bool = False
 ) -> Inputs:
     """What feeds a node's devices."""
-    from ..distributed.inputs import SAMPLE_BYTES
     from ..distributed.job import Inputs
+    from ..distributed.scale import SAMPLE_BYTES
     from ..input_pipeline.places import find_store, link_of_host
 
     try:

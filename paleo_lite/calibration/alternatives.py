@@ -11,7 +11,7 @@ from ..errors import PaleoError
 from ..hardware import Machine, list_devices
 from ..timing import Prediction, TimeModel, Workload, predict
 from ..timing.options import TrainingOptions
-from ..timing.with_memory import predict_with_memory
+from ..timing.predict import predict_with_memory
 from .choose import choose_model
 
 NARROWER = {

@@ -98,7 +98,7 @@ class PredictedBeside(Result, msgspec.Struct, frozen=True, eq=False):
         What else is to be said of the two, such as that the one was fitted to the other.
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.predicted:predicted_page"
+    _page: ClassVar[str] = "paleo_lite.report.compare:predicted_page"
 
     path: str
     prediction: Prediction

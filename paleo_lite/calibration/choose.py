@@ -14,7 +14,7 @@ from ..errors import BadValue, CalibrationFailed, UnknownName
 from ..hardware import Device
 from ..timing import Prediction, RooflineModel, TimeModel, find_model
 from ..timing.models import LEARNT
-from .poolable import why_not_pooled
+from .pool import why_not_pooled
 
 if TYPE_CHECKING:
     from .store import Calibration

@@ -6,7 +6,7 @@ counts twice and a prediction reads one small file. ``make calibrations`` writes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,9 +18,7 @@ from ..files import read_typed, shipped, write_aside
 from ..hardware import Device
 from ..timing.calibrated import NAMES
 from ..timing.fitted import CalibratedModel
-from .engine import of_engine
 from .fit import Prior
-from .poolable import why_not_pooled
 from .population import KERNELS, SOFTWARE, Evidence, Traits, expect, traits_of
 from .prior import device_prior
 
@@ -219,3 +217,53 @@ def _rounded(one: Evidence) -> Evidence:
         theta=[float(f"{value:.6g}") for value in one.theta],
         deviation=[None if value is None else float(f"{value:.4g}") for value in one.deviation],
     )
+
+
+VENDORS = ("NVIDIA", "AMD")
+"""All fits are of their GPUs, each with its own libraries."""
+
+
+def why_not_pooled(device: Device) -> str:
+    """Why no fit of another device covers this one; empty where some may."""
+    if device.parts is not None:
+        return f"only single devices were measured, {device.id} is a {device.scope} of {device.parts.count}"
+    if device.vendor not in VENDORS:
+        return f"only GPUs of {' and '.join(VENDORS)} were measured"
+    return ""
+
+
+ENGINE_KERNELS: dict[str, tuple[float, float]] = {
+    "efficiency_gemm": (0.85, 0.12),
+    "efficiency_attention": (0.55, 0.2),
+    "share_matrix": (0.85, 0.1),
+    "share_other": (0.7, 0.2),
+    "floor_s": (5e-6, 0.25),
+}
+"""Median and deviation of the logarithm; the scores that a causal mask hides are not computed."""
+
+HOST: dict[str, tuple[float, float]] = {
+    "overhead_s": (1e-9, 0.1),
+    "overhead_backward_s": (1e-9, 0.1),
+    "overhead_gradient_s": (1e-9, 0.1),
+    "step_s": (3e-4, 0.7),
+}
+"""Nothing for a kernel of a graph; between two steps sampling and preparing the next, some tenths of a millisecond."""
+
+
+def of_engine(prior: Prior) -> Prior:
+    """A device's prior with the kernels of engines, each opinion weighed by how sure it is, and with their host."""
+    weighed = _weighed(prior, ENGINE_KERNELS)
+    for name, (median, spread) in HOST.items():
+        weighed.mean[NAMES.index(name)], weighed.deviation[NAMES.index(name)] = np.log(median), spread
+    return weighed
+
+
+def _weighed(prior: Prior, opinion: Mapping[str, tuple[float, float]]) -> Prior:
+    """Two opinions of each parameter, as sure as each is."""
+    mean, deviation = prior.mean.copy(), prior.deviation.copy()
+    for name, (median, spread) in opinion.items():
+        index = NAMES.index(name)
+        weight, own = spread**-2, deviation[index] ** -2
+        mean[index] = (weight * np.log(median) + own * mean[index]) / (weight + own)
+        deviation[index] = (weight + own) ** -0.5
+    return Prior(mean, deviation)

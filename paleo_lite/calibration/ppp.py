@@ -98,7 +98,7 @@ class PppCalibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=
     provenance : Provenance
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.ppp:ppp_page"
+    _page: ClassVar[str] = "paleo_lite.report.calibrations:ppp_page"
 
     MODEL: ClassVar[str] = PppModel.name
 

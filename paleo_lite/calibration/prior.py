@@ -20,11 +20,11 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer
+from ..counting.kinds.products import MATRIX_CLASSES
 from ..hardware import Device, Machine
 from ..networks import Network
 from ..timing.calibrated import NAMES, POWER, Rates, evaluate
-from ..timing.classes import CLASSES, MATRIX_CLASSES
-from ..timing.features import features_of
+from ..timing.features import CLASSES, features_of
 from ..timing.fitted import works_in
 from ..timing.workload import Workload
 from .fit import Prior

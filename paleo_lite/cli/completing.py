@@ -110,7 +110,7 @@ complete_networks = completing(".networks:network_names", files=True)
 complete_devices = completing(".cli.completing:device_ids")
 complete_links = completing(".cli.completing:link_names")
 complete_platforms = completing(
-    ".distributed.platforms:platform_names", ".distributed.computers:computer_names", files=True
+    ".distributed.platforms:platform_names", ".distributed.platforms:computer_names", files=True
 )
 complete_calibrations = completing(".calibration.store:shipped_calibrations", files=True)
 complete_layers = completing(".cli.completing:layer_names")

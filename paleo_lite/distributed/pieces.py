@@ -7,17 +7,20 @@ and what is exchanged between. Blocks are equal, so that networks of one and of 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from ..calibration.training import of_training
 from ..counting import Layer
-from ..counting.kinds import is_attention
 from ..counting.work import MEGATRON
+from ..errors import BadFile
+from ..files import read_typed, shipped
 from ..networks.network import Tokens
-from ..timing import Workload
+from ..timing import TimeModel, Workload
+from ..timing.calibrated import NAMES
+from ..timing.fitted import CalibratedModel
 from ..timing.memory import Memory, memory_by_micro_batch
 from ..timing.predict import micro_batch
 from ..timing.terms import Terms
@@ -113,7 +116,7 @@ def _blocks(job: Job, tensor: int, sequence: bool, ring: int, experts: int) -> l
         )  # fmt: skip
         held = memory_by_micro_batch(one)
         fused = held
-        if not any(map(is_attention, one.layers)):  # which saves neither scores nor their softmax
+        if not any(layer.kind == "attention" for layer in one.layers):  # which saves neither scores nor their softmax
             fused = memory_by_micro_batch(one.but(network=network.remade(asked._replace(fused=True))))
         made.append((one, held, fused))
     return made
@@ -122,7 +125,7 @@ def _blocks(job: Job, tensor: int, sequence: bool, ring: int, experts: int) -> l
 def _piece(terms: Terms, workload: Workload, memory: Memory, element_bytes: int) -> Piece:
     keys = workload.network.lengths.keys if workload.network.lengths else 0
     core = np.array([_is_core(layer, keys) for layer in workload.layers])
-    attention = np.array([is_attention(layer) for layer in workload.layers])
+    attention = np.array([layer.kind == "attention" for layer in workload.layers])
     sent: dict[str, list[tuple[float, float]]] = {"forward": [], "backward": []}
     routed = ring = experts = 0.0
     for layer in workload.layers:
@@ -132,7 +135,7 @@ def _piece(terms: Terms, workload: Workload, memory: Memory, element_bytes: int)
             routed += size * (layer.attributes["function"] == "all_to_all")
             for way, share in _SENT.get(layer.attributes["function"], {}).items():
                 sent[way].append((share, size))
-        elif is_attention(layer):
+        elif layer.kind == "attention":
             ring += float(np.prod(layer.inputs[1]) + np.prod(layer.inputs[2])) * sample_bytes
         elif layer.kind == "grouped_matmul":
             experts += float(layer.parameters) * element_bytes
@@ -168,3 +171,77 @@ def _passed_on(workload: Workload) -> float:
     """Elements of one sample that a block hands to the next: the result of the last addition of two tensors."""
     added = [layer for layer in workload.layers if layer.kind == "add" and len(layer.outputs[0]) == 3]
     return float(np.prod(added[-1].outputs[0]))
+
+
+TRAINING_FILE = "training.toml"
+_BYTES_AT_MOST = 2**16
+
+
+class TrainingConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The shipped file, and every fit that it is one of.
+
+    Attributes
+    ----------
+    constants : dict of str to float
+        Of `paleo_lite.timing.calibrated.PARAMETERS`.
+    deviation : dict of str to float
+        Of their logarithms.
+    scatter : float
+        Relative deviation of steps from the model, as of sources that it has not seen.
+    points : int
+        Steps that it was fitted to.
+    devices, sources : list of str
+    held_out : str
+        How true fits to a part of them are of the others.
+    """
+
+    constants: dict[str, float]
+    deviation: dict[str, float]
+    scatter: float
+    points: int
+    devices: list[str]
+    sources: list[str]
+    held_out: str = ""
+    format: int = 1
+
+
+@cache
+def training_constants() -> TrainingConstants:
+    """The shipped ones.
+
+    Raises
+    ------
+    BadFile
+        If they are malformed.
+    """
+    path = shipped("calibrations") / TRAINING_FILE
+    found = read_typed(path, TrainingConstants, "calibration of training", _BYTES_AT_MOST)
+    if unknown := found.constants.keys() - set(NAMES):
+        raise BadFile(f"{path}: there is no parameter {min(unknown)}")
+    if found.deviation.keys() != found.constants.keys():
+        raise BadFile(f"{path}: constants and their deviations have other names")
+    return found
+
+
+class TrainingModel(CalibratedModel, frozen=True, eq=False):
+    """A calibrated model with the kernels of training in blocks."""
+
+    @property
+    def own_variance(self) -> float:
+        """Variance of a step's logarithm besides that of the parameters: measured with sources held out."""
+        return self.scatter**2
+
+
+def of_training(model: TimeModel, known: TrainingConstants | None = None) -> TimeModel:
+    """A calibrated model with the kernels of training in blocks; other models, and such, as they are."""
+    if not isinstance(model, CalibratedModel) or isinstance(model, TrainingModel):
+        return model
+    known = known or training_constants()
+    places = [NAMES.index(name) for name in known.constants]
+    theta, covariance = model.theta.copy(), model.covariance.copy()
+    theta[places] = np.log(list(known.constants.values()))
+    covariance[places], covariance[:, places] = 0.0, 0.0
+    covariance[places, places] = [known.deviation[name] ** 2 for name in known.constants]
+    return TrainingModel(
+        model.label, theta, covariance, known.scatter, model.notes, model.moved, products=model.products
+    )

@@ -15,12 +15,11 @@ from ..timing import TimeModel, Workload, describe
 from ..timing.memory import largest_batch, usable_bytes
 from .advise import advise as give_advice
 from .clusters import EXPECTED, WORST, Cluster, ClusterPrior, Scores, cluster_prior
-from .computers import Computer
 from .cost import Budget, make_budget
 from .job import Job, Settings
 from .links import lanes_note, link_rate
 from .measured import Conditioned, condition, parse_measured
-from .platforms import Platform, find_platform
+from .platforms import Computer, Platform, find_platform
 from .scale import scale, step_of
 from .step import ScaleRow
 from .strategies import find_strategy

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer
-from ..counting.kinds import is_linear, splits
+from ..counting.kinds import splits
 from ..errors import BadValue
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def tensor_pairs(layers: Sequence[Layer]) -> list[SplitPair]:
 
 
 def _divisible(layer: Layer) -> bool:
-    is_product = is_linear(layer) or layer.kind == "conv2d"
-    return is_product and layer.attributes.get("groups", 1) == 1 and bool(layer.weights)
+    return layer.kind in ("linear", "conv2d") and layer.attributes.get("groups", 1) == 1 and bool(layer.weights)
 
 
 def _follow(layers: Sequence[Layer], readers: dict[int, list[int]], start: list[int]) -> SplitPair | None:
@@ -108,7 +107,7 @@ def dense_tail(layers: Sequence[Layer]) -> int:
     convolutions = [index for index, layer in enumerate(layers) if layer.kind.startswith("conv")]
     after = convolutions[-1] + 1 if convolutions else 0
     for index in range(after, len(layers)):
-        if convolutions and is_linear(layers[index]):
+        if convolutions and layers[index].kind == "linear":
             return index
     raise BadValue(
         "the hybrid strategy needs convolutions and fully connected layers behind them, as AlexNet and VGG have"

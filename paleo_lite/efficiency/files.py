@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 
 from ..errors import BadProfile, BadValue, PaleoError
 from ..executor import Work
 from ..profiles.detect import open_profile
 from ..profiles.evidence import Evidence, evidence_of, rank_of
 from ..profiles.table import Profile
-from . import activity, notebook, runs
+from . import activity, runs
 from .activity import Activity
 from .device_time import DeviceTime, describe_time
+from .partial import codes, device_rows, numbers
 from .steady import Steady, steady_state
 
 Method = Literal["steady", "notebook"]
@@ -81,10 +84,10 @@ def failed(path: Path, error: PaleoError) -> Finding:
     return Finding(path, error=text if str(path) in text else f"{path}: {text}")
 
 
-def _sums(profile: Profile) -> notebook.NotebookSums:
-    sums = notebook.NotebookSums()
-    for batch in profile.batches(notebook.COLUMNS):
-        sums = sums.merge(notebook.sum_rows(batch))
+def _sums(profile: Profile) -> NotebookSums:
+    sums = NotebookSums()
+    for batch in profile.batches(COLUMNS):
+        sums = sums.merge(sum_rows(batch))
     _check_kernels(profile, sums.rows)
     if not any(sums.flops.values()):
         raise BadProfile(f"the profiler counted no FLOPs (a {profile.format} file), which the notebook's method needs")
@@ -144,3 +147,92 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
 
 def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+
+
+COLUMNS = ("category", "kernel", "duration_ns", "flops", "bytes")
+"""What the method reads."""
+
+
+class NotebookSums(msgspec.Struct, frozen=True):
+    """Sums over rows, by kernel name. Whole numbers below 2^53, so that no order of merging changes them.
+
+    Attributes
+    ----------
+    durations_ns, flops : dict of str to float
+        By kernel name; FLOPs that the profiler did not count add nothing.
+    bytes : float
+        Of the rows that took time: the notebook's ``Bytes / Sil`` is infinite for others, and pandas leaves them out.
+    all_bytes : float
+        Of all rows, which the notebook divides by batch durations.
+    rows : int
+    """
+
+    durations_ns: Mapping[str, float] = {}
+    flops: Mapping[str, float] = {}
+    bytes: float = 0.0
+    all_bytes: float = 0.0
+    rows: int = 0
+
+    def merge(self, later: NotebookSums) -> NotebookSums:
+        """Sums over both."""
+        return NotebookSums(
+            _added(self.durations_ns, later.durations_ns),
+            _added(self.flops, later.flops),
+            self.bytes + later.bytes,
+            self.all_bytes + later.all_bytes,
+            self.rows + later.rows,
+        )
+
+    def finish(self) -> dict[str, float]:
+        """Compute efficiency (a share of 1), FLOP/s and bytes/s, FLOPs and bytes.
+
+        Compute efficiency is the share of time spent in kernels whose NAME has FLOPs in some row. The notebook weighs
+        each row's bandwidth by its duration, which is the sum of bytes over the sum of durations.
+
+        Raises
+        ------
+        BadProfile
+            If there are no rows, or they took no time.
+        """
+        total_ns = sum(self.durations_ns.values())
+        if not self.rows:
+            raise BadProfile("there are no kernels in it")
+        if not total_ns:
+            raise BadProfile("its kernels took no time at all")
+        compute_ns = sum(duration for name, duration in self.durations_ns.items() if self.flops.get(name))
+        return {
+            "compute_efficiency": compute_ns / total_ns,
+            "flops_per_s": sum(self.flops.values()) / total_ns * 1e9,
+            "bandwidth_bytes_per_s": self.bytes / total_ns * 1e9,
+            "flops": sum(self.flops.values()),
+            "bytes": self.all_bytes,
+        }
+
+
+def sum_rows(batch: pa.RecordBatch) -> NotebookSums:
+    """The sums of a batch with the columns `COLUMNS`.
+
+    Raises
+    ------
+    BadProfile
+        If a duration is negative or no number.
+    """
+    batch = device_rows(batch)
+    kernel = batch.column("kernel")
+    names = [None, *kernel.dictionary.to_pylist()]
+    places, duration = codes(kernel), numbers(batch, "duration_ns")
+    flops, moved = (numbers(batch, name, 0.0) for name in ("flops", "bytes"))
+    # pandas' groupby leaves out rows whose key is absent.
+    by_name = {
+        label: dict(zip(names[1:], np.bincount(places, weights, len(names))[1:].tolist()))
+        for label, weights in (("durations", duration), ("flops", flops))
+    }
+    timed = float(moved.sum(where=duration > 0))
+    return NotebookSums(by_name["durations"], by_name["flops"], timed, float(moved.sum()), int(batch.num_rows))
+
+
+def _added(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    both = dict(first)
+    for name, value in second.items():
+        both[name] = both.get(name, 0.0) + value
+    return both

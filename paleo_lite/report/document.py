@@ -198,7 +198,7 @@ class Document(msgspec.Struct, frozen=True):
     content : sequence of Table, Chart or str
         In order; a text is a remark in the place of something that there is not.
     notes : iterable of str
-    data : Table, optional
+    data : Table or function that makes it, optional
         What CSV gives; without it the first table.
     lead : sequence of str
         Paragraphs before all else.
@@ -217,7 +217,7 @@ class Document(msgspec.Struct, frozen=True):
     facts: Sequence[tuple[str, str]] = ()
     content: Sequence[Table | Chart | str] = ()
     notes: Iterable[str] = ()
-    data: Table | None = None
+    data: Table | Callable[[], Table] | None = None
     lead: Sequence[str] = ()
     commands: Sequence[tuple[str, str]] = ()
     question: str = ""
@@ -273,7 +273,7 @@ class Document(msgspec.Struct, frozen=True):
         """What CSV gives: its data; of a document without a table its facts."""
         facts = [{"name": name, "value": value} for name, value in self.facts]
         plain = Table("", [Column("name", "name"), Column("value", "value")], facts)
-        return self.data or next(iter(self.tables), plain)
+        return (self.data() if callable(self.data) else self.data) or next(iter(self.tables), plain)
 
     def write_csv(self, out: IO[str]) -> None:
         """The table for it, of raw values."""

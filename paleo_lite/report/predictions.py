@@ -62,7 +62,7 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
         facts=facts,
         content=tables,
         notes=prediction.notes,
-        data=_data(prediction) if layers else _single(prediction),
+        data=lambda: _data(prediction) if layers else _single(prediction),
     )
 
 
@@ -75,10 +75,9 @@ def headline(prediction: Prediction) -> str:
     answer += format_si(prediction.time_s, "s")
     if prediction.interval is not None:
         answer += f" ({say_interval(prediction.interval)} at 90 %)"
-    tokens = tokens_per_s(prediction)
     if prediction.throughput_per_s is not None and prediction.phase not in GENERATING:
         answer += f", {_rate(prediction.throughput_per_s)}"
-    if tokens is not None:
+    if prediction.workload.network.lengths is not None and (tokens := tokens_per_s(prediction)) is not None:
         answer += f", {_tokens(tokens)}"
     return answer + _misfit(prediction)
 
@@ -99,8 +98,7 @@ def _tokens(per_s: float) -> str:
 def _generated(prediction: Prediction) -> list[tuple[str, str]]:
     """What is asked of a network that writes text."""
     known = generating_dict(prediction)
-    if known is None:
-        return []
+    assert known is not None
     time, batch = format_si(prediction.time_s, "s"), prediction.batch_size
     facts = []
     if prediction.phase == "prefill":
@@ -150,7 +148,7 @@ def _spent(prediction: Prediction) -> list[tuple[str, str]]:
 def _facts(prediction: Prediction) -> list[tuple[str, str]]:
     model = prediction.model
     facts = [
-        *_generated(prediction),
+        *(_generated(prediction) if prediction.phase in GENERATING else ()),
         *_bounds(prediction),
         *_spent(prediction),
         ("time model", describe(model)),
@@ -319,8 +317,8 @@ def _efficiency(prediction: Prediction, layer: Layer, found: list[Algorithm]) ->
     theta = getattr(prediction.model, "theta", None)
     if theta is None or len(found) < 2:
         return []
+    from ..counting.kinds import class_of
     from ..timing.calibrated import NAMES
-    from ..timing.classes import class_of
 
     name = f"efficiency_{class_of(layer)}"
     value = float(exp(theta[NAMES.index(name)]))

@@ -13,10 +13,9 @@ from ..timing.memory import RESERVE_BYTES, shared_out, usable_bytes
 from ..timing.models import TimeModel
 from ..units import PRECISION_BYTES, format_si
 from ..version import __version__
-from .grid import Grid, Words, along
+from .grid import Grid, Single, Words, along, one_worker
 from .inputs import ModelOf, memory_parts, passes
 from .space import Chunk, Space
-from .steps import Single, one_worker
 from .workers import add_workers
 
 if TYPE_CHECKING:

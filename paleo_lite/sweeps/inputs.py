@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..counting import Work, count
+import msgspec
+import numpy as np
+
+from ..counting import Layer, Work, count
+from ..counting.fusion import fuse
 from ..counting.work import ENGINE, passes_of, trains
 from ..distributed.job import gradient_bytes
 from ..distributed.overlap import Buckets, make_buckets
-from ..errors import PaleoError
+from ..errors import BadValue, PaleoError
 from ..hardware import Device, Machine, find_device
 from ..networks import Network, find_network
+from ..networks.network import Tokens
 from ..timing.broadcast import Case, Stack, stack
 from ..timing.memory import memory_coefficients, model_bytes
 from ..timing.models import LEARNT, TimeModel, find_model
 from ..timing.options import TrainingOptions, with_update
 from ..timing.workload import Workload
 from ..units import PRECISION_BYTES
-from .contexts import at_context
 from .space import AUTOMATIC, Sized
 
 ModelOf = Callable[[Device, str, "str | None", str], TimeModel]
@@ -136,3 +140,74 @@ def model_or_reason(
         return find_model(name, ppp)
     except PaleoError as error:
         return str(error)
+
+
+_FIRST = 1
+
+
+class Counted(NamedTuple):
+    """A network at a context, and its work in an engine."""
+
+    network: Network
+    work: Work
+
+
+def at_context(name: str, context: int, precision: str) -> Counted:
+    """A network that writes the next token behind so many.
+
+    Raises
+    ------
+    PaleoError
+        If there is no such network, or it knows fewer positions.
+    """
+    longest = 1 << (context - 1).bit_length()  # the next power of two
+    make = _between if _grows_evenly(name, longest, precision) else _read
+    return make(name, context, precision)
+
+
+@lru_cache(64)
+def _grows_evenly(name: str, longest: int, precision: str) -> bool:
+    """Whether up to a context each token adds as much: what was read at it is what two short contexts say."""
+    try:
+        there = _read(name, longest, precision)
+    except BadValue:  # beyond what the model knows
+        return False
+    said = _between(name, longest, precision)
+    same = all(np.array_equal(getattr(there.work, part), getattr(said.work, part)) for part in ("per_sample", "fixed"))
+    return same and all(map(_alike, there.network.layers, said.network.layers))
+
+
+@lru_cache(64)
+def _read(name: str, context: int, precision: str) -> Counted:
+    network = find_network(name, tokens=Tokens(context=context, phase="decode"))
+    return Counted(network, fuse(network.layers, count(network.layers, precision), ENGINE))
+
+
+def _between(name: str, context: int, precision: str) -> Counted:
+    (one, work), (two, more) = (_read(name, _FIRST + place, precision) for place in (0, 1))
+    steps = context - _FIRST
+    layers = tuple(
+        first if _alike(first, second) else _grown(first, second, steps)
+        for first, second in zip(one.layers, two.layers)
+    )
+    names = ("per_sample", "fixed", "count_per_sample", "count_fixed", "activations_per_sample")
+    grown = {name: getattr(work, name) + (getattr(more, name) - getattr(work, name)) * steps for name in names}
+    assert one.lengths is not None
+    lengths = one.lengths._replace(keys=context + 1)
+    return Counted(one._replace(layers=layers, lengths=lengths), msgspec.structs.replace(work, **grown))
+
+
+def _alike(one: Layer, two: Layer) -> bool:
+    return one.inputs == two.inputs and one.outputs == two.outputs
+
+
+def _grown(one: Layer, two: Layer, steps: int) -> Layer:
+    """The layer whose every size is as many steps further as it is from the first to the second."""
+    inputs, outputs = (
+        tuple(
+            tuple(size + (next_ - size) * steps for size, next_ in zip(shape, further))
+            for shape, further in zip(before, after)
+        )
+        for before, after in ((one.inputs, two.inputs), (one.outputs, two.outputs))
+    )
+    return one._replace(inputs=inputs, outputs=outputs)

@@ -26,9 +26,8 @@ from ..timing.models import Want
 from ..timing.options import TrainingOptions
 from ..timing.workload import Workload
 from ..units import PRECISION_BYTES
-from .grid import AXES, Grid
+from .grid import AXES, Grid, Single
 from .inputs import counted, exchanges_of, layers_of, network_of
-from .steps import Single
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer, Work
+from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import COLUMNS, PASSES, passes_of
 from ..errors import BadValue
 from .calibrated import StepPlan, Steps, plan_of, steps_of, sums_by
-from .classes import MATRIX_CLASSES, class_index
-from .features import PARTS, Features, sizes_of
+from .features import PARTS, Features, class_index, sizes_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

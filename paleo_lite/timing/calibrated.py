@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from .classes import CLASSES, MATRIX_CLASSES
-from .features import Features
+from ..counting.kinds.products import MATRIX_CLASSES
+from .features import CLASSES, Features
 
 if TYPE_CHECKING:
     from types import EllipsisType

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -9,9 +10,8 @@ import numpy as np
 
 from ..counting import Layer
 from ..counting.gemm import computed_scores
-from ..counting.kinds import gemm_of, is_attention
-from .classes import MATRIX_CLASSES, class_index, class_of
-from .transforms import may_transform, transformed
+from ..counting.kinds import class_of, gemm_of
+from ..counting.kinds.products import MATRIX_CLASSES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
+    from numpy.typing import NDArray
 
 TILE_ROWS, TILE_COLUMNS, TILE_INNER = 32, 32, 16
 """Sizes that matrix products are padded to. Libraries use tiles of 32 to 256; what counts is the waste at the edges."""
@@ -143,12 +144,12 @@ def sizes_of(layer: Layer, part: str, batch_size: int | Ints) -> tuple[Any, Any]
     image = part == "backward_data" and layer.kind.startswith("conv") and gemm.groups == 1 and columns <= FEW_COLUMNS
     wide = max(columns, LEAST_COLUMNS) if image else _padded(columns, TILE_COLUMNS)
     tall = _padded(rows, TILE_ROWS)
-    if not str(work_class).startswith("conv"):  # matrix times vector: libraries have kernels that pad nothing
+    if work_class in ("gemm", "attention"):  # matrix times vector: libraries have kernels that pad nothing
         tall = np.where(np.asarray(rows) == 1, 1, tall)
     padding = tall / rows * (wide / columns * (_padded(inner, TILE_INNER) / inner))
     if work_class == "conv_direct" and may_transform(layer):
         padding = np.minimum(padding, transformed(layer, batch_size))
-    if is_attention(layer):
+    if layer.kind == "attention":
         padding = padding * computed_scores(layer)
     if gemm.columns == gemm.groups == 1:
         padding = np.where(groups > 1, 1.0, padding)
@@ -161,3 +162,60 @@ def _padded(size: Any, tile: int) -> Any:
 
 def _tiles(size: Any, tile: int) -> Any:
     return (size + (tile - 1)) // tile
+
+
+MEMORY_CLASSES = ("norm", "elementwise", "pool", "copy")
+"""Classes that memory bounds."""
+
+CLASSES = (*MATRIX_CLASSES, *MEMORY_CLASSES)
+
+
+def class_index(layer: Layer) -> int:
+    """The place of a layer's class in `CLASSES`.
+
+    A layer of a kind without a record takes no time but that of its update, which is elementwise work on its weights.
+    """
+    return CLASSES.index(class_of(layer) or "elementwise")
+
+
+TILE = 32
+"""Images are cut into tiles of at most this side (cuDNN's FFT_TILING)."""
+
+TRANSFORM = 16.0
+"""How many times its arithmetic a transform takes: it is bound by memory."""
+
+COMPLEX = 2.0
+"""The same of the products in between, of complex numbers."""
+
+
+def may_transform(layer: Layer) -> bool:
+    """Whether libraries offer it: dense, two-dimensional, stride 1, a kernel wider than 1 both ways."""
+    weight, attributes = layer.weights[0], layer.attributes
+    plain = attributes.get("groups", 1) == 1 and "dilation" not in attributes and not attributes.get("transposed")
+    return plain and len(weight) == 4 and min(weight[2:]) > 1 and set(attributes.get("stride", [1])) == {1}
+
+
+def transformed(layer: Layer, batch_size: int | NDArray[Any]) -> Any:
+    """Work of a convolution by tiled FFT over that of the direct one; infinite where the kernel exceeds a tile.
+
+    A real transform of m x m takes 2.5 m^2 log2(m^2) operations, of every tile of every input and output channel and of
+    every filter; between them m (m/2 + 1) frequencies multiply a matrix each, 8 operations per complex product
+    (Mathieu, Henaff and LeCun 2014; the two factors above are fitted to single convolutions of five GPUs).
+
+    Parameters
+    ----------
+    layer : Layer
+        One that `may_transform`.
+    batch_size : int or ndarray of int
+    """
+    outputs, inputs, *kernel = layer.weights[0]
+    height, width = layer.outputs[0][-2:]
+    side = min(TILE, max(8, 2 ** math.ceil(math.log2(max(height + kernel[0], width + kernel[1]) - 1))))
+    steps = [side - taps + 1 for taps in kernel]
+    if min(steps) < 1:
+        return math.inf
+    tiles = batch_size * (-(-height // steps[0]) * -(-width // steps[1]))
+    transforms = 2.5 * side**2 * math.log2(side**2) * (tiles * (inputs + outputs) + inputs * outputs)
+    products = 8 * side * (side // 2 + 1) * _padded(outputs, 32) * _padded(inputs, 8) * _padded(tiles, 32)
+    direct = 2.0 * batch_size * outputs * inputs * kernel[0] * kernel[1] * height * width
+    return (TRANSFORM * transforms + COMPLEX * products) / direct

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from ..counting import GENERATING
-from ..counting.kinds import missing_note, own_note
-from ..errors import BadValue
+from ..counting import GENERATING, Layer, Work
+from ..counting.kinds import gemm_of, missing_note, own_note
+from ..errors import BadValue, DoesNotFit
 from ..hardware import Machine
-from ..units import element_bytes
+from ..units import element_bytes, format_si
 from .generating import STATIC
 from .models import PeakModel, RooflineModel, TimeModel
 from .options import with_update
 from .prediction import Prediction
 from .workload import Workload
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .capacity import MemoryFit
 
 RECOMPUTE = "recompute"
 """The pass of what is computed again."""
@@ -90,8 +96,6 @@ def _predict_training(workload: Workload, machine: Machine, model: TimeModel) ->
     passed = micro_batch(workload, machine)
     micro, notes = passed.batch_size, []
     if _on_tensor_cores(workload, machine):
-        from .tensor_cores import takes_tensor_cores, tensor_notes
-
         notes += tensor_notes(layers, workload.work, takes_tensor_cores(layers, micro), model)
     one = _predict_passes(passed, machine, model)
     again = np.zeros(len(layers), dtype=bool)
@@ -139,8 +143,6 @@ def micro_batch(workload: Workload, machine: Machine) -> Workload:
     micro = options.micro_batch(workload.batch_size)
     work = with_update(workload.work, workload.precision, options)
     if _on_tensor_cores(workload, machine):
-        from .tensor_cores import takes_tensor_cores
-
         work = msgspec.structs.replace(work, matrix=work.matrix & takes_tensor_cores(workload.layers, micro))
     return workload.but(batch_size=micro).doing(work)
 
@@ -200,3 +202,88 @@ def _notes(workload: Workload, machine: Machine, model: TimeModel) -> list[str]:
     if (vector.peak.precision, vector.peak.unit) != (peak.peak.precision, peak.peak.unit):
         notes.append(f"all but convolution, linear, matmul and attention are held against the {vector.describe()}")
     return notes
+
+
+TENSOR_MULTIPLE = 8
+"""Tensor cores take fp16 and bf16 products whose sizes are multiples of 8 (NVIDIA, "Train with mixed precision")."""
+
+
+def takes_tensor_cores(layers: Sequence[Layer], batch_size: int) -> NDArray[np.bool_]:
+    """Layers whose products tensor cores take in fp16 and bf16, shape (layers,).
+
+    Convolutions with input and output channels per group that are multiples of 8; linear layers and other products
+    whose three sizes are; attention whose heads are that wide. Newer libraries (cuBLAS 11, cuDNN 7.6.3) pad what is
+    not, and lose what they pad.
+    """
+    return np.array([_fits_tensor_cores(layer, batch_size) for layer in layers], dtype=bool)
+
+
+def _fits_tensor_cores(layer: Layer, batch_size: int) -> bool:
+    if layer.kind.startswith("conv"):
+        sizes: tuple[int, ...] = (layer.weights[0][0] // layer.attributes.get("groups", 1), layer.weights[0][1])
+    elif layer.kind == "attention":
+        sizes = (layer.inputs[0][-1], layer.inputs[2][-1])
+    else:
+        gemm = gemm_of(layer, "forward")
+        if gemm is None:
+            return False
+        sizes = (gemm.rows * (batch_size if gemm.grows == "rows" else 1), gemm.columns, gemm.inner)
+    return all(size % TENSOR_MULTIPLE == 0 for size in sizes)
+
+
+def tensor_notes(layers: Sequence[Layer], work: Work, taken: NDArray[np.bool_], model: TimeModel) -> list[str]:
+    """What somebody who trains in mixed precision should know of the layers that tensor cores do not take."""
+    macs = work.column("macs", "forward").sum(axis=0)
+    total = int(macs.sum())
+    left = [layer.name for layer, takes, multiplies in zip(layers, taken, macs) if multiplies and not takes]
+    if not total or not left:
+        return ["mixed precision: every product takes the tensor cores"]
+    named = ", ".join(left[:3]) + (", ..." if len(left) > 3 else "")
+    note = f"mixed precision: {float(macs[taken].sum()) / total:.1%} of the products take the tensor cores"
+    note += f", {len(left)} layers do not (sizes that are not multiples of {TENSOR_MULTIPLE}: {named})"
+    if model.label:  # learnt from what was measured, such layers included
+        note += "; what that costs is part of the calibration"
+    return [note]
+
+
+def predict_with_memory(
+    workload: Workload, machine: Machine, model: TimeModel, *, fit_batch: bool = False
+) -> Prediction:
+    """A prediction that also says what memory it takes, and whether that fits.
+
+    Parameters
+    ----------
+    workload : Workload
+    machine : Machine
+    model : TimeModel
+    fit_batch : bool
+        Look for the largest batch that fits, in place of the workload's.
+
+    Raises
+    ------
+    DoesNotFit
+        If the largest batch was asked for and not even one sample fits.
+    """
+    from .capacity import fit_memory  # with what it needs, and only then
+
+    if not workload.has_layers:
+        raise BadValue("memory and training options need the layers of a network, not a bare FLOP count")
+    if fit_batch:
+        workload = workload.but(batch_size=workload.options.accumulation)
+        fit = fit_memory(workload, machine.device)
+        if fit.largest_batch is None:
+            raise DoesNotFit(_too_large(workload, machine, fit))
+        workload = workload.but(batch_size=fit.largest_batch)
+    return msgspec.structs.replace(predict(workload, machine, model), memory=fit_memory(workload, machine.device))
+
+
+def _too_large(workload: Workload, machine: Machine, fit: MemoryFit) -> str:
+    least = "one sample" if workload.options.accumulation == 1 else "one sample per micro-batch"
+    text = f"{workload.network.name} in {workload.precision} does not fit on {machine.device.name}: {least} needs "
+    text += f"{format_si(fit.memory.total_bytes, 'B')} of {format_si(fit.usable_bytes, 'B')} "
+    text += f"({format_si(fit.capacity_bytes, 'B')} less {format_si(fit.reserve_bytes, 'B')} of reserve)"
+    helps = [remedy for remedy in fit.remedies if remedy.fits]
+    if not helps:
+        return f"{text}; no single remedy makes it fit"
+    named = "; ".join(f"{remedy.name} ({format_si(remedy.total_bytes, 'B')})" for remedy in helps)
+    return f"{text}; what would make it fit: {named}"

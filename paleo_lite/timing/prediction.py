@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .capacity import MemoryFit
+
+
+def _of(path: str) -> Any:
+    """A property that asks one of a prediction's parts."""
+    return property(attrgetter(path))
 
 
 class Prediction(Result, msgspec.Struct, frozen=True, eq=False):
@@ -69,55 +75,21 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False):
     bound_terms: Terms | None = None
     board_bound_s: float | None = None
 
-    @property
-    def network(self) -> str:
-        """Name of the network, or the FLOP count that stood in for one."""
-        return self.workload.network.name
-
-    @property
-    def device(self) -> Device:
-        """Of the machine."""
-        return self.machine.device
-
-    @property
-    def precision(self) -> str:
-        """Of the numbers."""
-        return self.workload.precision
-
-    @property
-    def phase(self) -> str:
-        """What of the network is computed."""
-        return self.workload.phase
-
-    @property
-    def batch_size(self) -> int:
-        """Samples of the step."""
-        return self.workload.batch_size
-
-    @property
-    def convention(self) -> str:
-        """How FLOPs were counted."""
-        return self.workload.convention
-
-    @property
-    def execution(self) -> str:
-        """``eager``, or what was fused."""
-        return self.workload.execution
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        """Of the network; empty where only a FLOP count was given."""
-        return self.workload.layers
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the layers."""
-        return self.workload.work.names
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Of the layers."""
-        return self.workload.work.kinds
+    # What is asked of its parts. Without layers, where only a FLOP count was given, those are empty.
+    network: ClassVar[str] = _of("workload.network.name")
+    device: ClassVar[Device] = _of("machine.device")
+    precision: ClassVar[str] = _of("workload.precision")
+    phase: ClassVar[str] = _of("workload.phase")
+    batch_size: ClassVar[int] = _of("workload.batch_size")
+    convention: ClassVar[str] = _of("workload.convention")
+    execution: ClassVar[str] = _of("workload.execution")
+    layers: ClassVar[tuple[Layer, ...]] = _of("workload.layers")
+    names: ClassVar[tuple[str, ...]] = _of("workload.work.names")
+    kinds: ClassVar[tuple[str, ...]] = _of("workload.work.kinds")
+    bandwidth_bytes_per_s: ClassVar[float] = _of("machine.bandwidth_bytes_per_s")
+    time_s: ClassVar[float] = _of("terms.time_s")
+    # Whether the time is what to expect; else it is what cannot be beaten: a bound.
+    is_forecast: ClassVar[bool] = _of("model.is_forecast")
 
     @property
     def parameters(self) -> int | None:
@@ -133,21 +105,6 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False):
     def vector_peak(self) -> PeakRate:
         """The peak that all other arithmetic is held against."""
         return self.machine.vector_peak(self.precision) if self.workload.has_layers else self.peak
-
-    @property
-    def bandwidth_bytes_per_s(self) -> float:
-        """Peak bandwidth of the device's memory."""
-        return self.machine.bandwidth_bytes_per_s
-
-    @property
-    def time_s(self) -> float:
-        """Seconds for one batch."""
-        return self.terms.time_s
-
-    @property
-    def is_forecast(self) -> bool:
-        """Whether the time is what to expect; else it is what cannot be beaten: a bound."""
-        return self.model.is_forecast
 
     @property
     def bound_s(self) -> float:

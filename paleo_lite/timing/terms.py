@@ -77,4 +77,26 @@ class Terms(msgspec.Struct, frozen=True, eq=False):
         return interval_of(self.time_s, self.deviation, level)
 
 
-__all__ = ["LEVEL", "QUANTILES", "Terms", "interval_of"]
+BOUNDS = {
+    "arithmetic": "layers whose arithmetic takes longer than their memory traffic",
+    "memory traffic": "layers whose memory traffic takes longer than their arithmetic",
+    "short kernels": "layers so small that starting and ending a kernel takes longer than either",
+    "waiting for the host": "the device is idle until the host has launched the next kernel",
+    "overhead": "what a step takes whatever its layers are",
+}
+"""What time is spent on, and what that means."""
+
+
+def bound_seconds(terms: Terms, uses_memory: bool) -> dict[str, float]:
+    """Seconds by what bounds them, in the order of `BOUNDS`: together the time. Bytes may play no part in a model.
+
+    A layer's pass counts in full to the largest of its terms. Where the host launches more slowly than the device
+    computes, the device's time of all layers is stretched by one factor; what that adds is waiting.
+    """
+    device_s = terms.layers_s / terms.waiting
+    none = np.zeros_like(device_s)
+    memory_s = terms.memory_s if uses_memory else none
+    floor_s = none if terms.floor_s is None else terms.floor_s
+    largest = np.argmax(np.stack([terms.compute_s, memory_s, floor_s]), axis=0)
+    seconds = [float(device_s[largest == place].sum()) for place in range(3)]
+    return dict(zip(BOUNDS, [*seconds, float(terms.layers_s.sum() - device_s.sum()), terms.overhead_s]))

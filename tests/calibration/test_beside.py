@@ -1,7 +1,4 @@
-"""A prediction beside measured passes: which layers meet which operations.
-
-Tests: report/predicted.py.
-"""
+"""A prediction beside measured passes: which layers meet which operations."""
 
 from __future__ import annotations
 

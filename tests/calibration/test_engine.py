@@ -1,6 +1,6 @@
 """Engines for inference: what is believed of their kernels and host, and how far off that is where others timed them.
 
-Tests: calibration/engine.py.
+Tests: calibration/pool.py.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from measured import DATA
-from paleo_lite.calibration.engine import HOST, KERNELS, of_engine
-from paleo_lite.calibration.pool import pooled_model
+from paleo_lite.calibration.pool import ENGINE_KERNELS, HOST, of_engine, pooled_model
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.hardware import find_device
 from paleo_lite.timing.calibrated import NAMES
@@ -20,7 +19,7 @@ def test_two_opinions_are_weighed_by_how_sure_they_are():
     """Of two normal opinions the precisions add up, and the mean lies between (Gelman et al., eq. 2.10)."""
     prior = device_prior(find_device("h100-sxm"), "bf16")
     made, index = of_engine(prior), NAMES.index("share_matrix")
-    median, spread = KERNELS["share_matrix"]
+    median, spread = ENGINE_KERNELS["share_matrix"]
     weight, own = 1 / spread**2, 1 / prior.deviation[index] ** 2
     assert made.mean[index] == pytest.approx((weight * np.log(median) + own * prior.mean[index]) / (weight + own))
     assert made.deviation[index] == pytest.approx((weight + own) ** -0.5)

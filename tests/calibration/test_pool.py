@@ -16,8 +16,16 @@ import paleo_lite as pl
 from measured import DATA
 from paleo_lite.calibration.calibrate import calibrate, runs_of
 from paleo_lite.calibration.ordering import better, comparable
-from paleo_lite.calibration.pool import NotPooled, Pool, make_pool, pool_prior, pooled_model, read_pool, write_pool
-from paleo_lite.calibration.poolable import why_not_pooled
+from paleo_lite.calibration.pool import (
+    NotPooled,
+    Pool,
+    make_pool,
+    pool_prior,
+    pooled_model,
+    read_pool,
+    why_not_pooled,
+    write_pool,
+)
 from paleo_lite.calibration.population import HOST, KERNELS
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, BadValue

@@ -1,6 +1,6 @@
 """PALEO's platform percent of peak from measurements.
 
-Tests: calibration/ppp_profiles.py, report/ppp.py.
+Tests: calibration/ppp_profiles.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from paleo_lite.efficiency.by_kind import PassTimes
 from paleo_lite.errors import BadFile, CalibrationFailed
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
-from paleo_lite.report.ppp import ppp_page
+from paleo_lite.report.calibrations import ppp_page
 from paleo_lite.timing import Workload, predict
 from paleo_lite.timing.models import AT_PEAK
 

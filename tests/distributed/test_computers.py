@@ -1,12 +1,14 @@
-"""Computers by name: their files, and what `scale` makes of one."""
+"""Computers by name: their files, and what `scale` makes of one.
+
+Tests: distributed/platforms.py.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 import paleo_lite
-from paleo_lite.distributed.computers import computer_names, find_computer, read_computer
-from paleo_lite.distributed.platforms import find_platform
+from paleo_lite.distributed.platforms import computer_names, find_computer, find_platform, read_computer
 from paleo_lite.errors import BadFile, UnknownName
 from paleo_lite.files import shipped
 

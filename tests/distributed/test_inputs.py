@@ -1,4 +1,7 @@
-"""Several devices that wait for their samples."""
+"""Several devices that wait for their samples.
+
+Tests: distributed/scale.py.
+"""
 
 from __future__ import annotations
 

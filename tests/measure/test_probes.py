@@ -7,10 +7,11 @@ from math import prod
 import pytest
 
 from paleo_lite.counting import count
+from paleo_lite.counting.kinds import class_of
+from paleo_lite.counting.kinds.products import MATRIX_CLASSES
 from paleo_lite.measure.clock import Run
 from paleo_lite.measure.probes import Probe, convolution, elementwise, gemm, probes, run_probes
 from paleo_lite.measure.setup import Setup, set_up
-from paleo_lite.timing.classes import MATRIX_CLASSES, class_of
 
 
 class Looking:

@@ -1,7 +1,4 @@
-"""PALEO's times on one device, against the tables that its release printed.
-
-Tests: paleo/device.py.
-"""
+"""PALEO's times on one device, against the tables that its release printed."""
 
 from __future__ import annotations
 
@@ -14,9 +11,8 @@ import pytest
 from measured import REFERENCES
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.networks import find_network
-from paleo_lite.paleo.device import DEVICES, find_paleo_device
 from paleo_lite.paleo.layers import PASSES
-from paleo_lite.paleo.simulator import make_simulator
+from paleo_lite.paleo.simulator import DEVICES, find_paleo_device, make_simulator
 
 TABLES = REFERENCES / "paleo_layers"
 COLUMNS = dict(zip(("fwd", "bwd_data", "bwd_filter"), range(len(PASSES))))

@@ -1,4 +1,7 @@
-"""What a prediction's time is spent on: shares that add up, and that follow from the terms by hand."""
+"""What a prediction's time is spent on: shares that add up, and that follow from the terms by hand.
+
+Tests: timing/terms.py.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ import re
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.timing.bounds import BOUNDS, bound_seconds
 from paleo_lite.timing.options import TrainingOptions
+from paleo_lite.timing.terms import BOUNDS, bound_seconds
 
 TRAINED = TrainingOptions("adam", mixed_precision=True, checkpointing="sqrt", accumulation=4)
 CASES = {
@@ -21,11 +24,15 @@ CASES = {
 }
 
 
+def spent(prediction: pl.Prediction) -> dict[str, float]:
+    return bound_seconds(prediction.terms, prediction.model.uses_memory)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_they_add_up_to_the_time(case):
     network, asked = CASES[case]
     prediction = pl.predict(network, gpu="v100-sxm2", precision="fp16", **asked)
-    seconds = bound_seconds(prediction)
+    seconds = spent(prediction)
     assert list(seconds) == list(BOUNDS)
     assert min(seconds.values()) >= 0
     assert sum(seconds.values()) == pytest.approx(prediction.time_s)
@@ -34,7 +41,7 @@ def test_they_add_up_to_the_time(case):
 
 def test_the_roofline_by_hand():
     prediction = pl.predict("resnet18", gpu="k40m", batch_size=8, time_model="roofline")
-    seconds = bound_seconds(prediction)
+    seconds = spent(prediction)
     rows = list(prediction.rows())
     for bound, name in (("compute", "arithmetic"), ("memory", "memory traffic")):
         assert seconds[name] == pytest.approx(sum(row["time_s"] for row in rows if row["bound"] == bound))
@@ -44,20 +51,20 @@ def test_the_roofline_by_hand():
 
 def test_where_memory_is_free_all_is_arithmetic():
     prediction = pl.predict("resnet18", gpu="k40m", time_model="peak")
-    assert bound_seconds(prediction)["arithmetic"] == pytest.approx(prediction.time_s)
+    assert spent(prediction)["arithmetic"] == pytest.approx(prediction.time_s)
 
 
 def test_waiting_is_what_the_prediction_itself_says():
     prediction = pl.predict("mobilenet_v2", gpu="v100-sxm2", precision="fp16")
     (note,) = [note for note in prediction.notes if "the host launches" in note]
     factor = float(re.search(r"([\d.]+) times as long", note).group(1))
-    seconds = bound_seconds(prediction)
+    seconds = spent(prediction)
     layers = prediction.time_s - seconds["overhead"]
     assert layers / (layers - seconds["waiting for the host"]) == pytest.approx(factor, rel=0.03)  # as rounded there
     assert seconds["short kernels"] > seconds["arithmetic"]  # at batch 1
 
 
 def test_a_large_batch_does_not_wait():
-    seconds = bound_seconds(pl.predict("vgg16", gpu="v100-sxm2", precision="fp16", batch_size=128))
+    seconds = spent(pl.predict("vgg16", gpu="v100-sxm2", precision="fp16", batch_size=128))
     assert seconds["waiting for the host"] < 0.01 * sum(seconds.values())
     assert seconds["arithmetic"] > seconds["memory traffic"] > seconds["short kernels"]

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from paleo_lite.timing.calibrated import NAMES, Rates, evaluate, step_times
-from paleo_lite.timing.classes import CLASSES
-from paleo_lite.timing.features import Features
+from paleo_lite.timing.features import CLASSES, Features
 
 RATES = Rates(matrix_per_s=10e12, vector_per_s=4e12, bandwidth_bytes_per_s=500e9, multiprocessors=20.0)
 # Each parameter another value, so that none can stand in for another.

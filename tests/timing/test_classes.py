@@ -1,4 +1,7 @@
-"""Classes of work: those of real networks, counted in the tables of their papers."""
+"""Classes of work: those of real networks, counted in the tables of their papers.
+
+Tests: timing/features.py.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from collections import Counter
 import pytest
 
 from paleo_lite.counting import Layer
+from paleo_lite.counting.kinds import class_of
+from paleo_lite.counting.kinds.products import MATRIX_CLASSES
 from paleo_lite.networks import find_network
-from paleo_lite.timing.classes import CLASSES, MATRIX_CLASSES, class_of
+from paleo_lite.timing.features import CLASSES
 
 PUBLISHED = {
     # He et al. 2016, table 1: 16 blocks of 1x1, 3x3, 1x1; four shortcuts are projected. Three of the 3x3 have

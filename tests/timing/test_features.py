@@ -7,8 +7,7 @@ import pytest
 
 from paleo_lite.counting import INPUT, Layer
 from paleo_lite.networks import Network
-from paleo_lite.timing.classes import CLASSES
-from paleo_lite.timing.features import features_of, merge_alike, sizes_of
+from paleo_lite.timing.features import CLASSES, features_of, merge_alike, sizes_of
 from paleo_lite.timing.workload import Workload
 
 

@@ -1,6 +1,6 @@
 """A training step put together: each part from arithmetic by hand, each option from what it must change.
 
-Tests: report/memory.py, timing/capacity.py, timing/tensor_cores.py, timing/with_memory.py.
+Tests: report/memory.py, timing/capacity.py.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from paleo_lite.networks import find_network
 from paleo_lite.timing import PeakModel, Prediction, RooflineModel, Workload, predict
 from paleo_lite.timing.memory import memory_of
 from paleo_lite.timing.options import TrainingOptions
-from paleo_lite.timing.tensor_cores import takes_tensor_cores
-from paleo_lite.timing.with_memory import predict_with_memory
+from paleo_lite.timing.predict import predict_with_memory, takes_tensor_cores
 
 V100 = find_device("v100-sxm2")
 RESNET = find_network("resnet50")

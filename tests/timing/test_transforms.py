@@ -1,4 +1,7 @@
-"""What Fourier transforms spare a convolution, and where no library offers them."""
+"""What Fourier transforms spare a convolution, and where no library offers them.
+
+Tests: timing/features.py.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,7 @@ import numpy as np
 import pytest
 
 from paleo_lite.counting import Layer
-from paleo_lite.timing.features import sizes_of
-from paleo_lite.timing.transforms import COMPLEX, TRANSFORM, may_transform, transformed
+from paleo_lite.timing.features import COMPLEX, TRANSFORM, may_transform, sizes_of, transformed
 
 
 def conv(kernel: tuple[int, int], side: int = 26, channels: tuple[int, int] = (64, 64), **attributes: Any) -> Layer:

@@ -1,7 +1,4 @@
-"""Links learnt from measured collectives: what is read, what a fit finds, and what is shipped.
-
-Tests: report/links.py.
-"""
+"""Links learnt from measured collectives: what is read, what a fit finds, and what is shipped."""
 
 from __future__ import annotations
 

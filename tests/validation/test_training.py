@@ -1,7 +1,4 @@
-"""Training steps of language models that others timed: what is read of them, and how true fits to a part of them are.
-
-Tests: calibration/training.py.
-"""
+"""Training steps of language models that others timed: what is read of them, and how true fits to a part are."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import pytest
 from measured import DATA
 from paleo_lite.calibration import training
 from paleo_lite.calibration.choose import choose_model
-from paleo_lite.calibration.training import of_training, training_constants
+from paleo_lite.distributed.pieces import of_training, training_constants
 from paleo_lite.errors import BadFile
 from paleo_lite.hardware import find_device
 from paleo_lite.networks.network import Tokens

@@ -11,9 +11,10 @@ from paleo_lite.calibration.calibrate import held_out
 from paleo_lite.calibration.population import Measured, expect, learn
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.calibration.validate import expected_from, scores, simple_terms
+from paleo_lite.counting.kinds.products import MATRIX_CLASSES
 from paleo_lite.report.document import Column, Document, Table
 from paleo_lite.timing.calibrated import NAMES
-from paleo_lite.timing.classes import CLASSES, MATRIX_CLASSES
+from paleo_lite.timing.features import CLASSES
 
 from .hold_out import FEWEST, FOLDS
 

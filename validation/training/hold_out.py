@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 
 from paleo_lite.calibration.choose import choose_model
-from paleo_lite.calibration.training import TRAINING_FILE, TrainingConstants, of_training
 from paleo_lite.distributed.clusters import EXPECTED, Scores, cluster_prior
 from paleo_lite.distributed.job import Job, Settings
+from paleo_lite.distributed.pieces import TRAINING_FILE, TrainingConstants, of_training
 from paleo_lite.distributed.scale import step_of
 from paleo_lite.distributed.together import together
 from paleo_lite.distributed.topology import Topology, parse_topology

@@ -13,7 +13,7 @@ import msgspec
 
 from ...errors import BadValue
 from ...timing import Prediction
-from ...timing.bounds import bound_seconds
+from ...timing.terms import bound_seconds
 from ...units import format_si
 from .layers import said_of
 from .marks import LETTER, PLAIN, PREFIXED, Span, hollow, names_beside
@@ -194,7 +194,7 @@ def prediction_roofline(prediction: Prediction) -> Any:
     BadValue
         If the prediction has no layers with FLOPs, bytes and time.
     """
-    seconds = bound_seconds(prediction)
+    seconds = bound_seconds(prediction.terms, prediction.model.uses_memory)
     most = max(seconds, key=lambda bound: seconds[bound])
     point = f"{seconds[most] / prediction.time_s:.0%} of the time goes to {most}"
     dots = [

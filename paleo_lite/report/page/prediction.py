@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...calibration.alternatives import Alternatives
 from ...timing import Prediction
-from ...timing.bounds import BOUNDS, bound_seconds
+from ...timing.terms import BOUNDS, bound_seconds
 from ...units import format_si, say_interval
 from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, title_of
 from ..charts.roofline import prediction_roofline
@@ -95,7 +95,7 @@ def _answers(prediction: Prediction, alternatives: Alternatives, scaling: ScaleT
         span = span and (prediction.batch_size / high, prediction.throughput_per_s, prediction.batch_size / low)
         rate = Answer("Samples per second", _count(prediction.throughput_per_s), _spans(prediction, None), span)
         answers.append(rate)
-    seconds = bound_seconds(prediction)
+    seconds = bound_seconds(prediction.terms, prediction.model.uses_memory)
     most = max(seconds, key=lambda bound: seconds[bound])
     if prediction.time_s:
         share = f"{seconds[most] / prediction.time_s:.0%} of the time"
@@ -203,7 +203,7 @@ def _roofline(prediction: Prediction) -> Document:
 
 
 def _bounds(prediction: Prediction, alternatives: Alternatives) -> Document:
-    seconds = bound_seconds(prediction)
+    seconds = bound_seconds(prediction.terms, prediction.model.uses_memory)
     rows = [
         {"bound": bound, "time_s": time, "share": time / prediction.time_s, "meaning": BOUNDS[bound]}
         for bound, time in sorted(seconds.items(), key=lambda item: -item[1])

@@ -1,7 +1,7 @@
 """Reports as files: complete, escaped, bounded, and with the numbers of the prediction or profile.
 
-Tests: report/page/alternatives.py, report/page/html.py, report/page/pictures.py,
-report/page/prediction.py, report/page/profile.py, report/page/sections.py.
+Tests: report/page/alternatives.py, report/page/html.py, report/page/prediction.py, report/page/profile.py,
+report/page/sections.py.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from measured import DATA
 from paleo_lite.efficiency.analysis import Reading, measure_efficiency
-from paleo_lite.efficiency.notebook import NotebookSums, sum_rows
+from paleo_lite.efficiency.files import NotebookSums, sum_rows
 from paleo_lite.efficiency.partial import gather
 from paleo_lite.errors import BadProfile
 from paleo_lite.hardware import find_device

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from paleo_lite.profiles.json_cuts import array_start, last_comma_and_end, last_seam
+from paleo_lite.profiles.json_stream import array_start, last_comma_and_end, last_seam
 
 ELEMENTS = rb"""{"a": [1, {"b": 2}], "c,": "] , {"} , {"d": "\"}, {\"", "e": "\\"},
   {"f": {}},"g, }" , [2, [3]] , null,{ }  ,	{"h": -1.5e3}"""

@@ -6,7 +6,7 @@ import pytest
 
 from measured import DATA
 from paleo_lite.efficiency.activity import Activity
-from paleo_lite.efficiency.launching import delays_ns, describe_launches
+from paleo_lite.efficiency.device_time import delays_ns, describe_launches
 from paleo_lite.profiles.table import batch_of
 
 NAMES = ("category", "kernel", "start_ns", "duration_ns", "device", "stream", "launch_ns")
