@@ -39,7 +39,7 @@ from ..report.document import Document, Shown
 from ..result import Result
 from ..timing import Workload
 from ..timing.fitted import CalibratedModel
-from ..timing.models import LEARNT, PppModel
+from ..timing.models import LEARNT, TIME_MODELS
 from ..version import __version__
 from .profiles import need_pyarrow
 from .question import OnDevice, Paths, asked, paths_of
@@ -95,10 +95,9 @@ class CalibrateQuestion(_OfMeasurements, frozen=True, kw_only=True):
     date: str = ""
 
     def __post_init__(self) -> None:
-        if self.time_model not in (LEARNT, PppModel.name):
-            raise BadValue(
-                f"the {self.time_model} model has nothing to learn: --time-model takes {LEARNT} or {PppModel.name}"
-            )
+        able = [name for name, model in TIME_MODELS.items() if model.learns]
+        if self.time_model not in able:
+            raise BadValue(f"the {self.time_model} model has nothing to learn: --time-model takes {' or '.join(able)}")
         if self.suggest is None and self.phase is not None:
             raise BadValue("--phase is what --suggest is asked about: give --suggest, too")
         if self.suggest is not None and (self.time_model != LEARNT or self.output is not None):
@@ -191,7 +190,7 @@ def learn(question: CalibrateQuestion) -> Learnt:
 
         files += find_files(profiles)
     only = question.batch_size, question.name_pattern
-    if question.time_model == PppModel.name:
+    if question.time_model != LEARNT:
         steps, machine = measurements_of(steps, device, precision, further) if steps else [], Machine(device)
         runs, shares = list[PppRun](), list[PppShare]()
         if network is not None and profiles:

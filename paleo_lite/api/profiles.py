@@ -14,7 +14,7 @@ from ..calibration.choose import used_calibration
 from ..errors import BadProfile, BadValue, NothingOnDevice
 from ..extras import need
 from ..hardware import Device
-from ..timing.models import PppModel
+from ..timing.models import TIME_MODELS
 from .prediction import predict as run_prediction
 from .question import OnDevice, Paths, asked, device_of, paths_of
 
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 def need_pyarrow() -> None:
     """Refuse in one sentence where what reads profiles is absent."""
     need("pyarrow", "reading profiles", "profiles")
+
+
+FITTED = [name for name, model in TIME_MODELS.items() if model.learns and model.takes]
+"""Time models whose one parameter a profile tells."""
 
 
 class _OfProfiles(OnDevice, frozen=True):
@@ -304,7 +308,7 @@ def _beside(question: CompareQuestion) -> PredictedBeside:
     batch_size = question.batch_size or profile.configuration.get("batch_size")
     if not isinstance(batch_size, int):
         raise BadProfile(f"{path}: its name does not give the batch size: use --batch-size")
-    is_fitted = question.time_model == PppModel.name and question.ppp is None and calibration is None
+    is_fitted = question.time_model in FITTED and question.ppp is None and calibration is None
     predict = functools.partial(
         run_prediction, question.predict, gpu=device_of(question.gpu or "", question.hardware_files),
         precision=question.precision, batch_size=batch_size, time_model=question.time_model, calibration=calibration,

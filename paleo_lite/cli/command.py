@@ -15,6 +15,7 @@ from ..api.plotting import KINDS, Plot, check_chart_file
 from ..errors import BadValue
 from . import set_debug
 from .options import FORCE, Printing, remember
+from .values import Names
 
 FORMATS = ("table", "json", "csv", "markdown")
 
@@ -151,8 +152,9 @@ def chart_options(kind: str, *names: str, required: bool = False, force: bool = 
         Printing([*names, "chart"], metavar="FILE", type=click.Path(path_type=Path), required=required,
                  expose_value=False, callback=functools.partial(_check_chart, kind),
                  help=f"{what}; .png, .svg or .html."),
-        Printing(["--theme"], type=click.Choice(("light", "dark")), default="light", show_default=True, is_eager=True,
-                 expose_value=False, callback=remember, help="Colours of the chart."),  # known when the file is
+        Printing(["--theme"], type=Names("theme", ".report.charts.theme:THEMES"), default="light", show_default=True,
+                 is_eager=True, expose_value=False, callback=remember,  # known when the file is
+                 help="Colours of the chart."),
         *replaced,
     ]  # fmt: skip
 

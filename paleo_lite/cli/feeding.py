@@ -9,7 +9,7 @@ import click
 from . import options
 from .command import Answer, command
 from .completing import complete_links
-from .values import WHOLE, Number, Quantity
+from .values import WHOLE, Names, Number, Quantity
 
 
 @command()
@@ -24,8 +24,8 @@ from .values import WHOLE, Number, Quantity
     metavar="COUNT",
     help="Small reads per second at random places, such as 90k.",
 )
-@click.option("--access", type=click.Choice(["sequential", "random"]), default="sequential", show_default=True,
-              help="How samples are read.")  # fmt: skip
+@click.option("--access", type=Names("access", ".input_pipeline.feeding:ACCESSES"), default="sequential",
+              show_default=True, help="How samples are read.")  # fmt: skip
 @click.option(
     "--sample-bytes",
     type=Quantity("B"),

@@ -189,8 +189,10 @@ gpu = _option(
     "--gpu", required=True, metavar="DEVICE", shell_complete=complete_devices,
     help="Device, by name or alias, such as k80 or v100-sxm2.",
 )  # fmt: skip
-clock = _option("--clock", type=click.Choice(("base", "boost")), help="Clock of the device. [default: its own]")
-unit = _option("--unit", type=click.Choice(("vector", "tensor")), help="Arithmetic units. [default: the faster]")
+clock = _option(
+    "--clock", type=Names("clock", ".hardware.device:CLOCKS"), help="Clock of the device. [default: its own]"
+)
+unit = _option("--unit", type=Names("unit", ".hardware.device:UNITS"), help="Arithmetic units. [default: the faster]")
 hardware_files = _option(
     "--hardware-file", "hardware_files", multiple=True, type=click.Path(path_type=Path, dir_okay=False),
     help="A TOML with a further device; may be given several times.",

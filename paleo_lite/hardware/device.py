@@ -7,7 +7,7 @@ Figures are kept as text with their unit (``"480 GB/s"``); the properties give n
 from __future__ import annotations
 
 from datetime import date
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -16,6 +16,9 @@ from ..units import PRECISION_BYTES, format_si, parse_quantity
 
 Clock = Literal["base", "boost", "tensor"]
 Unit = Literal["vector", "tensor"]
+CLOCKS = ("base", "boost")
+"""Clocks that can be asked for; the third is one that a data sheet gives for tensor cores alone."""
+UNITS: tuple[str, ...] = get_args(Unit)
 Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
 
 
@@ -213,10 +216,10 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             If clock or unit are none of these.
         """
         clock = clock or self.clocks.default
-        if clock not in ("base", "boost"):
-            raise BadValue(f"the clock is base or boost, not {clock!r}")
-        if unit not in (None, "vector", "tensor"):
-            raise BadValue(f"the unit is vector or tensor, not {unit!r}")
+        if clock not in CLOCKS:
+            raise BadValue(f"the clock is {' or '.join(CLOCKS)}, not {clock!r}")
+        if unit is not None and unit not in UNITS:
+            raise BadValue(f"the unit is {' or '.join(UNITS)}, not {unit!r}")
         listed = [p for p in self.peaks if p.precision == precision and unit in (None, p.unit)]
         if not listed:
             have = ", ".join(dict.fromkeys(f"{p.precision} ({p.unit})" for p in self.peaks))

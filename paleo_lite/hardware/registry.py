@@ -10,14 +10,14 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import msgspec
 
 from ..errors import AmbiguousName, BadDevice, BadQuantity, UnknownName
 from ..files import is_there, read_typed, shipped
 from ..units import parse_quantity
-from .device import Device, Figure, LinkRegistry
+from .device import Clock, Device, Figure, LinkRegistry
 
 _MAKERS = {"nvidia", "amd", "intel", "tesla", "geforce", "quadro", "instinct", "radeon"}
 _BYTES_AT_MOST = 2**20
@@ -56,7 +56,7 @@ def figures(device: Device) -> Iterator[tuple[str, str, Figure]]:
     """All figures of a device with the unit each must be in: (field, unit, figure)."""
     yield "cores.multiprocessors", "", device.cores.multiprocessors
     yield "cores.fp32_lanes", "", device.cores.fp32_lanes
-    for clock in ("base", "boost", "tensor"):
+    for clock in get_args(Clock):
         if (figure := getattr(device.clocks, clock)) is not None:
             yield f"clocks.{clock}", "Hz", figure
     units = {"capacity": "B", "bandwidth": "B/s", "bus": "bit", "rate": "bit/s", "l2": "B"}

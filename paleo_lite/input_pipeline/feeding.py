@@ -20,6 +20,9 @@ DECODE_SOURCE = (
 )
 """Samples per second of one worker. Measure your own with `measure.mock_trainer`."""
 
+ACCESSES = ("sequential", "random")
+"""How samples are read."""
+
 PINNED_SHARE = 0.771
 PINNED_SOURCE = "bandwidthTest on a P100 PCIe: 12.15 of 15.75 GB/s (mpicbg-scicomp/gearshifft pull request 82)"
 """Share of a host link's bandwidth that copies from pinned memory reach."""
@@ -114,8 +117,8 @@ class Feeding(msgspec.Struct, frozen=True):
         ):
             if not (math.isfinite(value) and value > 0):
                 raise BadValue(f"{name} must be above 0, not {value:g}")
-        if self.access not in ("sequential", "random"):
-            raise BadValue(f"access must be sequential or random, not {self.access!r}")
+        if self.access not in ACCESSES:
+            raise BadValue(f"access must be {' or '.join(ACCESSES)}, not {self.access!r}")
         if self.access == "random" and self.store is not None and self.store.random_reads_per_s is None:
             raise BadValue(
                 f"nothing is known of random reads from {self.store.name}: known are hdd, ssd and nvme; "

@@ -261,19 +261,24 @@ class Entry(NamedTuple):
         Makes it from what was given; None where parameters were learnt for one device, and a calibration is needed.
     takes : tuple of str
         What must or may be given to make it: ``ppp``, ``concurrent``.
+    learns : bool
+        Whether `paleo_lite.calibrate` fits it to measurements.
     """
 
     make: Callable[..., TimeModel] | None
     takes: tuple[str, ...] = ()
+    learns: bool = False
 
 
 TIME_MODELS: dict[str, Entry] = {
     "peak": Entry(PeakModel),
-    "ppp": Entry(_typed_ppp, ("ppp", "concurrent")),
+    "ppp": Entry(_typed_ppp, ("ppp", "concurrent"), learns=True),
     "roofline": Entry(RooflineModel),
-    "calibrated": Entry(None),
+    "calibrated": Entry(None, learns=True),
 }
 """Every model that can be asked for by name: help, completion, checks and sweeps read this list."""
+
+_SAID = {"ppp": "a PPP"}
 
 LEARNT = next(name for name, entry in TIME_MODELS.items() if entry.make is None)
 """The model whose parameters are learnt: asked for by name, the best of what is known of a device answers."""
@@ -295,11 +300,12 @@ def find_model(name: str | None, ppp: float | None = None, concurrent: bool = Fa
     name = name or ("ppp" if given else "roofline")
     if name not in TIME_MODELS:
         raise UnknownName("time model", name, TIME_MODELS)
-    make, takes = TIME_MODELS[name]
+    make, takes, _ = TIME_MODELS[name]
     for option in given:
         if option not in takes:
-            raise BadValue(f"{'a PPP' if option == 'ppp' else option} belongs to the ppp model, not to {name}")
-    if "ppp" in takes and ppp is None:
+            owner = next(model for model, entry in TIME_MODELS.items() if option in entry.takes)
+            raise BadValue(f"{_SAID.get(option, option)} belongs to the {owner} model, not to {name}")
+    if takes and ppp is None:
         raise BadValue("the ppp model needs a PPP, the share of peak that the platform reaches, such as --ppp 0.62")
     if make is None:
         raise BadValue(f"the {name} model needs a calibration: --calibration FILE or the name of a shipped one")

@@ -85,7 +85,7 @@ def _model(view: View, gpu: str) -> dict[str, Any]:
     calibrated = view.uses_calibration and view.calibration in offered(view, [gpu])
     return {
         "time_model": None if view.uses_calibration else view.model or None,
-        "ppp": view.ppp if view.model == "ppp" else None,
+        "ppp": view.ppp if view.takes_ppp else None,
         "calibration": view.calibration if calibrated else None,
     }
 

@@ -76,14 +76,14 @@ def draw_controls(view: View) -> None:
         format_func=lambda name: name or "the best known of the device",
         help="peak and roofline are bounds, ppp is PALEO's, calibrated was learnt from measurements.",
     )  # fmt: skip
-    if view.model == "ppp":
+    if view.takes_ppp:
         st.number_input(
             "PPP", *PPP_BOUNDS, step=0.05, format="%.3f", key=KEY + "ppp",
             help="Share of peak that the platform reaches; may exceed 1.",
         )  # fmt: skip
     st.selectbox(
         "Calibration", ["", *offered(view, view.gpu)], key=KEY + "calibration",
-        format_func=lambda name: name or "the device's own", disabled=view.model not in ("", "calibrated"),
+        format_func=lambda name: name or "the device's own", disabled=not view.may_be_calibrated,
         help="Of the chosen devices in this precision; a file of your own is offered where it is of one of them.",
     )  # fmt: skip
     if view.view == "scaling":

@@ -14,6 +14,7 @@ from ..distributed.cost import make_budget
 from ..distributed.links import link_rate
 from ..errors import BadValue, PaleoError, UnknownName
 from ..ranges import parse_range
+from ..timing.models import LEARNT, TIME_MODELS
 
 VIEWS = {"time": "Time", "batches": "Batch sizes", "scaling": "Many devices", "profile": "Your profile"}
 DEVICES_AT_MOST = 6
@@ -103,13 +104,23 @@ class View(msgspec.Struct, frozen=True):
 
     def _model_options(self) -> list[str]:
         words = ["--time-model", self.model] if self.model and not self.uses_calibration else []
-        words += ["--ppp", _text(self.ppp)] if self.model == "ppp" else []
+        words += ["--ppp", _text(self.ppp)] if self.takes_ppp else []
         return words + (["--calibration", self.calibration] if self.uses_calibration else [])
 
     @property
     def uses_calibration(self) -> bool:
         """Whether a calibration is named and the time model takes one."""
-        return bool(self.calibration) and self.model in ("", "calibrated")
+        return bool(self.calibration) and self.may_be_calibrated
+
+    @property
+    def may_be_calibrated(self) -> bool:
+        """Whether the time model takes a calibration."""
+        return self.model in ("", LEARNT)
+
+    @property
+    def takes_ppp(self) -> bool:
+        """Whether the time model takes a PPP."""
+        return self.model in TIME_MODELS and "ppp" in TIME_MODELS[self.model].takes
 
 
 def _hardware(files: Sequence[str]) -> list[str]:
