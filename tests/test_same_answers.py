@@ -265,6 +265,9 @@ def test_every_command_is_a_function(name: str) -> None:
         (lambda: pl.kernels("a.json", gpu="k80", tile=2),
          "kernels() has no argument 'tile': it takes paths, gpu, precision, hardware_files, name_pattern, direction, "
          "full_names"),
+        (lambda: pl.predict("alexnet", gpu="k80", batchsize=2),
+         "predict() has no argument 'batchsize': did you mean batch_size?"),
+        (lambda: pl.scale("alexnet", gpu="k80", worker=2), "scale() has no argument 'worker': did you mean workers?"),
         (lambda: pl.feeding("alexnet"), "feeding() cannot be asked so: missing a required argument: 'gpu'"),
         (lambda: pl.gemm(1, 2, 3, "k80"), "gemm() cannot be asked so: too many positional arguments"),
     ],

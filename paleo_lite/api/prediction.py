@@ -22,6 +22,7 @@ from ..timing import Prediction, TimeModel, Workload, find_model
 from ..timing import predict as predict_workload
 from ..timing.models import LEARNT
 from ..units import element_bytes, parse_quantity
+from .question import check_names
 
 if TYPE_CHECKING:
     from torch import nn
@@ -141,6 +142,7 @@ def predict(
     >>> import paleo_lite as pl
     >>> pl.predict("vgg16", gpu="k80", precision="fp64").time_s  # doctest: +SKIP
     """
+    check_names(predict, question, Question)
     asked: dict[str, Any] = dict(question)
     known = take(asked, "time_model", "ppp", "concurrent", "calibration")
     if not asked.get("execution"):
@@ -205,6 +207,7 @@ def predict_several(
     """
     from ..calibration.several import Predictions
 
+    check_names(predict, question, Question)
     files = [Path(file) for file in question.get("hardware_files", ())]
     shapes = question.pop("image_size", None), question.pop("inputs", ())
     lengths = _lengths(question)

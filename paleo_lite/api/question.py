@@ -42,7 +42,7 @@ def asked(question: Callable[P, Q]) -> Callable[[Callable[[Q], R]], Callable[P, 
 
         @functools.wraps(answer)
         def ask(*words: P.args, **named: P.kwargs) -> R:
-            check_names(name, named, signature.parameters)
+            check_names(ask, named)
             try:
                 signature.bind(*words, **named)
             except TypeError as error:
@@ -71,19 +71,20 @@ def parameters_of(question: Any) -> list[inspect.Parameter]:
     ]
 
 
-def check_names(function: str, given: Collection[str], known: Collection[str]) -> None:
-    """Refuse arguments that a function does not have.
+def check_names(function: Callable[..., Any], given: Collection[str], further: type | None = None) -> None:
+    """Refuse arguments that a function does not have, nor `further`, the typed dict that its last one unpacks.
 
     Raises
     ------
     TypeError
         Which argument is unknown, and which is meant.
     """
+    known = [*inspect.signature(function).parameters, *(further.__annotations__ if further else ())]
     for name in given:
         if name not in known:
-            near = get_close_matches(name, known, n=2, cutoff=0.5)
-            rest = f"did you mean {' or '.join(near)}?" if near else f"it takes {', '.join(known)}"
-            raise TypeError(f"{function}() has no argument {name!r}: {rest}")
+            near = get_close_matches(name, known, n=1)
+            rest = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
+            raise TypeError(f"{function.__name__}() has no argument {name!r}: {rest}")
 
 
 def paths_of(paths: Paths) -> list[Path]:

@@ -13,6 +13,7 @@ from ..hardware import Device
 from ..networks import Network
 from ..units import parse_quantity
 from .prediction import Common, machine_of, take, workload_and_model
+from .question import check_names
 
 if TYPE_CHECKING:
     from torch import nn
@@ -118,6 +119,7 @@ def scale(
     from ..distributed.run import Request, run
     from ..timing.options import TrainingOptions
 
+    check_names(scale, question, ManyDevices)
     asked: dict[str, Any] = dict(question)
     if compat is not None:
         return _as_paleo(network, gpu, settings, revision, {**asked, "advise": advise})

@@ -16,37 +16,21 @@ from .completing import complete_devices, complete_links, complete_networks, com
 from .values import Quantity
 
 
+def _names(option: str, what: str, *lists: str, default: str | None = "", **settings: Any) -> options.Decorator:
+    """Names with commas, completed from lists of the package; without a default (None) they are required."""
+    settings |= {"required": True} if default is None else {"default": default, "show_default": bool(default)}
+    settings |= {"shell_complete": completing(*lists)} if lists else {}
+    return click.option(option, **{"metavar": "NAMES", "help": what, **settings})
+
+
 @command()
-@click.option(
-    "--networks",
-    required=True,
-    shell_complete=complete_networks,
-    metavar="NAMES",
-    help="Networks, with commas, or all.",
-)
-@click.option(
-    "--gpus",
-    required=True,
+@_names("--networks", "Networks, with commas, or all.", default=None, shell_complete=complete_networks)
+@_names(
+    "--gpus", "Devices, with commas, or all.", default=None, metavar="DEVICES",
     shell_complete=complete_devices,
-    metavar="DEVICES",
-    help="Devices, with commas, or all.",
-)
-@click.option(
-    "--precisions",
-    shell_complete=completing(".units:PRECISION_BYTES"),
-    default="fp32",
-    show_default=True,
-    metavar="NAMES",
-    help="Precisions, with commas, or all.",
-)
-@click.option(
-    "--phases",
-    shell_complete=completing(".counting:PHASES", ".counting:GENERATING"),
-    default="inference",
-    show_default=True,
-    metavar="NAMES",
-    help="Phases, with commas, or all.",
-)
+)  # fmt: skip
+@_names("--precisions", "Precisions, with commas, or all.", ".units:PRECISION_BYTES", default="fp32")
+@_names("--phases", "Phases, with commas, or all.", ".counting:PHASES", ".counting:GENERATING", default="inference")
 @click.option(
     "--batch-sizes", default="1", show_default=True, metavar="RANGE",
     help="1,2,4 or 1:1024:x2 (doubling) or 8:64:+8; of all workers together, or per worker for weak scaling.",
@@ -55,54 +39,29 @@ from .values import Quantity
     "--sequence-lengths", default="", metavar="RANGE",
     help="Tokens of a sequence; in decode those in the cache. [default: as many as each network says]",
 )  # fmt: skip
-@click.option(
-    "--time-models", shell_complete=completing(".timing:TIME_MODELS"), default=AUTOMATIC, show_default=True,
-    metavar="NAMES",
-    help=f"{AUTOMATIC} (what predict takes), {', '.join(TIME_MODELS)}.",
+@_names(
+    "--time-models", f"{AUTOMATIC} (what predict takes), {', '.join(TIME_MODELS)}.", ".timing:TIME_MODELS",
+    default=AUTOMATIC,
 )  # fmt: skip
 @options.ppp()
 @click.option(
     "--workers", default="1", show_default=True, metavar="RANGE", help="Devices together; a range as --batch-sizes."
 )
-@click.option(
-    "--strategies",
-    shell_complete=completing(".distributed.strategies:STRATEGIES"),
+@_names(
+    "--strategies", "How work is divided, as for `paleo-lite scale`.", ".distributed.strategies:STRATEGIES",
     default="data",
-    show_default=True,
-    metavar="NAMES",
-    help="How work is divided, as for `paleo-lite scale`.",
-)
-@click.option(
-    "--scalings",
-    shell_complete=completing(".distributed.scale:SCALINGS"),
-    default="strong",
-    show_default=True,
-    metavar="NAMES",
-    help="strong, weak, or strong,weak for both.",
-)
-@click.option(
-    "--links",
-    shell_complete=complete_links,
-    default="",
-    metavar="NAMES",
-    help="Between workers: names of links, or rates: '25 GB/s'.",
-)
-@click.option(
-    "--collectives",
-    shell_complete=completing(".distributed.collectives:COLLECTIVES"),
-    default="",
-    metavar="NAMES",
-    help=f"How gradients are summed: {', '.join(COLLECTIVES)}. [default: the fastest]",
-)
+)  # fmt: skip
+@_names("--scalings", "strong, weak, or strong,weak for both.", ".distributed.scale:SCALINGS", default="strong")
+@_names("--links", "Between workers: names of links, or rates: '25 GB/s'.", shell_complete=complete_links)
+@_names(
+    "--collectives", f"How gradients are summed: {', '.join(COLLECTIVES)}. [default: the fastest]",
+    ".distributed.collectives:COLLECTIVES",
+)  # fmt: skip
 @options.optimizer(default="sgd", help="Update rule of training.")
 @click.option(
-    "--samples",
-    type=Quantity(""),
-    default="1M",
-    show_default=True,
-    metavar="COUNT",
+    "--samples", type=Quantity(""), default="1M", show_default=True, metavar="COUNT",
     help="Samples that hours, cost and energy are for.",
-)
+)  # fmt: skip
 @options.price()
 @click.option(
     "--power", type=Quantity("W"), metavar="WATTS", help="Power of one device, in place of its limit on record."
