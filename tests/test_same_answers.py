@@ -236,6 +236,9 @@ def question_of(ask: Ask, places: dict[str, str]) -> tuple[tuple[Any, ...], dict
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_a_function(name: str) -> None:
     """With its options: those that say how to print, or what else to write, are not among them."""
+    assert name in ASKED or not name.startswith("plot "), (
+        f"nothing draws `paleo-lite {name}`: say in ASKED here, at its chart, how a command and Python are asked for it"
+    )
     assert name in ASKED, (
         f"`paleo-lite {name}` is no function: write it in paleo_lite/api/, name it in _NAMES of "
         "paleo_lite/__init__.py, and say in ASKED here how both are asked the same"

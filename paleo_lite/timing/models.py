@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
@@ -257,15 +258,16 @@ class Entry(NamedTuple):
 
     Attributes
     ----------
-    make : callable or None
-        Makes it from what was given; None where parameters were learnt for one device, and a calibration is needed.
+    make : callable, str or None
+        Makes it from what was given; ``module:Class`` of this folder is imported when it is asked for. None where
+        parameters were learnt for one device, and a calibration is needed.
     takes : tuple of str
         What must or may be given to make it: ``ppp``, ``concurrent``.
     learns : bool
         Whether `paleo_lite.calibrate` fits it to measurements.
     """
 
-    make: Callable[..., TimeModel] | None
+    make: Callable[..., TimeModel] | str | None
     takes: tuple[str, ...] = ()
     learns: bool = False
 
@@ -309,7 +311,8 @@ def find_model(name: str | None, ppp: float | None = None, concurrent: bool = Fa
         raise BadValue("the ppp model needs a PPP, the share of peak that the platform reaches, such as --ppp 0.62")
     if make is None:
         raise BadValue(f"the {name} model needs a calibration: --calibration FILE or the name of a shipped one")
-    return make(**given)
+    model: Callable[..., TimeModel] = resolve_name(f"{__package__}.{make}") if isinstance(make, str) else make
+    return model(**given)
 
 
 def describe(model: TimeModel) -> str:

@@ -61,6 +61,7 @@ def whole(samples, nvprof_file, tmp_path_factory):
 @pytest.mark.parametrize("key", READERS)
 @given(ACCIDENTS, st.sampled_from(READERS), st.booleans())
 def test_damaged_small_files(tmp_path, whole, table_or_our_error, key, happened, other, zipped):
+    assert key in whole, f"no small file of {key} to damage: add one to SAMPLES in tests/profiles/conftest.py"
     raw = damaged(whole[key], happened, whole[other])
     path = tmp_path / "profile"
     path.write_bytes(gzip.compress(raw, 1) if zipped else raw)

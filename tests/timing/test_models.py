@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paleo_lite.errors import BadValue, UnknownName
-from paleo_lite.timing import PeakModel, PppModel, RooflineModel, TimeModel, find_model
+from paleo_lite.timing import PeakModel, PppModel, RooflineModel, TimeModel, find_model, models
 from strategies import MODELS, SECONDS
 
 
@@ -72,3 +72,8 @@ def test_options_of_another_model_are_refused() -> None:
         find_model("peak", concurrent=True)
     with pytest.raises(UnknownName, match="did you mean roofline"):
         find_model("rooflne")
+
+
+def test_a_model_of_the_list_may_be_the_place_of_its_class(monkeypatch):
+    monkeypatch.setitem(models.TIME_MODELS, "elsewhere", models.Entry("models:RooflineModel"))
+    assert models.find_model("elsewhere") == models.RooflineModel()
