@@ -113,6 +113,7 @@ def samples() -> list[Sample]:
                     for net in ("resnet18", "vgg16", "alexnet") for size in (1, 8, 32))  # fmt: skip
     found += [
         Sample("nvprof-sqlite", "sqlite", _written(made.write_nvprof), PROFILE),
+        Sample("rocpd", "sqlite", _written(made.write_rocpd), PROFILE),
         Sample("nsys-sqlite", "sqlite", _written(nsys.build), PROFILE),
         Sample("nsys-stats", "lines", stats.printed(stats.KERN_SUM, stats.API_SUM).encode(), PROFILE),
         Sample("ncu", "lines", ncu.RAW if isinstance(ncu.RAW, bytes) else ncu.RAW.encode(), PROFILE),

@@ -46,7 +46,7 @@ class ChromeTrace:
     def recognises(self, path: Path, head: bytes) -> bool:
         start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
         if start[:1] == b"{":
-            return _KEY.search(head) is not None and SIGN.search(head) is None
+            return _KEY.search(head) is not None and SIGN.search(head) is None and b'"BeginNs"' not in head
         return re.match(rb"\[\s*\{", start) is not None and re.search(rb'"ph"\s*:', head) is not None
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import zlib
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from .table import Profile, Reader
 READERS: tuple[tuple[str, str], ...] = (
     ("pyprof", "PyprofParquet"),
     ("tau", "TauParquet"),
+    ("rocpd", "RocpdSqlite"),
     ("nsys_sqlite", "NsysSqlite"),
     ("nvprof_sqlite", "NvprofSqlite"),
     ("xla", "XlaTrace"),
@@ -39,14 +41,22 @@ _NSYS = (
     "a report of Nsight Systems, which only NVIDIA's tools read: "
     "`nsys export --type sqlite -o {stem}.sqlite {name}` makes a file that is read here"
 )
-_INSTEAD = {
+_ENDINGS = {
     ".nsys-rep": _NSYS,
     ".qdrep": _NSYS,
     ".ncu-rep": "a report of Nsight Compute, which only NVIDIA's tools read: "
     "`ncu --import {name} --csv > {stem}.csv` makes a file that is read here",
     ".xplane.pb": "an XSpace of JAX or TensorFlow: read is the trace that is written beside it, `*.trace.json.gz`",
+    ".pftrace": "a trace of Perfetto: `rocprofv3 --output-format csv` writes files that are read here",
 }
-"""What to make of files that no reader knows, by the ending of their names."""
+_SIGNS = (
+    (rb"\x80[\x02-\x05]", "a pickle, as PyTorch's memory snapshots are, and loading one runs whatever it says: "
+     "https://pytorch.org/memory_viz shows it; `paleo-lite predict NETWORK --phase training` says what a step needs"),
+    (rb'\s*\{\s*"rocprofiler-sdk-tool"', "rocprofv3's JSON, which has to be read whole: "
+     "`rocprofv3 --output-format csv`, or its database (rocpd), has the same kernels and copies and is read here"),
+    (rb'[^\0]*"BeginNs"', "rocprof's trace for Chrome: the `*.csv` that is written beside it is read here"),
+)  # fmt: skip
+"""What to make of files that no reader knows, by the ending of their names, or how they begin."""
 
 
 def open_profile(path: Path, name_pattern: str | None = None) -> Profile:
@@ -71,7 +81,8 @@ def open_profile(path: Path, name_pattern: str | None = None) -> Profile:
         readers.append(reader := load_reader(module, name))
         if reader.recognises(path, head):
             return Profile(path, reader.name, reader, parse_name(path.name, name_pattern))
-    instead = next((how for ending, how in _INSTEAD.items() if path.name.endswith(ending)), None)
+    instead = next((how for ending, how in _ENDINGS.items() if path.name.endswith(ending)), None)
+    instead = instead or next((how for sign, how in _SIGNS if re.match(sign, head)), None)
     if instead is not None:
         raise UnknownFormat(f"{path}: {instead.format(name=path.name, stem=path.name.partition('.')[0])}")
     known = "; ".join(reader.what for reader in readers)

@@ -53,7 +53,7 @@ class NsysSqlite:
     what = "Nsight Systems SQLite"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Any SQLite but nvprof's: of one that is neither's, `batches` says which tables it looked for.
+        """Any SQLite but nvprof's and rocprofv3's: of one that is nobody's, `batches` says which tables it looked for.
 
         Raises
         ------
@@ -61,7 +61,8 @@ class NsysSqlite:
             If the file begins as SQLite but is cut or corrupted.
         """
         tables = recognised_tables(path, head)
-        return tables is not None and ("StringIds" in tables or "StringTable" not in tables)
+        others = () if tables is None else ("StringTable", *(name for name in tables if name.startswith("rocpd_")))
+        return tables is not None and ("StringIds" in tables or not tables.keys() & {*others})
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Kernels, copies, fills, calls of the runtime and NVTX ranges, table by table, 16,384 rows at a time.

@@ -117,6 +117,39 @@ def nvprof_file(tmp_path_factory) -> Path:
     return write_nvprof(tmp_path_factory.mktemp("nvprof") / "run.nvvp")
 
 
+def write_rocpd(path: Path) -> Path:
+    """The kernels of ``rocprof.RocprofCsv``'s example and a copy, in the tables of rocprofv3's database."""
+    suffix, database = "_0000d5_a1b2", sqlite3.connect(path)
+    sizes = "".join(f", {what}_size_{axis} INTEGER" for what in ("workgroup", "grid") for axis in "xyz")
+    database.executescript(f"""
+CREATE TABLE rocpd_metadata{suffix}(id INTEGER PRIMARY KEY, tag TEXT, value TEXT);
+CREATE TABLE rocpd_string{suffix}(id INTEGER PRIMARY KEY, guid TEXT, string TEXT);
+CREATE TABLE rocpd_info_agent{suffix}(id INTEGER PRIMARY KEY, type TEXT, absolute_index INTEGER, name TEXT);
+CREATE TABLE rocpd_info_kernel_symbol{suffix}(id INTEGER PRIMARY KEY, kernel_name TEXT, display_name TEXT);
+CREATE TABLE rocpd_kernel_dispatch{suffix}(id INTEGER PRIMARY KEY, nid INTEGER, tid INTEGER, agent_id INTEGER,
+  kernel_id INTEGER, dispatch_id INTEGER, queue_id INTEGER, stream_id INTEGER, start BIGINT, end BIGINT{sizes});
+CREATE TABLE rocpd_memory_copy{suffix}(id INTEGER PRIMARY KEY, start BIGINT, end BIGINT, name_id INTEGER,
+  dst_agent_id INTEGER, src_agent_id INTEGER, size INTEGER, queue_id INTEGER, stream_id INTEGER);
+INSERT INTO rocpd_string{suffix} VALUES(1, 'g', 'MEMORY_COPY_HOST_TO_DEVICE');
+INSERT INTO rocpd_info_agent{suffix} VALUES(1, 'CPU', 0, 'cpu'), (5, 'GPU', 4, 'gfx90a');
+INSERT INTO rocpd_info_kernel_symbol{suffix} VALUES
+  (10, '_Z15addition_kernelIfEvPT_PKfS3_ii.kd', 'void addition_kernel<float>(float*, float const*, float const*, int, int)'),
+  (13, '_Z15subtract_kernelPfPKfS1_ii.kd', 'subtract_kernel(float*, float const*, float const*, int, int)');
+INSERT INTO rocpd_kernel_dispatch{suffix} VALUES
+  (1, 1, 1, 5, 10, 1, 1, 1, 1551874061244694, 1551874061255734, 64, 1, 1, 1024, 1024, 1),
+  (2, 1, 1, 5, 13, 2, 1, 2, 1551874061259214, 1551874061270254, 64, 1, 1, 1024, 1024, 1);
+INSERT INTO rocpd_memory_copy{suffix} VALUES(1, 1551874060000000, 1551874060563880, 1, 5, 1, 4194304, 1, NULL);
+""")  # noqa: E501
+    database.commit()
+    database.close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def rocpd_file(tmp_path_factory) -> Path:
+    return write_rocpd(tmp_path_factory.mktemp("rocpd") / "run_results.db")
+
+
 TAU_XML = """<profile_xml>
 <definitions thread="*">
 <metric id="0"><name>TIME</name>

@@ -1,7 +1,7 @@
 """Whatever happened to a file, a reader answers with a table or one of our errors: soon, and in little memory.
 
-Tests: profiles/nvprof_csv.py, profiles/nvprof_sqlite.py, profiles/nvprof_text.py, profiles/tau.py, profiles/tau_xml.py,
-profiles/torch_table.py, profiles/vtune.py.
+Tests: profiles/nvprof_csv.py, profiles/nvprof_sqlite.py, profiles/nvprof_text.py, profiles/rocpd.py, profiles/tau.py,
+profiles/tau_xml.py, profiles/torch_table.py, profiles/vtune.py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Files(dict):
 
 
 @pytest.fixture(scope="session")
-def whole(samples, nvprof_file, tmp_path_factory):
+def whole(samples, nvprof_file, rocpd_file, tmp_path_factory):
     """An undamaged file of the format of each of `READERS`."""
     path = tmp_path_factory.mktemp("tau") / "mpi.gzip"
     rows = {"function": ["mpi_bcast", ".tau application"] * 50, "calls": [3, 1] * 50, "inc_time": [20, 3000] * 50}
@@ -54,7 +54,12 @@ def whole(samples, nvprof_file, tmp_path_factory):
         pa.table(rows | {"exc_time": [20, -7] * 50, "nodes": [2, 2] * 50, "data_loader": ["a", "b"] * 50}), path
     )
     return Files(
-        {**samples, "nvprof_sqlite.NvprofSqlite": nvprof_file.read_bytes(), "tau.TauParquet": path.read_bytes()}
+        {
+            **samples,
+            "nvprof_sqlite.NvprofSqlite": nvprof_file.read_bytes(),
+            "tau.TauParquet": path.read_bytes(),
+            "rocpd.RocpdSqlite": rocpd_file.read_bytes(),
+        }  # fmt: skip
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import pickle
 import sqlite3
 
 import pytest
@@ -86,9 +87,10 @@ def test_small_texts_are_those_of_the_tests(samples):
     assert set(SMALL) == set(samples)
 
 
-def test_each_small_text_is_of_one_format_only(tmp_path, samples, nvprof_file):
+def test_each_small_text_is_of_one_format_only(tmp_path, samples, nvprof_file, rocpd_file):
     path = tmp_path / "x"
-    for key, raw in [*samples.items(), ("nvprof_sqlite.NvprofSqlite", nvprof_file.read_bytes())]:
+    databases = {"nvprof_sqlite.NvprofSqlite": nvprof_file, "rocpd.RocpdSqlite": rocpd_file}
+    for key, raw in [*samples.items(), *((key, file.read_bytes()) for key, file in databases.items())]:
         path.write_bytes(raw)
         found = [
             f"{module}.{name}" for module, name in READERS if load_reader(module, name).recognises(path, raw[: 2**16])
@@ -173,15 +175,22 @@ def test_the_head_of_a_gzip_bomb_is_small(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "raw", "said"),
     [
-        ("run.nsys-rep", "`nsys export --type sqlite -o run.sqlite run.nsys-rep`"),
-        ("run.ncu-rep", "`ncu --import run.ncu-rep --csv > run.csv`"),
-        ("host.xplane.pb", r"`\*\.trace\.json\.gz`"),
+        ("run.nsys-rep", b"NVIDIA Tegra Profiler Report", "`nsys export --type sqlite -o run.sqlite run.nsys-rep`"),
+        ("run.ncu-rep", b"NVR", "`ncu --import run.ncu-rep --csv > run.csv`"),
+        ("host.xplane.pb", b"\n\x10", r"`\*\.trace\.json\.gz`"),
+        (
+            "snapshot",
+            pickle.dumps({"segments": [], "device_traces": []}),
+            "a pickle, .* https://pytorch.org/memory_viz",
+        ),
+        ("out", b'{"rocprofiler-sdk-tool": [{"metadata": {}}]}', "`rocprofv3 --output-format csv`"),
+        ("x", b'{"traceEvents": [{"ph": "X", "args": {"BeginNs": "1"}}]}', r"the `\*\.csv` that is written beside it"),
     ],
 )
-def test_what_only_its_maker_reads_is_exported_first(tmp_path, name, said):
+def test_what_only_its_maker_reads_is_exported_first(tmp_path, name, raw, said):
     path = tmp_path / name
-    path.write_bytes(b"NVIDIA Tegra Profiler Report")
+    path.write_bytes(raw)
     with pytest.raises(UnknownFormat, match=said):
         open_profile(path)

@@ -1,0 +1,121 @@
+"""rocprofv3's database (``rocpd``, what it writes unless ``--output-format`` says otherwise): kernels and copies.
+
+Tables and columns as ROCm's "Using rocpd output format" has them: SQLite, a set of tables for each process with a
+suffix of its own. Times are ns. What else is traced (regions, counters) is not read.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import BadProfile
+from .lines import LONGEST_LINE, gpu_category
+from .sqlite_file import opened, recognised_tables, tables_of
+from .table import batches_of
+
+_KERNELS, _COPIES = "rocpd_kernel_dispatch", "rocpd_memory_copy"
+_LONGEST_NS = 2**53  # what a float holds to the nanosecond
+_AXES = "xyz"
+_NEEDED = {
+    _KERNELS: ("start", "end", "agent_id", "queue_id", "kernel_id",
+               *(f"{what}_size_{axis}" for what in ("workgroup", "grid") for axis in _AXES)),
+    _COPIES: ("start", "end", "dst_agent_id", "queue_id", "name_id", "size"),
+    "rocpd_info_kernel_symbol": ("id", "display_name"), "rocpd_info_agent": ("id", "absolute_index"),
+    "rocpd_string": ("id", "string"),
+}  # fmt: skip
+
+
+class RocpdSqlite:
+    """The reader; see `table.Reader`. A work group is a block, work items are divided."""
+
+    name = "rocpd"
+    what = "rocprofv3's database (rocpd)"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        tables = recognised_tables(path, head)
+        return tables is not None and any(name.startswith((_KERNELS, _COPIES)) for name in tables)
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """One row per kernel or copy, process by process, 16,384 at a time.
+
+        Raises
+        ------
+        BadProfile
+            If the file is cut or corrupted, a table or column is absent, or something ends before it begins.
+        """
+        with opened(path) as connection:
+            rows = _rows(path, connection, tables_of(connection))
+            yield from batches_of(rows, _NAMES, columns)
+
+
+_NAMES = ("category", "kernel", "start_ns", "duration_ns", "calls", "bytes", "grid", "block", "stream", "device")
+
+
+def _rows(path: Path, connection: sqlite3.Connection, tables: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
+    most = path.stat().st_size  # no table has more rows than the file has bytes
+    for table in sorted(tables):
+        base = next((base for base in (_KERNELS, _COPIES) if table.startswith(base)), None)
+        if base is None:
+            continue
+        suffix = table.removeprefix(base)
+        for needed in (base, *list(_NEEDED)[2:]):
+            lacking = {*_NEEDED[needed]} - {*tables.get(needed + suffix, [])}
+            if lacking:
+                raise BadProfile(f"{path}: {needed + suffix} has no column {min(lacking)!r}")
+        named = _Named(path, connection, suffix)
+        selected = ", ".join(f'"{name}"' for name in _NEEDED[base])
+        for count, row in enumerate(connection.execute(f'SELECT {selected} FROM "{table}"'), 1):
+            start, end, agent, queue, name, *sizes = row
+            spans = isinstance(start, int) and isinstance(end, int) and 0 <= end - start < _LONGEST_NS
+            if not spans or count > most:
+                raise BadProfile(f"{path}: {table}: begins at {start!r:.40} and ends at {end!r:.40}")
+            found = _kernel(named, name, sizes) if base == _KERNELS else _copy(named, name, sizes)
+            number = named.of("rocpd_info_agent", agent)
+            yield found | {
+                "start_ns": start,
+                "duration_ns": end - start,
+                "calls": 1,
+                "stream": queue if isinstance(queue, int) else None,
+                "device": number if isinstance(number, int) else None,
+            }
+
+
+def _kernel(named: _Named, symbol: Any, sizes: list[Any]) -> dict[str, Any]:
+    name = str(named.of("rocpd_info_kernel_symbol", symbol) or "")
+    found = {"category": gpu_category(name), "kernel": name}
+    if all(isinstance(size, int) and size > 0 for size in sizes):
+        found["block"] = ",".join(map(str, sizes[:3]))
+        found["grid"] = ",".join(str(-(-items // group)) for group, items in zip(sizes[:3], sizes[3:]))
+    return found
+
+
+def _copy(named: _Named, number: Any, sizes: list[Any]) -> dict[str, Any]:
+    (size,) = sizes
+    name = str(named.of("rocpd_string", number) or "")
+    bytes_ = size if isinstance(size, int) and 0 <= size < _LONGEST_NS else None
+    return {"category": "memcpy", "kernel": f"[memcpy {name.removeprefix('MEMORY_COPY_')}]", "bytes": bytes_}
+
+
+class _Named:
+    """What numbers of a process's rows stand for, each looked up once."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, suffix: str) -> None:
+        self.path, self.connection, self.suffix = path, connection, suffix
+        self.known: dict[tuple[str, Any], Any] = {}
+
+    def of(self, table: str, number: Any) -> Any:
+        if number is None:
+            return None
+        if (table, number) not in self.known:
+            key, value = _NEEDED[table]
+            query = f'SELECT {value} FROM "{table + self.suffix}" WHERE {key} = ?'
+            found = self.connection.execute(query, (number,)).fetchone()
+            if found is None:
+                raise BadProfile(f"{self.path}: {table + self.suffix} has no entry {number!r:.40}")
+            self.known[table, number] = found[0][:LONGEST_LINE] if isinstance(found[0], str) else found[0]
+        return self.known[table, number]
