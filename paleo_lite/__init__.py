@@ -34,14 +34,15 @@ if TYPE_CHECKING:
     from .errors import PaleoError
     from .hardware import Machine
     from .networks import network_names
+    from .networks.inputs import Values
     from .timing import Workload
     from .timing.options import TrainingOptions
 
 __all__ = [
-    "Calibration", "Machine", "PaleoError", "Settings", "Split", "TrainingOptions", "Workload", "__version__", "audit",
-    "best", "calibrate", "calibrations", "compare", "devices", "efficiency", "export", "feeding", "gemm", "hardware",
-    "kernels", "layers", "links", "measure", "network_names", "networks", "plot", "predict", "predict_several",
-    "report", "rule", "scale", "sweep", "trace", "ui", "validate",
+    "Calibration", "Machine", "PaleoError", "Settings", "Split", "TrainingOptions", "Values", "Workload", "__version__",
+    "audit", "best", "calibrate", "calibrations", "compare", "devices", "efficiency", "export", "feeding", "gemm",
+    "hardware", "kernels", "layers", "links", "measure", "network_names", "networks", "plot", "predict",
+    "predict_several", "report", "rule", "scale", "sweep", "trace", "ui", "validate",
 ]  # fmt: skip
 
 _NAMES = {
@@ -63,6 +64,7 @@ _NAMES = {
     "errors": "PaleoError",
     "hardware": "Machine",
     "networks": "network_names",
+    "networks.inputs": "Values",
     "timing": "Workload",
     "timing.options": "TrainingOptions",
 }

@@ -116,8 +116,8 @@ context = _option("--context", type=WHOLE, metavar="TOKENS", help="For --phase d
 inputs = _option(
     "--input", "inputs", multiple=True, type=ModuleInput(), metavar="[NAME=][TYPE:]SHAPE",
     help="Shape of one sample for package.module:factory: 3x224x224, int64:128 or input_ids=int64:1-4096, a span of "
-    "sequence lengths; once per input; proposals=300 of a detector's image. It runs that module's code: name only what "
-    "you would run.",
+    "sequence lengths; lengths=int64:=100 where forward needs the numbers; once per input; proposals=300 of a "
+    "detector's image. It runs that module's code: name only what you would run.",
 )  # fmt: skip
 rules = _option(
     "--rules", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), multiple=True, expose_value=False,

@@ -92,8 +92,8 @@ class Calls(TorchFunctionMode):
                 return self._note(function, name, args, kwargs, result)
             for tensor in tensors_in(args[:1], kwargs.get("out")) if in_place or "out" in kwargs else ():
                 recorder.written(tensor)
-            if name not in WANTS_VALUES:
-                args, kwargs = _map(args, recorder.stand_in), _map(kwargs, recorder.stand_in)
+            stand_in = recorder.stand_in_of_numbers if name in WANTS_VALUES else recorder.stand_in
+            args, kwargs = _map(args, stand_in), _map(kwargs, stand_in)
         if _is_mapped():
             with self.operations.heard_as(_called_as(function)):
                 return function(*args, **kwargs)
@@ -267,8 +267,9 @@ class Operations(TorchDispatchMode):
         recorder = self.recorder
         if name in SHAPES_FROM_VALUES:
             raise _needs_values(f"the shape of {name}'s result depends on the values of a tensor")
-        if name not in WANTS_VALUES and any(tensor.is_meta for tensor in tensors_in(args, kwargs)):
-            args, kwargs = _map(args, recorder.stand_in), _map(kwargs, recorder.stand_in)
+        if any(tensor.is_meta for tensor in tensors_in(args, kwargs)):
+            stand_in = recorder.stand_in_of_numbers if name in WANTS_VALUES else recorder.stand_in
+            args, kwargs = _map(args, stand_in), _map(kwargs, stand_in)
         reading = _read(name, args, kwargs)
         if reading is not None and len(function._schema.returns) == 1:
             result = results.make(function, is_in_place(function), args, kwargs, reading)

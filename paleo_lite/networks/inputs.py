@@ -25,15 +25,35 @@ class Input(NamedTuple):
         One of `TYPES`.
     name : str
         The argument of forward; empty for the next one in order.
+    values : tuple of float
+        What every sample holds, where forward needs to know: the length of a padded sequence. Else empty.
     """
 
     shape: tuple[Size, ...]
     dtype: str = "float32"
     name: str = ""
+    values: tuple[float, ...] = ()
+
+
+class Values:
+    """A tensor whose numbers forward needs to know: in a trace it stands for them, not for its shape alone.
+
+    >>> pl.trace(tagger, torch.zeros(3, 10, dtype=torch.int64), pl.Values([10, 6, 3]))  # doctest: +SKIP
+
+    Parameters
+    ----------
+    given : tensor, array or sequence of numbers
+        The first dimension is the batch.
+    """
+
+    def __init__(self, given: Any) -> None:
+        import torch
+
+        self.tensor = torch.as_tensor(given).detach().cpu()
 
 
 def read_input(given: str | Sequence[int] | Input) -> Input:
-    """Read ``"3x224x224"``, ``"int64:128"``, ``"input_ids=int64:1-4096"``, or a shape.
+    """Read ``"3x224x224"``, ``"int64:128"``, ``"input_ids=int64:1-4096"``, values ``"lengths=int64:=128"``, or a shape.
 
     Raises
     ------
@@ -44,13 +64,26 @@ def read_input(given: str | Sequence[int] | Input) -> Input:
         return given
     if not isinstance(given, str):
         return Input(tuple(given))
+    given, with_values, said = given.partition(":=")
     name, equals, rest = given.rpartition("=")
+    rest += ":" * bool(with_values)
     dtype, _, shape = rest.rpartition(":")
     if equals and not name.isidentifier():
         raise BadValue(f"{given!r}: {name!r} is not the name of an argument, as in input_ids=int64:128")
     if dtype and dtype not in TYPES:
         raise UnknownName("type of an input", dtype, TYPES)
+    if with_values:
+        values = _values(said)
+        dtype = dtype or ("float32" if any(isinstance(number, float) for number in values) else "int64")
+        return Input((len(values),) * (len(values) > 1), dtype, name, values)
     return Input(tuple(_spanned(shape)) if "-" in shape else parse_shape(shape), dtype or "float32", name)
+
+
+def _values(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(number) if "." in number else int(number) for number in text.split(","))
+    except ValueError:
+        raise BadValue(f"{text!r} are no numbers, as in lengths=int64:=128 or size=int64:=224,224") from None
 
 
 def _spanned(text: str) -> Iterator[Size]:
@@ -87,7 +120,16 @@ def arguments(inputs: Iterable[Input], length: int | None = None) -> tuple[list[
     args, kwargs = [], {}
     for one in inputs:
         shape = [size if isinstance(size, int) else length for size in one.shape]
-        tensor = torch.empty((1, *shape), dtype=getattr(torch, one.dtype), device="meta")
+        dtype = getattr(torch, one.dtype)
+        tensor: Any = torch.empty((1, *shape), dtype=dtype, device="meta")
+        if one.values:
+            broken = [number for number in one.values if not isinstance(number, int)]
+            try:
+                if broken and not dtype.is_floating_point:
+                    raise ValueError
+                tensor = Values(torch.tensor(one.values, dtype=dtype).reshape(1, *shape))
+            except (RuntimeError, ValueError):
+                raise BadValue(f"{one.dtype} cannot hold {(broken or [max(one.values, key=abs)])[0]:.6g}") from None
         if one.name:
             kwargs[one.name] = tensor
         else:

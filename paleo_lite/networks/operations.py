@@ -91,8 +91,9 @@ VALUES = CONDITIONS | words("item tolist __int__ __float__ __index__ __complex__
 SHAPES_FROM_VALUES = words("nonzero argwhere masked_select unique unique_consecutive unique2 unique_dim bincount")
 """Calls whose result has a shape that depends on the numbers."""
 
-WANTS_VALUES = words("pack_padded_sequence repeat_interleave split tensor_split")
-"""Calls that need the numbers in some of their arguments: those that are known stay as they are."""
+WANTS_VALUES = words("pack_padded_sequence pad_packed_sequence lstm gru rnn_tanh rnn_relu repeat_interleave split "
+                     "tensor_split")  # fmt: skip
+"""Calls that need the numbers in some of their arguments: whole ones that are known stay as they are."""
 
 DETACHED = words("detach data")
 """Views that no gradient goes through."""

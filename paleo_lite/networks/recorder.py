@@ -217,6 +217,10 @@ class Recorder:
                 self.made_by(found, self._makers[key])
         return found
 
+    def stand_in_of_numbers(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same, but for whole numbers that are known: a call may ask for them."""
+        return tensor if not tensor.is_floating_point() and self.is_known(tensor) else self.stand_in(tensor)
+
     def _adopt(self, tensor: nn.Parameter) -> None:
         """A parameter that took another's place while its module is called, as where FSDP puts shards together."""
         names = {id(own): name for name, own in self._calls[-1].module._parameters.items()} if self._calls else {}
@@ -287,6 +291,7 @@ class Recorder:
             attributes["no_gradient"] = True
         if reading.kind in MATRIX_KINDS and any(tensor.is_complex() for tensor in operands):
             self._complex += 1
+            attributes["complex"] = True
         if reading.kind in _KEEPS_RESULT_IN_PLACE and any(tensor is reading.tensors[0] for tensor in outputs):
             attributes["in_place"] = True
         leaf = self._calls[-1].leaf if self._calls else ""
@@ -352,7 +357,7 @@ class Recorder:
         for place in self._assumed:
             yield f"a condition that depends on data was taken to be true at {place}"
         if self._complex:
-            yield f"products of complex numbers, {self._complex} of them, are counted as those of real ones"
+            yield f"products of complex numbers, {self._complex} of them, are counted as four of real ones each"
         unused = self.parameters - sum(layer.parameters for layer in self._layers)
         if unused:
             yield f"{unused:,} of the parameters are not used in evaluation mode"

@@ -21,6 +21,7 @@ from ..errors import TraceFailed
 from .batch import LARGER_BATCHES, may_hide_the_batch, with_growth
 from .calls import Calls, Operations
 from .detectors import Enough, take_proposals, with_most_boxes
+from .inputs import Values
 from .network import Network
 from .recorder import Recorder, place_in_user_code
 from .untouched import left_as_found
@@ -44,7 +45,8 @@ def trace(module: nn.Module, *inputs: Any, name: str = "", source: str = "", **n
         mode.
     *inputs, **named_inputs
         What forward is called with. Tensors stand for their shape and type, also within tuples, lists, dicts and
-        dataclasses; a tuple of int is the shape of a float tensor. The first dimension is the batch. Of torchvision's
+        dataclasses; a tuple of int is the shape of a float tensor, and `Values` are numbers that forward needs to
+        know. The first dimension is the batch. Of torchvision's
         detectors ``proposals=300`` says how many boxes of an image its heads see, else the most that it keeps.
     name, source : str
         Recorded in the result.
@@ -133,6 +135,11 @@ def _to_meta(value: Any, recorder: Recorder, samples: int) -> Any:
 
     What has as many rows as the first of them gets `samples` times as many.
     """
+    if isinstance(value, Values):
+        known = value.tensor.clone()
+        known = torch.cat([known] * samples) if known.shape[:1] == recorder.rows else known
+        recorder.born([known])
+        return known
     if isinstance(value, torch.Tensor):
         rows = tuple(value.shape[:1])
         recorder.rows = rows if recorder.rows is None else recorder.rows

@@ -28,6 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from paleo_lite.counting import CONSTANT, INPUT, count  # noqa: E402
 from paleo_lite.errors import TraceFailed  # noqa: E402
+from paleo_lite.networks.inputs import Values  # noqa: E402
 from paleo_lite.networks.trace import trace  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -311,9 +312,48 @@ def test_an_exported_program_counts_as_the_module_it_was_made_from():
     assert exported.parameters == written.parameters
 
 
-def test_products_of_complex_numbers_are_said():
+def test_a_product_of_complex_numbers_is_the_four_of_its_parts():
+    """(a + ib)(c + id) = ac - bd + i(ad + bc), whose matrices are as large together."""
     network = trace(Net(lambda self, x: torch.fft.fft(x) @ self.w, w=nn.Parameter(torch.zeros(8, 8) + 0j)), (2, 8))
-    assert network.notes == ("products of complex numbers, 1 of them, are counted as those of real ones",)
+    assert network.notes == ("products of complex numbers, 1 of them, are counted as four of real ones each",)
+    real = trace(Net(lambda self, x: x @ self.w, w=nn.Parameter(torch.zeros(8, 8))), (2, 8))
+    for phase in ("inference", "backward"):
+        both = [
+            count(net.layers).column(name, phase)[:, -1].sum() for name in ("macs", "bytes") for net in (network, real)
+        ]
+        assert both[0] == 4 * both[1]
+        assert both[2] == 2 * both[3]
+
+
+class Tagger(nn.Module):
+    """Padded sentences, of which the cell sees the words alone."""
+
+    def __init__(self, cell=nn.LSTM):
+        super().__init__()
+        self.cell, self.head = cell(4, 6, num_layers=2, bidirectional=True, batch_first=True), nn.Linear(12, 3)
+
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.head(nn.utils.rnn.pad_packed_sequence(self.cell(packed)[0], batch_first=True)[0])
+
+
+@pytest.mark.parametrize("cell", [nn.LSTM, pytest.param(nn.GRU, marks=pytest.mark.thorough)])
+def test_lengths_are_given_as_values(cell):
+    """FlopCounterMode counts the real run, which sees 10, 6 and 3 words."""
+    module, x, lengths = Tagger(cell), torch.zeros(3, 10, 4), [10, 3, 6]
+    network = trace(module, x, Values(lengths))
+    with FlopCounterMode(display=False) as forward:
+        result = module(x, torch.tensor(lengths))
+    with FlopCounterMode(display=False) as backward:
+        result.sum().backward()
+    for phase, counter in {"inference": forward, "backward": backward}.items():
+        assert 2 * count(network.layers).column("macs", phase).sum() == counter.get_total_flops()
+    one = trace(module, (1, 10, 4), lengths=Values([6]))
+    assert (one.notes, count(one.layers).unknown) == ((), ())
+    three = trace(module, x, lengths=Values([6] * 3))
+    assert (
+        count(one.layers).column("macs", "inference", 3).sum() == count(three.layers).column("macs", "inference").sum()
+    )
 
 
 def test_what_is_viewed_in_place_is_no_layer():

@@ -59,7 +59,7 @@ def whole(samples, nvprof_file, rocpd_file, tmp_path_factory):
             "nvprof_sqlite.NvprofSqlite": nvprof_file.read_bytes(),
             "tau.TauParquet": path.read_bytes(),
             "rocpd.RocpdSqlite": rocpd_file.read_bytes(),
-        }  # fmt: skip
+        }
     )
 
 

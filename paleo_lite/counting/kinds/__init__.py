@@ -12,7 +12,7 @@ from ...errors import CountFailed
 from ..gemm import Gemm
 from ..layer import Layer, Op
 from . import elementwise, moving, normalisations, pooling, products
-from .kind import Cost, Kind, Saved
+from .kind import Cost, Kind, Saved, of_complex
 from .own import MODULES, OWN, OwnRule, own_kind
 
 KINDS: dict[str, Kind] = {
@@ -63,7 +63,8 @@ def count_layer(op: Op) -> Cost | None:
         If the layer's shapes do not fit its kind.
     """
     kind = KINDS.get(op.layer.kind)
-    return None if kind is None else guarded(kind.rule, op)
+    found = None if kind is None else guarded(kind.rule, op)
+    return Cost(*map(of_complex, found)) if found is not None and op.attribute("complex") else found
 
 
 def guarded(rule: Callable[[Op], Counted], op: Op) -> Counted:

@@ -77,6 +77,14 @@ def together(costs: Sequence[PassCost]) -> PassCost:
     return PassCost(*(sum(column) for column in zip(*costs))) if costs else NOTHING
 
 
+def of_complex(count: PassCost) -> PassCost:
+    """A product of complex numbers: each multiply-accumulate is four of real ones, and each number two of memory."""
+    rest = count.flops - 2 * count.macs
+    return count._replace(
+        flops=8 * count.macs + 2 * rest, macs=4 * count.macs, reads=2 * count.reads, writes=2 * count.writes
+    )
+
+
 class Saved(NamedTuple):
     """What a layer saves in the forward pass for its backward pass.
 

@@ -161,7 +161,7 @@ KINDS = (
     _moving("copy", copy, "pointwise", {
         "copied": "copy",
         "plain": "clone repeat repeat_interleave tile flip pixel_shuffle pixel_unshuffle channel_shuffle tril triu "
-        "im2col",
+        "im2col pack_padded_sequence pad_packed_sequence",
     }),
     _moving("pad", copy, "pointwise", {"plain": "pad constant_pad_nd"}),
     _moving("roll", copy, "pointwise", {"like": "roll"}),
