@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections import Counter
+from copy import deepcopy
 from functools import lru_cache
 
 import pytest
@@ -30,6 +31,17 @@ def traced():
     from paleo_lite.networks import trace_named
 
     return lru_cache(None)(trace_named)
+
+
+@pytest.fixture(scope="module")
+def listed_once():
+    """The list of all networks counts each of them; where it is asked for in many ways once will do."""
+    from paleo_lite.api import catalogue
+
+    rows = catalogue.network_rows(catalogue.network_names())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalogue, "network_rows", lambda names: deepcopy(rows))
+        yield
 
 
 @pytest.fixture(scope="session")

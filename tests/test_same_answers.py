@@ -288,6 +288,7 @@ def test_help_shows_what_a_question_takes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("listed_once")
 @pytest.mark.parametrize(
     ("name", "ask"),
     [*((name, ask) for name, ask in ASKED.items() if name not in IN_A_FILE | {"measure", "ui"}), *ASKED_TOO.items()],
@@ -338,6 +339,7 @@ def test_a_command_and_its_function_write_the_same(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("listed_once")
 def test_measuring_is_asked_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two measurements are never the same: what is compared is what is asked for."""
     heard = []

@@ -29,9 +29,10 @@ def test_an_installed_wheel_predicts_away_from_the_checkout(tmp_path: Path) -> N
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     assert wheel.name.split("-")[1] == __version__
     assert "paleo_lite/data/calibrations/LICENSES.md" in zipfile.ZipFile(wheel).namelist()
-    venv.create(tmp_path / "venv", with_pip=True)
+    venv.create(tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True, capture_output=True)
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile", str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PALEO_LITE"))}
     command = [tmp_path / "venv" / "bin" / "paleo-lite", "predict", "vgg16", "--gpu", "k80", "--precision", "fp64"]
     done = subprocess.run(

@@ -214,8 +214,8 @@ def _rounded(one: Evidence) -> Evidence:
     """With as many digits as a file needs."""
     return msgspec.structs.replace(
         one,
-        theta=[float(f"{value:.6g}") for value in one.theta],
-        deviation=[None if value is None else float(f"{value:.4g}") for value in one.deviation],
+        theta=tuple([float(f"{value:.6g}") for value in one.theta]),
+        deviation=tuple([None if value is None else float(f"{value:.4g}") for value in one.deviation]),
     )
 
 

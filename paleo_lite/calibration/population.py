@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -95,16 +96,16 @@ class Evidence(Traits, frozen=True):
         How many measurements.
     measured_in : str
         Their precision, whatever its kernels.
-    theta : list of float
+    theta : tuple of float
         Logarithm of each parameter, in the order of `NAMES`.
-    deviation : list of float or None
+    deviation : tuple of float or None
         What the measurements alone leave open of each; None where they say nothing.
     """
 
     points: int = 0
     measured_in: str = ""
-    theta: list[float] = []
-    deviation: list[float | None] = []
+    theta: tuple[float, ...] = ()
+    deviation: tuple[float | None, ...] = ()
 
 
 def traits_of(
@@ -261,26 +262,36 @@ def expect(asked: Traits, base: Prior, evidence: Sequence[Evidence]) -> Prior:
     evidence : sequence of Evidence
         Of all devices, the one asked for among them.
     """
-    others = [one for one in evidence if len(one.theta)]
+    others = tuple([one for one in evidence if len(one.theta)])
     mean, deviation = base.mean.copy(), np.empty(len(NAMES))
-    theta = np.array([one.theta for one in others]).reshape(-1, len(NAMES))
-    open_to = np.array([one.deviation for one in others], dtype=float).reshape(-1, len(NAMES))
-    # Means of units and of Kepler are those of the base: only what is beyond them is shared.
-    beyond = theta - np.array([_base_mean(one) for one in others]).reshape(-1, len(NAMES))
-    among, own = _Likeness(others, others), _Likeness([asked], others)
-    for index, name in enumerate(NAMES):
-        speaks = np.flatnonzero(np.isfinite(open_to[:, index]))
+    own = _Likeness([asked], others)
+    for index, (name, (speaks, total, beyond)) in enumerate(zip(NAMES, _together(others))):
         # What no measured step teaches stays as it is believed, and as surely.
         is_taught = name in TAUGHT or len(speaks)
         variance = _variance(name, asked) if is_taught else base.deviation[index] ** 2
         if len(speaks):
             shared = own.of(name)[0, speaks]
-            total = among.of(name)[np.ix_(speaks, speaks)] + np.diag(open_to[speaks, index] ** 2)
             weights = np.linalg.solve(total, shared)
-            mean[index] += weights @ beyond[speaks, index]
+            mean[index] += weights @ beyond
             variance -= weights @ shared
         deviation[index] = np.sqrt(variance)
     return Prior(mean, deviation)
+
+
+@lru_cache(maxsize=4)
+def _together(others: tuple[Evidence, ...]) -> list[tuple[NDArray[np.intp], Floats, Floats]]:
+    """Of each parameter which fits speak of it, their K + S, and their theta - base, whoever is asked for."""
+    theta = np.array([one.theta for one in others]).reshape(-1, len(NAMES))
+    open_to = np.array([one.deviation for one in others], dtype=float).reshape(-1, len(NAMES))
+    # Means of units and of Kepler are those of the base: only what is beyond them is shared.
+    beyond = theta - np.array([_base_mean(one) for one in others]).reshape(-1, len(NAMES))
+    among = _Likeness(others, others)
+    found = []
+    for index, name in enumerate(NAMES):
+        speaks = np.flatnonzero(np.isfinite(open_to[:, index]))
+        total = among.of(name)[np.ix_(speaks, speaks)] + np.diag(open_to[speaks, index] ** 2)
+        found.append((speaks, total, beyond[speaks, index]))
+    return found
 
 
 def _base_mean(one: Traits) -> Floats:
@@ -355,11 +366,15 @@ def evidence_of(group: Measured, prior: Prior, start: Floats | None = None) -> E
     found = fit(group.runs, prior, group.scatter, start)
     precision = 1 / np.diag(found.covariance) - 1 / prior.deviation**2
     speaks = precision * prior.deviation**2 > LEAST
-    deviation = [
+    deviation = tuple([
         float(value**-0.5) if moved and name in group.speaks_of else None
         for name, value, moved in zip(NAMES, precision, speaks)
-    ]
+    ])  # fmt: skip
     fields: dict[str, Any] = msgspec.structs.asdict(group.traits)
     return Evidence(
-        **fields, points=len(group.runs), measured_in=group.precision, theta=found.theta.tolist(), deviation=deviation
+        **fields,
+        points=len(group.runs),
+        measured_in=group.precision,
+        theta=tuple(found.theta.tolist()),
+        deviation=deviation,
     )

@@ -15,6 +15,14 @@ Cost = tuple[Any, Any]
 """Steps of a collective, and bytes that the busiest device sends or receives."""
 
 
+def seconds_on(
+    wire: Any, steps: Any, start_s: Any, latency_s: Any, ramp_s: Any, switch_s: Any, small_share: Any
+) -> Any:
+    """Seconds by the terms of `LinkRate`, whose ``wire`` is the time of the bytes alone; all may be arrays."""
+    whole = np.minimum(wire / small_share, switch_s + wire) if np.any(switch_s) else wire
+    return start_s + steps * latency_s + 2 * np.sqrt(ramp_s * wire) + whole
+
+
 class LinkRate(msgspec.Struct, frozen=True):
     """What a link does for one device: the terms of the model.
 
@@ -91,8 +99,7 @@ class LinkRate(msgspec.Struct, frozen=True):
         """Seconds of steps and bytes among so many workers (scalars or arrays that broadcast)."""
         steps, sent_bytes = cost
         wire = sent_bytes / (self.bandwidth_bytes_per_s * self.ppp_of(workers))
-        whole = np.minimum(wire / self.small_share, self.switch_s + wire) if self.switch_s else wire
-        return self.start_s + steps * self.latency_s + 2 * np.sqrt(self.ramp_s * wire) + whole
+        return seconds_on(wire, steps, self.start_s, self.latency_s, self.ramp_s, self.switch_s, self.small_share)
 
     def describe(self) -> str:
         """``nvlink4: 25 GB/s per lane and direction at PPP 0.7, latency 12 us (data sheet)``."""

@@ -31,9 +31,9 @@ def evidence(gpu: str, precision: str, seed: int, **traits: str) -> Evidence:
     draw = np.random.default_rng(seed)
     own = msgspec.structs.asdict(traits_of(find_device(gpu), precision))
     theta = base_prior(own["unit"].endswith("tensor")).mean + draw.normal(0, 0.3, len(NAMES))
-    deviation = [None if draw.random() < 0.2 else float(value) for value in draw.uniform(0.02, 0.5, len(NAMES))]
+    deviation = tuple(None if draw.random() < 0.2 else float(value) for value in draw.uniform(0.02, 0.5, len(NAMES)))
     return Evidence(
-        **{**own, "source": f"source {seed}", **traits}, points=9, theta=theta.tolist(), deviation=deviation
+        **{**own, "source": f"source {seed}", **traits}, points=9, theta=tuple(theta.tolist()), deviation=deviation
     )
 
 

@@ -6,6 +6,7 @@ Tests: profiles/nvtx.py.
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -70,8 +71,11 @@ def test_real_kernels(real):
 def test_real_kernels_are_linked_through_their_launch(real):
     """Innermost by SQL: of PyTorch's ranges around the call on its thread, the one that starts last."""
     rows, database = real
-    expected = database.execute(
-        """
+    with closing(sqlite3.connect(":memory:")) as indexed:
+        database.backup(indexed)
+        indexed.execute("CREATE INDEX ranges ON NVTX_EVENTS (globalTid, start)")
+        expected = indexed.execute(
+            """
         SELECT (SELECT substr(text, 1, instr(text, ', op_id') - 1) FROM NVTX_EVENTS n
                 WHERE n.globalTid = r.globalTid AND n.start <= r.start AND n.end > r.start AND text LIKE '%, op_id = %'
                 ORDER BY n.start DESC, n.end LIMIT 1)
@@ -79,8 +83,8 @@ def test_real_kernels_are_linked_through_their_launch(real):
         LEFT JOIN CUPTI_ACTIVITY_KIND_RUNTIME r
             ON r.correlationId = k.correlationId AND (r.globalTid >> 24) = (k.globalPid >> 24)
         ORDER BY k.rowid
-        """
-    ).fetchall()
+            """
+        ).fetchall()
     found = [row["op"] for row in rows if row["category"] == "kernel"]
     assert found == [op for (op,) in expected]
     assert found.count("aten::mm") > 100

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import io
 import json
+from functools import cache
 
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _packages_read_once():
+    """For each page that is tested without a browser Streamlit reads what every installed package says of itself."""
+    try:
+        from streamlit.components.v2 import manifest_scanner
+    except ImportError:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest_scanner, "scan_component_manifests", cache(manifest_scanner.scan_component_manifests))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -65,15 +65,21 @@ def wait_for(address, process, log):
     pytest.fail(f"the page did not start: {log.read_text()}")
 
 
-@pytest.fixture
-def visit(browser, server):
-    """Open an address at a size; afterwards no page has complained or talked to anybody but this computer."""
-    heard, contexts = [], []
+@pytest.fixture(scope="module")
+def visitor(browser):
+    """Somebody whose browser has Streamlit's scripts already, from the second page on."""
+    return browser.new_context(viewport=DESKTOP, accept_downloads=True)
 
-    def open_page(query="", size=DESKTOP, scheme="light"):
-        context = browser.new_context(viewport=size, color_scheme=scheme, accept_downloads=True)
-        contexts.append(context)
-        page = context.new_page()
+
+@pytest.fixture
+def visit(visitor, server):
+    """Open an address; afterwards no page has complained or talked to anybody but this computer."""
+    heard, pages = [], []
+
+    def open_page(query="", scheme="light"):
+        page = visitor.new_page()
+        pages.append(page)
+        page.emulate_media(color_scheme=scheme)
         page.set_default_timeout(PATIENCE_MS)
         page.on("console", lambda message: message.type == "error" and heard.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: heard.append(f"error: {error}"))
@@ -88,8 +94,8 @@ def visit(browser, server):
         return parts.scheme not in ("data", "blob") and parts.hostname != ADDRESS
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
     assert heard == []
 
 
@@ -259,7 +265,7 @@ TABLES_SCROLL = """width => {
 def test_it_fits_the_screen(visit, tmp_path, scheme):
     from PIL import Image
 
-    page = visit("?gpu=v100-sxm2&gpu=k80-die&phase=training", DESKTOP, scheme)
+    page = visit("?gpu=v100-sxm2&gpu=k80-die&phase=training", scheme)
     page.locator(CHART).nth(3).wait_for()
     page.get_by_text("The same in a terminal").wait_for()
     for name, size in (("desktop", DESKTOP), ("phone", PHONE)):

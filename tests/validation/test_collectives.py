@@ -153,12 +153,15 @@ def test_shipped_files_come_out_again_bit_for_bit(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.needs_data
-def test_held_out_errors_hold() -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.thorough)])
+def test_held_out_errors_hold(every: int) -> None:
     """What docs/accuracy-tables.md promises of all-reduce: a link beats its data sheet everywhere, sizes held out."""
-    chosen = [each for each in published_exchanges(MEASURED).exchanges if each.operation == "all-reduce"]
+    platforms = set(sorted(PLATFORMS)[::every])
+    exchanges = published_exchanges(MEASURED).exchanges
+    chosen = [each for each in exchanges if each.operation == "all-reduce" and each.platform in platforms]
     rows, points = validate_collectives(chosen)
     sizes = [row for row in rows if row.held_out == "sizes"]
-    assert {row.platform for row in sizes} == set(PLATFORMS)
+    assert {row.platform for row in sizes} == platforms
     assert np.mean([row.mape for row in sizes]) < 0.10
     assert all(row.mape < 0.6 * row.data_sheet for row in sizes)
     assert np.mean([abs(point.error) for point in points if point.held_out == "sizes"]) < 0.10

@@ -174,7 +174,9 @@ def test_the_faster_of_two_devices_is_predicted_to_be_the_faster() -> None:
 
 @pytest.mark.needs_data
 def test_transformers_are_scored_alone() -> None:
-    steps = [m for m in published_steps(MEASURED).measurements if m.source == "pytorch-image-models 2.4.0"]
+    networks = ("vit_b_16", "swin_t", "resnet50", "vgg16", "mobilenet_v2", "densenet121")
+    steps = published_steps(MEASURED).measurements
+    steps = [m for m in steps if m.source == "pytorch-image-models 2.4.0" and m.network in networks]
     rows, points = transformer_truth(steps, ("rtx4090",), (), ())
     assert {point.measurement.network[:3] for point in points} == {"vit", "swi"}
     (row,) = rows
@@ -188,9 +190,14 @@ def test_a_folder_without_the_files_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.needs_data
 def test_nine_of_ten_measurements_lie_in_their_90_percent_interval() -> None:
-    """Every device as if nobody had measured its chip, under whatever software and computer: 85 to 96 % lie inside."""
+    """Every device as if nobody had measured its chip, under whatever software and computer: 85 to 96 % lie inside.
+
+    Of every third network: counting them takes longer than all the rest.
+    """
     fits, inside = read_pool().fits, list[bool]()
-    for key, group in group_by_source(published_steps(MEASURED).measurements).items():
+    steps = published_steps(MEASURED).measurements
+    third = sorted({m.network for m in steps})[1::3]
+    for key, group in group_by_source([m for m in steps if m.network in third]).items():
         device = find_device(key.gpu)
         others = [one for one in fits if one.chip != device.chip]
         traits = traits_of(device, key.precision, software_of(group), key.execution)

@@ -14,6 +14,7 @@ import numpy as np
 
 from paleo_lite.distributed.collectives import LinkRate
 from paleo_lite.distributed.link_calibration import OPERATIONS
+from paleo_lite.distributed.link_terms import seconds_on
 from paleo_lite.errors import CalibrationFailed
 from paleo_lite.extras import need
 from paleo_lite.timing.terms import QUANTILES
@@ -86,6 +87,8 @@ def fit_link(exchanges: Sequence[MeasuredExchange], name: str, bandwidth_bytes_p
     middle = np.log([_PRIOR[each][0] for each in names])
     spread = np.array([_PRIOR[each][1] for each in names])
 
+    which = len(_PRIOR) - 1 + np.searchsorted(counts, workers)
+
     def link_of(theta: Floats) -> LinkRate:
         start, latency, ramp, switch, excess, *shares = np.exp(theta).tolist()
         at = tuple((int(count), share) for count, share in zip(counts, shares))
@@ -93,15 +96,26 @@ def fit_link(exchanges: Sequence[MeasuredExchange], name: str, bandwidth_bytes_p
         return LinkRate(name, bandwidth_bytes_per_s, latency, shares[-1], "fit", start, ramp, switch, small, ppp_at=at)
 
     def residuals(theta: Floats) -> Floats:
-        away = (np.log(link_of(theta).time_s(cost, workers)) - np.log(measured)) / _NOISE
+        """Of the parameters along the last axis, any number of sets of them at once."""
+        start, latency, ramp, switch, excess, *_ = np.moveaxis(np.exp(theta), -1, 0)[..., np.newaxis]
+        wire = cost[1] / (bandwidth_bytes_per_s * np.exp(theta[..., which]))
+        time_s = seconds_on(wire, cost[0], start, latency, ramp, switch, 1 / (1 + excess))
+        away = (np.log(time_s) - np.log(measured)) / _NOISE
         soft = np.sign(away) * np.sqrt(2 * (np.sqrt(1 + away**2) - 1))
-        return np.concatenate([soft, (theta - middle) / spread])
+        return np.concatenate([soft, (theta - middle) / spread], axis=-1)
+
+    def slopes(theta: Floats) -> Floats:
+        """Central differences: over the kink of small messages they see both sides."""
+        steps = np.diag(np.finfo(float).eps ** (1 / 3) * np.maximum(1, np.abs(theta)))
+        low, high = theta - steps, theta + steps
+        found: Floats = ((residuals(high) - residuals(low)) / np.diag(high - low)[:, np.newaxis]).T
+        return found
 
     # From the shares that the largest messages reach, as the prior's middle may be decades away.
     reached = [np.max((cost[1] / measured)[workers == count]) / bandwidth_bytes_per_s for count in counts]
     start = np.concatenate([middle[: -len(counts)], np.log(reached)])
     found = optimize.least_squares(
-        residuals, start, method="trf", jac="3-point", max_nfev=500, xtol=1e-14, ftol=1e-14, gtol=1e-12
+        residuals, start, method="trf", jac=slopes, max_nfev=500, xtol=1e-14, ftol=1e-14, gtol=1e-12
     )
     return link_of(found.x)
 

@@ -82,7 +82,11 @@ def _heading(spec: dict[str, Any]) -> str:
 
 
 def _deflated(png: bytes) -> bytes:
-    """The same PNG in a third of the bytes or less: vl-convert packs the pixels (IDAT) fast rather than small."""
+    """The same PNG in a third of the bytes or less: vl-convert packs the pixels (IDAT) fast rather than small.
+
+    At zlib's own level: at its highest the pictures of the documentation are 4 % smaller, and packing takes four times
+    as long.
+    """
     import zlib
 
     head, packed, place = png[:8], b"", 8
@@ -92,7 +96,7 @@ def _deflated(png: bytes) -> bytes:
         packed += chunk[8:-4] if name == b"IDAT" else b""
         head += chunk if name not in (b"IDAT", b"IEND") else b""
         place += len(chunk)
-    data = b"IDAT" + zlib.compress(zlib.decompress(packed), 9)
+    data = b"IDAT" + zlib.compress(zlib.decompress(packed))
     return head + struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data)) + chunk
 
 
