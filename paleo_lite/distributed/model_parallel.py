@@ -136,9 +136,8 @@ def pipelined(kind: str) -> Run:
             raise BadValue(f"a batch of {batch_size} cannot be divided into {count} micro-batches")
         micro = batch_size // count
         step = job.at(micro)
-        cuts = job.once(_cut, micro.tobytes() if np.ndim(micro) else micro, stages)
-        longer = 1 + settings.slowdown
-        forward, backward = (_by_stage(seconds, cuts) * longer for seconds in (step.forward_s, step.backward_s))
+        cuts, *staged = job.once(_cut, micro.tobytes() if np.ndim(micro) else micro, stages)
+        forward, backward = (seconds * (job.pace * (1 + settings.slowdown)) for seconds in staged)
         sizes = job.counted(_crossings)[cuts[1:-1]] * micro
         hops = np.array([point_to_point_time_s(size, _hop(topology, place)) for place, size in enumerate(sizes)])
         plan = schedule(forward, backward, hops, hops, count, kind)
@@ -164,12 +163,16 @@ def pipelined(kind: str) -> Run:
     return run
 
 
-def _cut(job: Job, micro: Any, stages: int) -> Ints:
-    """Where stages begin, and the end: shape (stages + 1,) or (stages + 1, batch sizes); no pace changes it."""
+def _cut(job: Job, micro: Any, stages: int) -> tuple[Ints, Floats, Floats]:
+    """Where stages begin, and the end: shape (stages + 1,) or (stages + 1, batch sizes); seconds of each, both ways.
+
+    No pace changes the first; the seconds are those of no pace.
+    """
     step = job.at(np.frombuffer(micro, dtype=np.int64) if isinstance(micro, bytes) else micro)
     seconds = step.forward_s + step.backward_s
     starts = np.array(partition(seconds, stages))
-    return np.concatenate([starts, np.full_like(starts[:1], len(seconds))])
+    cuts = np.concatenate([starts, np.full_like(starts[:1], len(seconds))])
+    return cuts, _by_stage(step.forward_s, cuts) / job.pace, _by_stage(step.backward_s, cuts) / job.pace
 
 
 def _crossings(job: Job) -> Floats:

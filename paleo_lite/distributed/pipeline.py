@@ -9,7 +9,6 @@ every stage, 1F1B at most p - i on stage i.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 SCHEDULES = ("gpipe", "1f1b")
 _APART = 2.5e-13  # bounds of a stage's time that are nearer, relatively, cut alike
+_FEW = 16  # one of so many neighbouring batch sizes is cut without looking at others
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -57,8 +57,9 @@ def bubble_share(stages: int, micro_batches: int) -> float:
 def partition(times_s: Any, stages: int) -> Any:
     """Cut layers into consecutive stages so that the slowest takes as little as it can.
 
-    The exact minimum: the smallest bound under which filling stage after stage needs no more of them, found among the
-    sums of consecutive layers by bisection (the "linear partition" problem).
+    The exact minimum: the smallest bound under which filling stage after stage needs no more of them, found by
+    bisection for a few batch sizes (the "linear partition" problem). Their cuts are mostly the best of their
+    neighbours, too, which one filling tells; where not, bisection goes on.
 
     Parameters
     ----------
@@ -78,58 +79,71 @@ def partition(times_s: Any, stages: int) -> Any:
     times = np.asarray(times_s, dtype=np.float64)
     if not 1 <= stages <= len(times):
         raise BadValue(f"{len(times)} layers cannot be cut into {stages} stages")
-    columns = times if times.ndim == 2 else times[:, None]
-    ends = np.concatenate([np.zeros((1, columns.shape[1])), np.cumsum(columns, axis=0)])
-    scale = 2 * np.where(ends[-1] > 0, ends[-1], 1.0)
-    rising = scale, (ends / scale + np.arange(len(scale))).T.ravel()
-    longest, even = columns.max(axis=0), ends[-1] / stages
+    rows = np.atleast_2d(times.T)
+    ends = np.zeros((len(rows), len(times) + 1))
+    np.cumsum(rows, axis=1, out=ends[:, 1:])
+    longest, even = rows.max(axis=1), ends[:, -1] / stages
     low, high = np.maximum(longest, even), longest + even  # a stage that goes past its even share does by one layer
-    while np.any(high - low > _APART * high):
-        middle = (low + high) / 2
-        enough = _fill(ends, rising, middle, stages)[-1] >= len(times)
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    starts = _fill(ends, rising, high * (1 + 4 * _APART), stages)[:-1]
-    for column in np.flatnonzero(starts[-1] >= len(times)):
-        few = [start for start in starts[:, column].tolist() if start < len(times)]
-        starts[:, column] = _spread(ends[:, column], few, stages)
-    return starts if times.ndim == 2 else starts[:, 0].tolist()
+    few = slice(None, None, _FEW)
+    cuts = _fill(ends[few], _least(ends[few], low[few], high[few], stages) * (1 + 4 * _APART), stages)
+    guess = np.diff(np.take_along_axis(ends, cuts.repeat(_FEW, axis=0)[: len(ends)], axis=1)).max(axis=1)
+    high = np.minimum(guess, high)
+    low = np.where(_enough(ends, high * (1 - 2 * _APART), stages), low, high)
+    starts = _fill(ends, _least(ends, low, high, stages) * (1 + 4 * _APART), stages)[:, :-1]
+    _spread(ends, starts)
+    return starts.T if times.ndim == 2 else starts[0].tolist()
 
 
-def _fill(ends: Floats, rising: tuple[Floats, Floats], bounds: Floats, stages: int) -> Ints:
-    """First layers of stages that each take as many layers as their column's bound allows, and where the last ends.
+def _least(ends: Floats, low: Floats, high: Floats, stages: int) -> Floats:
+    """The least bound of a stage's time between two of each row, the higher of which is enough.
 
-    All columns are searched at once, as one that rises: each, over its scale, between its number and a half more. What
-    that rounds is put right.
+    What is enough is more than the longest stage takes; what is not is less than what a further layer would.
     """
-    layers, columns = len(ends) - 1, np.arange(ends.shape[1])
-    scale, joined = rising
-    at = np.zeros(ends.shape[1], dtype=np.int64)
+    low, high, layers = low.copy(), high.copy(), ends.shape[1] - 1
+    while len(rows := np.flatnonzero(high - low > _APART * high)):
+        left = ends[rows]
+        starts = _fill(left, (low[rows] + high[rows]) / 2, stages)
+        enough, begun = starts[:, -1] == layers, np.take_along_axis(left, starts, axis=1)
+        taken = np.diff(begun).max(axis=1)
+        more = np.take_along_axis(left, np.minimum(starts[:, 1:] + 1, layers), axis=1) - begun[:, :-1]
+        low[rows], high[rows] = np.where(enough, low[rows], more.min(axis=1)), np.where(enough, taken, high[rows])
+    return high
+
+
+def _enough(ends: Floats, bounds: Floats, stages: int) -> NDArray[np.bool_]:
+    """Whether stages of at most a bound take all layers."""
+    return np.asarray(_fill(ends, bounds, stages)[:, -1] == ends.shape[1] - 1)
+
+
+def _fill(ends: Floats, bounds: Floats, stages: int) -> Ints:
+    """First layers of stages that each take as many layers as their row's bound allows, and where the last ends."""
+    layers, flat = ends.shape[1] - 1, ends.ravel()
+    first = np.arange(len(ends)) * (layers + 1)
+    at = np.zeros(len(ends), dtype=np.int64)
     starts = [at]
     for _ in range(stages):
-        until = ends[at, columns] + bounds
-        sought = columns + np.minimum(until / scale, 0.75)
-        reached = np.searchsorted(joined, sought, side="right") - 1 - columns * (layers + 1)
-        while np.any(less := ends[reached, columns] > until):
-            reached = reached - less
-        while np.any(more := (reached < layers) & (ends[np.minimum(reached + 1, layers), columns] <= until)):
-            reached = reached + more
+        until, reached = flat[first + at] + bounds, at
+        for power in range(layers.bit_length() - 1, -1, -1):  # rows are searched side by side
+            further = np.minimum(reached + 2**power, layers)
+            reached = np.where(flat[first + further] <= until, further, reached)
         at = np.minimum(np.maximum(reached, at + 1), layers)
         starts.append(at)
-    return np.array(starts)
+    return np.stack(starts, axis=1)
 
 
-def _spread(ends: Floats, starts: list[int], stages: int) -> list[int]:
-    """Spare stages take over part of the longest one that has two layers or more."""
-    layers = len(ends) - 1
-    while len(starts) < stages:
-        bounds = [*starts, layers]
-        spans = [(float(ends[b] - ends[a]), place) for place, (a, b) in enumerate(pairwise(bounds)) if b - a > 1]
-        place = max(spans)[1]
-        first, last = bounds[place], bounds[place + 1]
-        half = (ends[first] + ends[last]) / 2
-        cut = int(np.argmin(np.abs(ends[first + 1 : last] - half))) + first + 1
-        starts.insert(place + 1, cut)
-    return starts
+def _spread(ends: Floats, starts: Ints) -> None:
+    """Spare stages take over part of their row's longest one that has two layers or more."""
+    layers, stages = ends.shape[1] - 1, starts.shape[1]
+    places = np.arange(layers + 1)
+    while len(rows := np.flatnonzero(starts[:, -1] >= layers)):
+        bounds = np.append(starts[rows], np.full((len(rows), 1), layers), axis=1)
+        spans = np.where(np.diff(bounds) > 1, np.diff(np.take_along_axis(ends[rows], bounds, axis=1)), -1.0)
+        place = stages - 1 - spans[:, ::-1].argmax(axis=1)[:, None]
+        first, last = (np.take_along_axis(bounds, at, axis=1) for at in (place, place + 1))
+        inside = (first < places) & (places < last)
+        half = (np.take_along_axis(ends[rows], first, axis=1) + np.take_along_axis(ends[rows], last, axis=1)) / 2
+        starts[rows, -1] = np.where(inside, np.abs(ends[rows] - half), np.inf).argmin(axis=1)
+        starts[rows] = np.sort(starts[rows], axis=1)
 
 
 def crossing_bytes(layers: Sequence[Layer], starts: Sequence[int], element_bytes: int) -> Floats:

@@ -19,7 +19,7 @@ from ..errors import BadValue, PaleoError
 from ..hardware import Device, Machine, find_device
 from ..networks import Network, find_network
 from ..networks.network import Tokens
-from ..timing.broadcast import Case, Stack, stack
+from ..timing.broadcast import Case, Stack, alike, stack
 from ..timing.memory import memory_coefficients, model_bytes
 from ..timing.models import LEARNT, TimeModel, find_model
 from ..timing.options import TrainingOptions, with_update
@@ -104,10 +104,11 @@ def exchanges_of(name: Sized, number_bytes: int, optimizer: str = "") -> dict[tu
 
 
 @lru_cache(64)
-def layers_of(name: Sized, precision_bytes: int, optimizer: str) -> Stack:
-    """The entries of a network's training step, layer by layer."""
-    work = work_of(name, _of_size(precision_bytes), optimizer)
-    return stack([Case(network_of(name).layers, work, "training", by_layer=True)])
+def layers_of(name: Sized, precision_bytes: int, optimizer: str) -> tuple[Stack, list[int]]:
+    """The entries of a network's training step in pieces of layers that are alike, and each layer's piece."""
+    layers, work = network_of(name).layers, work_of(name, _of_size(precision_bytes), optimizer)
+    groups = alike(layers, work)
+    return stack([Case(layers, work, "training", groups, groups)]), groups
 
 
 @lru_cache(64)

@@ -93,7 +93,8 @@ class LayeredJob(SweptJob):
         super().__init__(grid, single, place)
         of = (grid.chunk.cases[place[0]][0], PRECISION_BYTES[grid.chunk.precision], grid.space.optimizer)
         self._counted = exchanges_of(*of)
-        self._stack = layers_of(*of)
+        self._stack, groups = layers_of(*of)
+        self._group, self._sizes, self._known = np.array(groups), np.empty(0, dtype=np.int64), np.empty((0, 0))
 
     def buckets(self, settings: Settings, layers: int | None = None) -> Buckets:
         """The messages of gradients."""
@@ -104,27 +105,40 @@ class LayeredJob(SweptJob):
         return Job.memory_bytes(self, batch_size, zero_stage, shards)
 
     def at(self, batch_size: Any) -> DeviceStep:
-        """The step of one device at some batch sizes; computed once."""
+        """The step of one device at some batch sizes; each is computed once."""
         key = batch_size.tobytes()
         if key not in self._steps:
-            sizes, back = np.unique(batch_size, return_inverse=True)
-            self._steps[key] = self._laid(sizes, back)
+            if len(new := np.setdiff1d(batch_size, self._sizes)):
+                sizes, known = np.append(self._sizes, new), [self._known] if len(self._sizes) else []
+                order = np.argsort(sizes)
+                self._known = np.concatenate([*known, self._evaluate(new)], axis=1)[:, order]
+                self._sizes = sizes[order]
+            self._steps[key] = self._laid(np.searchsorted(self._sizes, batch_size))
         return self._steps[key]
 
-    def _laid(self, sizes: Ints, back: Ints) -> DeviceStep:
-        laid = self._stack.at(sizes)
-        want = Want(pieces=True)
-        times = self.model.evaluate_many(laid, self.machine, self.workload.precision, want)
+    def _evaluate(self, sizes: Ints) -> Floats:
+        """Seconds at batch sizes: of a layer of each group forward, and backward, of the update, and the interval."""
+        times = self.model.evaluate_many(
+            self._stack.at(sizes), self.machine, self.workload.precision, Want(pieces=True)
+        )
         assert times.pieces_s is not None
-        passes = self._stack.passes_of(0, times.pieces_s)
+        passes, members = self._stack.passes_of(0, times.pieces_s), np.bincount(self._group)[:, None]
         forward_s = passes.forward_s.sum(axis=0)
         rest_s = times.time_s[0] - times.pieces_s.sum(axis=0)  # the overhead lies with the forward pass
         with np.errstate(invalid="ignore"):
-            shared = np.where(forward_s, passes.forward_s / forward_s, 1 / len(passes.forward_s))
-        known = times.low_s is not None and times.high_s is not None
-        interval = (times.low_s[0][back], times.high_s[0][back]) if known else None  # type: ignore[index]
-        forward_s, backward_s = passes.forward_s + rest_s * shared, passes.backward_s
-        return DeviceStep.of(forward_s[:, back], backward_s[:, back], passes.update_s[back], interval=interval)
+            shared = np.where(forward_s, passes.forward_s / forward_s, members / members.sum())
+        forward = (passes.forward_s + rest_s * shared) / members
+        unknown = np.full((2, len(sizes)), np.nan)
+        ends = unknown if times.low_s is None or times.high_s is None else np.concatenate([times.low_s, times.high_s])
+        return np.concatenate([forward, passes.backward_s / members, passes.update_s[None], ends])
+
+    def _laid(self, places: Ints) -> DeviceStep:
+        groups = self._group.max() + 1
+        known = self._known[:, places]
+        update_s, *ends = known[2 * groups :]
+        interval = None if np.isnan(ends[0]).any() else (ends[0], ends[1])
+        forward_s, backward_s = known[self._group], known[groups + self._group]
+        return DeviceStep.of(forward_s, backward_s, update_s, interval=interval)
 
 
 @lru_cache(1024)
@@ -175,8 +189,9 @@ def _put_step(grid: Grid, row: tuple[int, ...], job: Job, batch: Ints, batch_siz
     if isinstance(job, LayeredJob):
         memory = columns.setdefault("own_memory_bytes", np.full(grid.shape, np.nan))
         memory[here] = np.inf if step.memory_bytes is None else step.memory_bytes
-    names = np.broadcast_to(np.asarray(step.collective, dtype=object), len(batch))
-    grid.collective.codes[here] = [grid.collective.code(name) if name else -1 for name in names]
+    names = np.asarray(step.collective, dtype=object)
+    codes = {name: grid.collective.code(name) if name else -1 for name in dict.fromkeys(names.ravel().tolist())}
+    grid.collective.codes[here] = np.reshape([codes[name] for name in names.ravel().tolist()], names.shape)
 
 
 def _of_one(reason: str, batch_size: Ints) -> str:

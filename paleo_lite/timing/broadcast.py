@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 class Case(NamedTuple):
     """A network's layers and work in a phase: one whole-network prediction for each batch size and device.
 
-    `pieces` says of each layer to which piece of the backward pass it belongs, from 0; without it there is one. With
-    `by_layer` every layer is a piece of its own, of the forward pass too.
+    `pieces` says of each layer to which piece of the backward pass it belongs, from 0; without it there is one. So does
+    `forward` of the forward pass.
     """
 
     layers: Sequence[Layer]
     work: Work
     phase: str
     pieces: Sequence[int] = ()
-    by_layer: bool = False
+    forward: Sequence[int] = ()
 
     @property
     def forward_pieces(self) -> int:
         """How many pieces the forward pass has."""
-        return len(self.layers) if self.by_layer else 1
+        return 1 + max(self.forward, default=0)
 
     @property
     def backward_pieces(self) -> int:
         """How many the backward pass has."""
-        return len(self.layers) if self.by_layer else 1 + max(self.pieces, default=0)
+        return 1 + max(self.pieces, default=0)
 
 
 class Passes(NamedTuple):
@@ -208,9 +208,7 @@ def stack(cases: Sequence[Case]) -> Stack:
 
 
 def _entries(case: Case, run: int, first_piece: int) -> list[_Entry]:
-    layers, work, phase, pieces, by_layer = case
-    own = range(len(layers)) if by_layer else [0] * len(layers)
-    pieces = own if by_layer else pieces or own
+    layers, work, phase, pieces, forward = case
     classes = [class_index(layer) for layer in layers]
     merged: dict[tuple[object, ...], _Entry] = {}
     for part in passes_of(phase):
@@ -221,9 +219,12 @@ def _entries(case: Case, run: int, first_piece: int) -> list[_Entry]:
         backward = part.startswith("backward")
         for index in np.flatnonzero(counts[:, COLUMNS.index("kernels")].any(axis=1)).tolist():  # others are fused away
             layer = layers[index]
-            piece = first_piece + (case.forward_pieces if part == "update" else own[index])
-            if backward:
-                piece = first_piece + case.forward_pieces + 1 + pieces[index]
+            if part == "update":
+                piece = first_piece + case.forward_pieces
+            elif backward:
+                piece = first_piece + case.forward_pieces + 1 + (pieces[index] if pieces else 0)
+            else:
+                piece = first_piece + (forward[index] if forward else 0)
             tensors = len(layer.weights) if part == "backward_weight" else 0
             # What `sizes_of` may look at, where it looks at all.
             form = () if part == "update" or classes[index] >= len(MATRIX_CLASSES) else _form(layer)
@@ -234,6 +235,18 @@ def _entries(case: Case, run: int, first_piece: int) -> list[_Entry]:
                 (layer, part),
             )  # fmt: skip
     return list(merged.values())
+
+
+def alike(layers: Sequence[Layer], work: Work) -> list[int]:
+    """Of each layer, from 0, the group of those that take as long as it in every pass, by every model."""
+    counts, groups = np.stack([work.fixed, work.per_sample]), dict[tuple[object, ...], int]()
+    found = []
+    for place, layer in enumerate(layers):
+        of_class = class_index(layer)
+        form = _form(layer) if of_class < len(MATRIX_CLASSES) else ()
+        key = of_class, len(layer.weights), form, counts[..., place].tobytes()
+        found.append(groups.setdefault(key, len(groups)))
+    return found
 
 
 def _form(layer: Layer) -> tuple[object, ...]:
