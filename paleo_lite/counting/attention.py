@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from .kinds import KINDS, is_attention
 from .layer import Layer
 
 FUSED_SINCE = 2
@@ -39,32 +40,32 @@ def with_attention(layers: tuple[Layer, ...], how: str) -> tuple[Layer, ...]:
 
 
 def unfused(layers: Sequence[Layer]) -> tuple[Layer, ...]:
-    """The layers with attention as its operations: scaled queries, scores, the mask's sum, softmax, their product."""
+    """The layers with attention as its operations."""
     made: list[Layer] = []
     places: list[int] = []
     for layer in layers:
         parents = tuple(places[parent] if parent >= 0 else parent for parent in layer.parents)
-        if layer.kind == "attention":
-            made += _operations(layer, parents, len(made))
+        if layer.kind in KINDS and (operations := KINDS[layer.kind].unfused):
+            made += operations(layer, parents, len(made))
         else:
             made.append(layer._replace(parents=parents))
         places.append(len(made) - 1)
     return tuple(made)
 
 
-def _operations(layer: Layer, parents: tuple[int, ...], first: int) -> list[Layer]:
-    query, key, value = layer.inputs[:3]
-    turned, scores = (*key[:-2], key[-1], key[-2]), (*query[:-1], key[-2])
-    made = [
-        Layer(f"{layer.name}.mul", "mul", (query,), (query,), parents=parents[:1]),
-        Layer(f"{layer.name}.scores", "matmul", (query, turned), (scores,), parents=(first, parents[1])),
-    ]
-    if len(layer.inputs) > 3:
-        masked = (first + len(made) - 1, parents[3])
-        made.append(Layer(f"{layer.name}.add", "add", (scores, layer.inputs[3]), (scores,), parents=masked))
-    made.append(Layer(f"{layer.name}.softmax", "softmax", (scores,), (scores,), parents=(first + len(made) - 1,)))
-    product = (first + len(made) - 1, parents[2])
-    return [*made, Layer(layer.name, "matmul", (scores, value), layer.outputs, parents=product)]
+def restores_order(layers: Sequence[Layer], layer: Layer) -> bool:
+    """Whether a layer copies what attention made into another order.
+
+    Fused attention writes its result in the order of its query in memory: to put it back takes no copy.
+    """
+    if layer.kind != "copy" or len(layer.parents) != 1 or layer.parents[0] < 0:
+        return False
+    before = layers[layer.parents[0]]
+    if before.kind != "view":
+        return False
+    while before.kind == "view" and before.parents[0] >= 0:
+        before = layers[before.parents[0]]
+    return is_attention(before)
 
 
 def without_copies(layers: Sequence[Layer]) -> tuple[Layer, ...]:

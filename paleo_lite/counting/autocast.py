@@ -10,35 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from .kinds import MATRIX_KINDS
+from .kinds import KINDS, MATRIX_KINDS
 from .layer import Layer, Shape
 from .work import CAST_BYTES
 
 NARROW, WIDE = CAST_BYTES, 4
 """Bytes of a number."""
 
-IN_FP32 = frozenset(
-    [
-        "layer_norm",
-        "group_norm",
-        "softmax",
-        "log_softmax",
-        "softplus",
-        "pow",
-        "exp",
-        "log",
-        "reciprocal",
-        "rsqrt",
-        "scan",
-    ]
-)
-"""Kinds that autocast computes in fp32."""
-
 ORIGIN = "opaque:autocast"
 """Who calls a cast."""
-
-OF_INPUTS = frozenset({"batch_norm", "instance_norm"})
-"""Kinds that compute in what their input has, although their weights are wider."""
 
 
 def autocast(layers: Sequence[Layer]) -> tuple[Layer, ...]:
@@ -63,7 +43,8 @@ def autocast(layers: Sequence[Layer]) -> tuple[Layer, ...]:
 
     for layer in layers:
         parents = [places[parent] if parent >= 0 else parent for parent in layer.parents]
-        wanted = NARROW if layer.kind in MATRIX_KINDS else WIDE if layer.kind in IN_FP32 else None
+        computed_in = KINDS[layer.kind].autocast if layer.kind in KINDS else ""
+        wanted = NARROW if layer.kind in MATRIX_KINDS else WIDE if computed_in == "fp32" else None
         if wanted is not None:
             parents = [
                 parent
@@ -79,7 +60,7 @@ def autocast(layers: Sequence[Layer]) -> tuple[Layer, ...]:
                 ]
         else:
             read = [width(parent) for parent in parents]
-            own = [WIDE] if layer.weights and layer.kind not in OF_INPUTS else []
+            own = [WIDE] if layer.weights and computed_in != "input" else []
             sizes = [prod(shape) for shape in layer.inputs]
             widest = max([*read, *own], default=WIDE)
             mean = sum(map(prod, zip(read, sizes))) / sum(sizes) if sum(sizes) else widest

@@ -11,7 +11,7 @@ from math import prod
 from typing import NamedTuple
 
 from ..errors import UnknownName
-from .kinds import ACTIVATIONS, KINDS, MATRIX_KINDS, class_of, count_layer
+from .kinds import ACTIVATIONS, KINDS, MATRIX_KINDS, class_of, count_layer, is_free
 from .layer import Op
 
 Rule = Callable[[Op], int | None]
@@ -117,9 +117,7 @@ def _lu2017(op: Op) -> int | None:
         return int(op.attribute("size", 5)) * op.y
     if _has_statistics(op) or kind in ("scale", "add"):
         return 2 * op.y
-    if kind in ("concat", "dropout", "softmax", "view", "slice", "copy"):
-        return 0
-    return None
+    return 0 if is_free(kind, "lu2017") else None
 
 
 def _rule_at(place: str) -> Rule:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import UnknownName
 from ..units import element_bytes
+from .attention import restores_order
 from .kinds import ACTIVATIONS, fusion_of
 from .layer import Layer, see, trace_flow
 from .megatron import with_fused_kernels
@@ -116,13 +117,7 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
 
 def _without_copies(layers: Sequence[Layer], work: Work) -> Work:
     """The work without the copies of attention's result into another order: an engine's attention writes it so."""
-    copies = []
-    for index, layer in enumerate(layers):
-        before = layers[layer.parents[0]] if layer.kind == "copy" and layer.parents and layer.parents[0] >= 0 else None
-        while before is not None and before.kind == "view" and before.parents[0] >= 0:
-            before = layers[before.parents[0]]
-        if before is not None and before.kind == "attention":
-            copies.append(index)
+    copies = [index for index, layer in enumerate(layers) if restores_order(layers, layer)]
     per_sample, fixed = work.per_sample.copy(), work.fixed.copy()
     per_sample[:, PASSES.index("inference"), copies] = fixed[:, PASSES.index("inference"), copies] = 0
     return msgspec.structs.replace(work, per_sample=per_sample, fixed=fixed)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from .kinds import ACTIVATIONS
+from .kinds import ACTIVATIONS, KINDS
 from .layer import Layer
 from .work import COLUMNS, PASSES, Work
 
@@ -106,7 +106,8 @@ class _Blocks:
     def fused(self) -> Iterator[Fused]:
         """Every kernel of several layers."""
         for index, layer in enumerate(self.layers):
-            if layer.kind == "softmax":
+            kind = KINDS.get(layer.kind)
+            if kind is not None and (kind.group, kind.fusion) == ("activation", "reduction"):  # a softmax
                 if scores := tuple(self._scores(index)):
                     grown = (scores[0],)
                     yield Fused((*scores, index), index, (grown, (index,)), ((index, index), (index,)))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..counting.kinds import is_linear
 from ..errors import BadValue
 from .collectives import LinkRate, point_to_point_time_s
 from .data_parallel import Run, all_reduced, beside_backward, samples_each
@@ -82,7 +83,7 @@ def hybrid(job: Job, topology: Topology, batch_size: Any, settings: Settings) ->
     whole = job.at(batch_size)  # its tail alone is used
     rest = whole.forward_s[tail:].sum(axis=0) + whole.backward_s[tail:].sum(axis=0)
     dense = plain(rest) / workers * (1 + settings.slowdown)
-    linear = [layer for layer in layers[tail:] if layer.kind == "linear"]
+    linear = [layer for layer in layers[tail:] if is_linear(layer)]
     gathered = [_elements(layer.inputs[0]) for layer in linear] + [_elements(linear[-1].outputs[0])]
     messages = np.multiply.outer(np.array(gathered, dtype=np.float64) * job.element_bytes, batch_size)
     # Forward an all-gather, backward a reduce-scatter of as much: together the time of a ring's all-reduce.

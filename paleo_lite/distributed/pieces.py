@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer
+from ..counting.kinds import is_attention
 from ..counting.work import MEGATRON
 from ..errors import BadFile
 from ..files import read_typed, shipped
@@ -116,7 +117,7 @@ def _blocks(job: Job, tensor: int, sequence: bool, ring: int, experts: int) -> l
         )  # fmt: skip
         held = memory_by_micro_batch(one)
         fused = held
-        if not any(layer.kind == "attention" for layer in one.layers):  # which saves neither scores nor their softmax
+        if not any(map(is_attention, one.layers)):  # which saves neither scores nor their softmax
             fused = memory_by_micro_batch(one.but(network=network.remade(asked._replace(fused=True))))
         made.append((one, held, fused))
     return made
@@ -125,7 +126,7 @@ def _blocks(job: Job, tensor: int, sequence: bool, ring: int, experts: int) -> l
 def _piece(terms: Terms, workload: Workload, memory: Memory, element_bytes: int) -> Piece:
     keys = workload.network.lengths.keys if workload.network.lengths else 0
     core = np.array([_is_core(layer, keys) for layer in workload.layers])
-    attention = np.array([layer.kind == "attention" for layer in workload.layers])
+    attention = np.array([is_attention(layer) for layer in workload.layers])
     sent: dict[str, list[tuple[float, float]]] = {"forward": [], "backward": []}
     routed = ring = experts = 0.0
     for layer in workload.layers:
@@ -135,7 +136,7 @@ def _piece(terms: Terms, workload: Workload, memory: Memory, element_bytes: int)
             routed += size * (layer.attributes["function"] == "all_to_all")
             for way, share in _SENT.get(layer.attributes["function"], {}).items():
                 sent[way].append((share, size))
-        elif layer.kind == "attention":
+        elif is_attention(layer):
             ring += float(np.prod(layer.inputs[1]) + np.prod(layer.inputs[2])) * sample_bytes
         elif layer.kind == "grouped_matmul":
             experts += float(layer.parameters) * element_bytes

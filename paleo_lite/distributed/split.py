@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer
-from ..counting.kinds import splits
+from ..counting.kinds import is_linear, splits
 from ..errors import BadValue
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def tensor_pairs(layers: Sequence[Layer]) -> list[SplitPair]:
 
 
 def _divisible(layer: Layer) -> bool:
-    return layer.kind in ("linear", "conv2d") and layer.attributes.get("groups", 1) == 1 and bool(layer.weights)
+    is_product = is_linear(layer) or layer.kind == "conv2d"
+    return is_product and layer.attributes.get("groups", 1) == 1 and bool(layer.weights)
 
 
 def _follow(layers: Sequence[Layer], readers: dict[int, list[int]], start: list[int]) -> SplitPair | None:
@@ -107,7 +108,7 @@ def dense_tail(layers: Sequence[Layer]) -> int:
     convolutions = [index for index, layer in enumerate(layers) if layer.kind.startswith("conv")]
     after = convolutions[-1] + 1 if convolutions else 0
     for index in range(after, len(layers)):
-        if convolutions and layers[index].kind == "linear":
+        if convolutions and is_linear(layers[index]):
             return index
     raise BadValue(
         "the hybrid strategy needs convolutions and fully connected layers behind them, as AlexNet and VGG have"

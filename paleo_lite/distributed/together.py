@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from ..counting.kinds import is_attention
 from ..errors import BadValue
 from ..networks.network import Network
 from ..timing.memory import shared_out
@@ -99,7 +100,7 @@ LONG = 4096
 
 def all_splits(network: Network, topology: Topology) -> Iterator[Split]:
     """Every way to share a network of equal blocks out that is worth a try, whatever the batch."""
-    is_unfused = not any(layer.kind == "attention" for layer in network.layers)
+    is_unfused = not any(map(is_attention, network.layers))
     tokens, experts = network.tokens or 1, _experts_of(network)
     sizes = [2**power for power in range(topology.workers.bit_length())]
     rings = [size for size in sizes if size == 1 or (tokens // size >= LONG and not is_unfused)]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ..counting.kinds.profiled import PROFILED
 from ..errors import BadProfile
+from ..profiles.classes import OPERATIONS
 from ..profiles.names import classify
 from ..profiles.table import Profile
 from .iterations import Iterations, find_iterations, typical
@@ -18,7 +18,7 @@ from .runs import COLUMNS, Runs, find_runs, settle, together
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_BY_OP = tuple((kind.name, re.compile(kind.pattern)) for kind in PROFILED)
+_BY_OP = tuple((kind.name, re.compile(kind.pattern)) for kind in OPERATIONS)
 
 _BY_CLASS = {
     "random": "elementwise", "layout": "elementwise", "reduction": "elementwise", "indexing": "other",

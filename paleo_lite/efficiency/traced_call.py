@@ -34,6 +34,7 @@ WHOLE = {
 WIDTHS = {name: element_bytes(precision) for name, precision in FLOATS.items()} | WHOLE
 """Bytes of a number of a type."""
 
+ATTENTION = re.compile(r"attention\w*")
 CONVOLUTION = re.compile(r"conv(?:olution)?(?:[123]d|_|$)")
 _LIBRARY = re.compile(
     r"^(?:cudnn|miopen|mkldnn|native|fused|mps)_(?=\w*norm|(?:adaptive_)?\w*pool|dropout|gelu|linear)"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..counting.kinds import KINDS
 from ..counting.layer import Layer, Shape
-from .traced_call import CONVOLUTION, WHOLE, Call
+from .traced_call import ATTENTION, CONVOLUTION, WHOLE, Call
 
 _KINDS = {
     operator: (reader, kind.name)
@@ -42,7 +42,7 @@ def layer_of(call: Call, after: Shape | None) -> _Read:
     name = call.name
     if CONVOLUTION.search(name):
         return _convolution(call, after)
-    if "attention" in name:
+    if ATTENTION.search(name):
         return _attention(call)
     if name.startswith("upsample_"):
         return _upsampling(call)
@@ -251,7 +251,7 @@ def _attention(call: Call) -> _Read:
     if q[0] != k[0] or k[:3] != v[:3] or q[-1] != k[-1]:
         return _NONE
     output = (*q[:-1], v[-1])
-    return _made("attention", (q, k, v), output), _BOTH if call.backward else _FORWARD
+    return _made(_KINDS["scaled_dot_product_attention"][1], (q, k, v), output), _BOTH if call.backward else _FORWARD
 
 
 def _convolution(call: Call, after: Shape | None) -> _Read:

@@ -142,13 +142,13 @@ class Builder:
         self,
         name: str,
         blob: Blob,
-        kind: str,
+        maximum: bool,
         kernel: Pair,
         stride: Pair,
         padding: Pair | str = (0, 0),
         ceil: bool = False,
     ) -> Blob:
-        """``max_pool`` or ``avg_pool``; with `ceil` sizes are rounded up and windows all in the padding dropped."""
+        """Maxima or means of windows; with `ceil` sizes are rounded up and windows all in the padding dropped."""
         channels, *size = self.images(name, blob)
         self._whole(name, kernel, stride)
         attributes: dict[str, Any] = {"kernel": list(kernel), "stride": list(stride)}
@@ -167,7 +167,7 @@ class Builder:
             raise self.fail(name, f"a {kernel[0]}x{kernel[1]} window does not fit into {size[0]}x{size[1]}")
         if any(pads):
             attributes["padding"] = pads
-        return self.add(name, kind, [blob], (1, channels, *out), (), attributes)
+        return self.add(name, "max_pool" if maximum else "avg_pool", [blob], (1, channels, *out), (), attributes)
 
     def linear(self, name: str, blob: Blob, outputs: int, bias: bool = True) -> Blob:
         """A fully connected layer over all elements of a sample."""

@@ -21,7 +21,7 @@ from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..counting import CONSTANT
+from ..counting import CONSTANT, KINDS
 from ..errors import TraceFailed
 from . import results
 from .batch import MADE_TO_SIZE
@@ -118,7 +118,7 @@ class Calls(TorchFunctionMode):
         if reading is None:
             return self._note(function, name, args, kwargs, function(*args, **kwargs))
         result = main = results.make(function, is_in_place(function), args, kwargs, reading)
-        if reading.kind == "max_pool" and isinstance(result, tuple):
+        if reading.kind in KINDS and KINDS[reading.kind].group == "pooling" and isinstance(result, tuple):
             self.recorder.made_by(result[1], CONSTANT)
             main = result[0]
         self._record(function, name, reading, main, args, kwargs)

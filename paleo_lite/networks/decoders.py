@@ -108,7 +108,7 @@ def _experts(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
     flat = tape.view(at, x, (tokens, hidden))
     scores = tape.view(f"{at}.gate", flat, (tokens, hidden), "reshape")
     scores = tape.linear(f"{at}.gate", scores, experts, bias=False)
-    scores = tape.op(f"{at}.gate.softmax", "softmax", scores, origin="function")
+    scores = tape.softmax(f"{at}.gate", scores)
     weights, which = tape.parts(f"{at}.gate.topk", scores, "topk", ((tokens, active), (tokens, active)))
     total = tape.op(f"{at}.gate.sum", "reduce", weights, out=(tokens, 1), origin="method", function="sum")
     weights = tape.op(f"{at}.gate.div", "div", weights, total)

@@ -6,44 +6,13 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from ..counting import Shape
+from ..counting import KINDS, Shape
 
 Read = Callable[[dict[str, Any], Sequence[Shape], Sequence[Shape], str], tuple[str, dict[str, Any]]]
 """From an operator's attributes, the shapes that it reads and writes, and its kind: its kind and attributes here."""
 
-KINDS_OF = {
-    operator: kind
-    for kind, operators in {
-        "linear": "Gemm", "matmul": "MatMul", "attention": "Attention",
-        "batch_norm": "BatchNormalization", "layer_norm": "LayerNormalization", "rms_norm": "RMSNormalization",
-        "instance_norm": "InstanceNormalization", "group_norm": "GroupNormalization", "local_response_norm": "LRN",
-        "max_pool": "MaxPool", "avg_pool": "AveragePool", "adaptive_avg_pool": "GlobalAveragePool",
-        "adaptive_max_pool": "GlobalMaxPool", "interpolate": "Resize Upsample GridSample",
-        "relu": "Relu", "leaky_relu": "LeakyRelu", "prelu": "PRelu", "elu": "Elu", "selu": "Selu", "celu": "Celu",
-        "sigmoid": "Sigmoid", "hard_sigmoid": "HardSigmoid", "hard_swish": "HardSwish", "silu": "Swish",
-        "tanh": "Tanh", "softplus": "Softplus", "softsign": "Softsign", "mish": "Mish", "gelu": "Gelu",
-        "threshold": "ThresholdedRelu", "softmax": "Softmax", "log_softmax": "LogSoftmax", "clamp": "Clip",
-        "add": "Add Sum", "sub": "Sub", "mul": "Mul", "div": "Div Mod", "pow": "Pow", "sqrt": "Sqrt", "exp": "Exp",
-        "log": "Log", "abs": "Abs", "neg": "Neg", "sin": "Sin", "cos": "Cos", "erf": "Erf",
-        "reciprocal": "Reciprocal", "maximum": "Max", "minimum": "Min", "round": "Round Floor Ceil Sign",
-        "where": "Where", "compare": "Equal Greater GreaterOrEqual Less LessOrEqual IsNaN IsInf",
-        "logical": "And Or Xor Not", "scan": "CumSum",
-        "reduce": "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare "
-        "ReduceLogSumExp ArgMax ArgMin Mean",
-        "view": "Reshape Flatten Squeeze Unsqueeze Transpose Expand", "slice": "Slice Split",
-        "copy": "Cast Tile DepthToSpace SpaceToDepth", "pad": "Pad", "concat": "Concat",
-        "gather": "Gather GatherElements GatherND", "scatter": "ScatterElements ScatterND", "select": "TopK",
-        "conv": "Conv", "conv_transpose": "ConvTranspose",
-    }.items()
-    for operator in operators.split()
-}  # fmt: skip
-
-LIKE_WEIGHTS = {
-    "conv1d": 2, "conv2d": 2, "conv3d": 2, "conv_transpose1d": 2, "conv_transpose2d": 2, "conv_transpose3d": 2,
-    "linear": 2, "batch_norm": 2, "layer_norm": 2, "instance_norm": 2, "group_norm": 2, "rms_norm": 1, "prelu": 1,
-    "embedding": 1, "clamp": 0, "interpolate": 0, "pad": 0, "attention": 0, "scan": 0,
-}  # fmt: skip
-"""How many of the constants that an operator reads are weights: a batch norm's statistics are none."""
+KINDS_OF = {operator: kind.name for kind in KINDS.values() for operator in kind.onnx.split()}
+LIKE_WEIGHTS = {kind.name: kind.onnx_weights for kind in KINDS.values() if kind.onnx_weights is not None}
 
 
 def _convolution(
@@ -58,9 +27,9 @@ def _convolution(
         made["dilation"] = list(attributes["dilations"])
     if attributes.get("group", 1) != 1:
         made["groups"] = attributes["group"]
-    if kind == "conv_transpose":
+    if "transpose" in kind:
         made["transposed"] = True
-    return f"{kind}{rank}d", made
+    return f"{kind.removesuffix('2d')}{rank}d", made
 
 
 def _pool(

@@ -43,14 +43,14 @@ def _pooling(builder: Builder, name: str, message: Message, blobs: list[Blob]) -
     method = get(param, "pool", "MAX")
     if method not in ("MAX", "AVE", 0, 1):
         raise builder.fail(name, f"pooling {method!r} is not read: known are MAX and AVE")
-    kind = "max_pool" if method in ("MAX", 0) and method is not False else "avg_pool"
+    maximum = method in ("MAX", 0) and method is not False
     if flag(builder, name, param, "global_pooling", False):
         _, height, width = builder.images(name, blobs[0])
-        return builder.pooling(name, blobs[0], kind, (height, width), (1, 1))
+        return builder.pooling(name, blobs[0], maximum, (height, width), (1, 1))
     # round_mode is BVLC's name for it, ceil_mode that of others.
     ceil = get(param, "round_mode", "CEIL") in ("CEIL", 0) and flag(builder, name, param, "ceil_mode", True)
     return builder.pooling(
-        name, blobs[0], kind, pair(builder, name, param, "kernel", None), pair(builder, name, param, "stride", 1),
+        name, blobs[0], maximum, pair(builder, name, param, "kernel", None), pair(builder, name, param, "stride", 1),
         pair(builder, name, param, "pad", 0, 0), ceil,
     )  # fmt: skip
 

@@ -154,6 +154,10 @@ class Tape(Builder):
         attributes: dict[str, Any] = {} if share else {"p": 0}
         return self.op(name, "dropout", blob, origin=origin, **attributes)
 
+    def softmax(self, name: str, scores: Blob) -> Blob:
+        """``torch.nn.functional.softmax``."""
+        return self.op(f"{name}.softmax", "softmax", scores, origin="function")
+
     def activation(self, name: str, blob: Blob, function: str) -> Blob:
         """An activation function of `ACTIVATIONS`."""
         kind = ACTIVATIONS[function]
@@ -302,8 +306,7 @@ class Tape(Builder):
         scores = self.op(f"{name}.mul", "mul", scores)
         if mask is not None:
             scores = self.op(f"{name}.add", "add", scores, mask)
-        weights = self.op(f"{name}.softmax", "softmax", scores, origin="function")
-        weights = self.dropout(f"{name}.dropout", weights, dropout, "function")
+        weights = self.dropout(f"{name}.dropout", self.softmax(name, scores), dropout, "function")
         out = (*query.shape[:-1], value.shape[-1])
         return self.op(f"{name}.matmul", "matmul", weights, value, out=out, origin="function", inner=keys)
 

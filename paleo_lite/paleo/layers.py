@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from ..counting.kinds import ACTIVATIONS
+from ..counting.kinds import KINDS, class_of, is_free
 from ..counting.kinds.pooling import window_elements
 from ..counting.layer import Layer, Op
 from ..errors import CountFailed
@@ -22,12 +22,10 @@ PASSES = ("forward", "backward_data", "backward_weight")
 ALGORITHMS = ("gemm", "fft", "fft-tiled", "winograd")
 """Convolution algorithms that PALEO has a path for; winograd has no model there and takes no time."""
 
-_POOLS = ("max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool")
-_FREE = ACTIVATIONS | {
-    "add", "mul", "maximum", "scale", "batch_norm", "local_response_norm", "softmax", "log_softmax", "concat", "view",
-    "slice", "copy", "interpolate",
-}  # fmt: skip
-"""Kinds that cost nothing in PALEO."""
+
+def is_product(layer: Layer) -> bool:
+    """Whether it is a convolution or an inner product: no other layer has weights in PALEO."""
+    return layer.kind in ("conv2d", "linear")
 
 
 def count_paleo(op: Op) -> int | None:
@@ -42,11 +40,11 @@ def count_paleo(op: Op) -> int | None:
         return 2 * op.y * prod(weights[0][1:])
     if kind == "linear":
         return 2 * op.y * weights[0][-1]
-    if kind in _POOLS and op.spatial_rank == 2:
+    if class_of(op.layer) == "pool" and op.spatial_rank == 2:
         return 2 * window_elements(op)
-    if kind == "dropout":
+    if kind in KINDS and KINDS[kind].paleo == "Dropout":
         return op.x
-    return 0 if kind in _FREE else None
+    return 0 if is_free(kind, "paleo") else None
 
 
 def layer_terms(layer: Layer, pass_name: str, batch_size: Any, revision: str, algorithm: str = "gemm") -> list[Term]:
@@ -76,7 +74,7 @@ def layer_terms(layer: Layer, pass_name: str, batch_size: Any, revision: str, al
         If PALEO does not know the layer, or fails on it.
     """
     kind, inputs = layer.kind, layer.inputs
-    if kind in _FREE:
+    if is_free(kind, "paleo"):
         return []
     op = Op(layer, 1, [True] * len(inputs), True, [True] * len(inputs))
     flops = count_paleo(op)
@@ -92,5 +90,5 @@ def layer_terms(layer: Layer, pass_name: str, batch_size: Any, revision: str, al
 
 def parameter_bytes(layers: Sequence[Layer]) -> int:
     """Bytes of the weights of convolutions and inner products, each with a bias whether it has one or not."""
-    matrices = [layer.weights[0] for layer in layers if layer.kind in ("conv2d", "linear")]
+    matrices = [layer.weights[0] for layer in layers if is_product(layer)]
     return sum(FLOAT_BYTES * (prod(shape) + shape[0]) for shape in matrices)

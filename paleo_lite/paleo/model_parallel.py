@@ -16,6 +16,7 @@ from ..counting.layer import Layer, Shape
 from ..errors import BadValue
 from ..networks import Network
 from .convolution import FLOAT_BYTES
+from .layers import is_product
 from .simulator import Simulator
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def divide(network: Network, workers: int) -> tuple[list[Layer], list[Layer]]:
 
 def _is_dense(layer: Layer) -> bool:
     """An inner product, or a convolution that is one: its output has a single position."""
-    return layer.kind == "linear" or (layer.kind == "conv2d" and layer.outputs[0][2:] == (1, 1))
+    return is_product(layer) and layer.outputs[0][2:] in ((), (1, 1))
 
 
 def _share(shapes: Sequence[Shape], workers: int) -> tuple[Shape, ...]:

@@ -18,21 +18,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..counting import KINDS
 from ..errors import BadDescriptor
 from ..networks import Network
 from ..networks.builder import Blob, Builder, check_input
 
 TYPES = (
-    "Input", "Convolution", "Pooling", "AvgPool", "InnerProduct", "Concatenate", "Elementwise", "Softmax", "Reshape",
+    "Input", "Convolution", "Pooling", "AvgPool", "InnerProduct", "Concatenate", "Elementwise", "Reshape",
     "UpSampling2D", "Block", "ModelParallel",
 )  # fmt: skip
 """Types of layers that are read, beside those whose output has the shape of their input."""
 
 _ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "relu6")
-_ONE_TO_ONE = {
-    "Dropout": "dropout", "ReLU": "relu", "Sigmoid": "sigmoid", "TanH": "tanh", "BatchNorm": "batch_norm",
-    "Scale": "scale", "LRN": "local_response_norm",
-}  # fmt: skip
+_ONE_TO_ONE = {kind.paleo: kind.name for kind in KINDS.values() if kind.paleo}
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -89,7 +87,7 @@ def read_paleo_json(data: bytes, where: str, image_size: int | None = None) -> N
                 raise builder.fail(spec.name, f"its fields do not fit type {spec.fields['type']} ({problem})") from None
     if not inputs:
         raise BadDescriptor(f"{where}: has no layer of type Input")
-    normalised = any(layer.kind == "batch_norm" for layer in builder.layers)
+    normalised = any(KINDS[layer.kind].statistics for layer in builder.layers)
     notes = ("batch normalisation has no parameters and convolutions have a bias, as PALEO counts them",)
     return builder.network(
         Path(where).stem, tuple(inputs), f"PALEO network file {Path(where).name}", notes * normalised
@@ -167,8 +165,8 @@ def _layer(builder: Builder, spec: _Spec, parents: list[Blob]) -> Blob:
         result = _convolution(builder, name, fields, blob)
     elif kind in ("Pooling", "AvgPool"):
         window, stride = tuple(fields["ksize"][1:3]), tuple(fields["strides"][1:3])
-        pool = "max_pool" if kind == "Pooling" else "avg_pool"
-        result = builder.pooling(name, blob, pool, window, stride, _padding(builder, name, fields["padding"]))
+        padding = _padding(builder, name, fields["padding"])
+        result = builder.pooling(name, blob, kind == "Pooling", window, stride, padding)
     elif kind == "InnerProduct":
         result = builder.linear(name, blob, fields["num_outputs"])
     elif kind == "Concatenate":
@@ -181,7 +179,7 @@ def _layer(builder: Builder, spec: _Spec, parents: list[Blob]) -> Blob:
         classes = fields.get("num_classes") or blob.shape[1]
         if classes != blob.shape[1]:
             raise builder.fail(name, f"{classes} classes from {blob.shape[1]} channels")
-        result = builder.add(name, "softmax", [blob], (1, classes))
+        result = builder.add(name, _ONE_TO_ONE[kind], [blob], (1, classes))
     elif kind == "Reshape":
         result = builder.add(name, "view", [blob], _reshaped(builder, name, blob, fields["output_shape"]))
     elif kind == "UpSampling2D":
@@ -208,7 +206,7 @@ def _convolution(builder: Builder, name: str, fields: dict[str, Any], blob: Blob
     padding = _padding(builder, name, fields["padding"])
     result = builder.convolution(name, blob, channels_out, (kernel_h, kernel_w), stride, padding)
     if fields.get("normalizer_fn"):
-        result = builder.add(f"{name}.batch_norm", "batch_norm", [result], result.shape)
+        result = builder.add(f"{name}.batch_norm", _ONE_TO_ONE["BatchNorm"], [result], result.shape)
     function = fields.get("activation_fn", "relu")  # PALEO's default
     if function is None:
         return result

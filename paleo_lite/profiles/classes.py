@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import NamedTuple
 
 CLASSES = {
     "convolution_implicit_gemm": "convolution as a matrix product whose matrix is never written out",
@@ -193,3 +194,40 @@ def is_tensor_core(name: str, raw: str) -> bool | None:
 
 def _first(table: tuple[tuple[str, re.Pattern[str]], ...], text: str) -> str | None:
     return next((label for label, pattern in table if pattern.search(text)), None)
+
+
+class Operation(NamedTuple):
+    """A kind of operations in profiles: what their names tell apart, which is less than a network does.
+
+    Attributes
+    ----------
+    name : str
+    pattern : str
+        A regular expression that is found in the names of its operations.
+    work_class : str
+        The class of work that all its layers have; empty where they differ or are none.
+    """
+
+    name: str
+    pattern: str
+    work_class: str = ""
+
+
+OPERATIONS = (
+    Operation("input", r"\[Executor\]|dali"),
+    Operation("batch_norm", r"batch_?norm", "norm"),
+    Operation("normalization", r"norm", "norm"),
+    Operation("convolution", r"conv"),
+    Operation("attention", r"attention|sdpa", "attention"),
+    Operation("pooling", r"pool", "pool"),
+    Operation("softmax", r"softmax|cross_entropy|nll_loss|_loss"),
+    Operation("linear", r"linear|addmm|matmul|(?:^|::)b?mm$|^bias$|einsum", "gemm"),
+    Operation("communication", r"all_?reduce|all_?gather|broadcast_coalesced|c10d|nccl"),
+    Operation(
+        "elementwise",
+        r"relu|elu|sigmoid|tanh|swish|silu|add|mul|div|sub|type|copy|clone|fill|zero|sum|mean|cat|drop"
+        r"|threshold|clamp|hardtanh|AccumulateGrad|to$|_?pow|sqrt|exp|backward$|unrecognized",
+        "elementwise",
+    ),
+)
+"""In the order in which they are tried: the first whose pattern is found. All other operations are ``other``."""

@@ -11,6 +11,7 @@ from math import prod
 from typing import NamedTuple
 
 from ..counting import INPUT, Layer, Shape
+from ..counting.attention import restores_order
 from ..counting.kinds import ELEMENTWISE, KINDS, is_alias
 from ..counting.layer import trace_flow
 
@@ -103,9 +104,7 @@ def find_buffers(layers: Sequence[Layer]) -> Buffers:
                 read.append(add(shape, 0, False, False))
         scales = flow.output_scales[index]
         in_place = layer.attributes.get("function") in ("copy", "sum") and layer.kind == "exchange"
-        if read and (
-            in_place or is_alias(layer) or layer.attributes.get("in_place") or _undoes_attention(layers, layer)
-        ):
+        if read and (in_place or is_alias(layer) or layer.attributes.get("in_place") or restores_order(layers, layer)):
             written = [read[0]] * len(layer.outputs)
         else:
             width = KINDS[layer.kind].element_bytes if layer.kind in KINDS else 0
@@ -118,15 +117,3 @@ def find_buffers(layers: Sequence[Layer]) -> Buffers:
             or (layer.kind in _KEEPS_ORDER and any(parent >= 0 and permuted[parent] for parent in layer.parents[:1]))
         )
     return Buffers(buffers, reads, writes, list(given.values()), flow.output_wants_gradient, permuted)
-
-
-def _undoes_attention(layers: Sequence[Layer], layer: Layer) -> bool:
-    """Fused attention writes its result in the order of its query in memory: to put it back takes no copy."""
-    if layer.kind != "copy" or len(layer.parents) != 1 or layer.parents[0] < 0:
-        return False
-    before: Layer | None = layers[layer.parents[0]]
-    if before is None or before.kind != "view":
-        return False
-    while before is not None and before.kind == "view":
-        before = layers[before.parents[0]] if before.parents[0] >= 0 else None
-    return before is not None and before.kind in KINDS and KINDS[before.kind].group == "attention"

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..counting import Layer
 from ..counting.gemm import computed_scores
-from ..counting.kinds import class_of, gemm_of
+from ..counting.kinds import class_of, gemm_of, is_attention
 from ..counting.kinds.products import MATRIX_CLASSES
 
 if TYPE_CHECKING:
@@ -144,12 +144,12 @@ def sizes_of(layer: Layer, part: str, batch_size: int | Ints) -> tuple[Any, Any]
     image = part == "backward_data" and layer.kind.startswith("conv") and gemm.groups == 1 and columns <= FEW_COLUMNS
     wide = max(columns, LEAST_COLUMNS) if image else _padded(columns, TILE_COLUMNS)
     tall = _padded(rows, TILE_ROWS)
-    if work_class in ("gemm", "attention"):  # matrix times vector: libraries have kernels that pad nothing
+    if not str(work_class).startswith("conv"):  # matrix times vector: libraries have kernels that pad nothing
         tall = np.where(np.asarray(rows) == 1, 1, tall)
     padding = tall / rows * (wide / columns * (_padded(inner, TILE_INNER) / inner))
     if work_class == "conv_direct" and may_transform(layer):
         padding = np.minimum(padding, transformed(layer, batch_size))
-    if layer.kind == "attention":
+    if is_attention(layer):
         padding = padding * computed_scores(layer)
     if gemm.columns == gemm.groups == 1:
         padding = np.where(groups > 1, 1.0, padding)

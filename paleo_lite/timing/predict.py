@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from ..counting import GENERATING, Layer, Work
-from ..counting.kinds import gemm_of, missing_note, own_note
+from ..counting.kinds import gemm_of, is_attention, missing_note, own_note
 from ..errors import BadValue, DoesNotFit
 from ..hardware import Machine
 from ..units import element_bytes, format_si
@@ -221,7 +221,7 @@ def takes_tensor_cores(layers: Sequence[Layer], batch_size: int) -> NDArray[np.b
 def _fits_tensor_cores(layer: Layer, batch_size: int) -> bool:
     if layer.kind.startswith("conv"):
         sizes: tuple[int, ...] = (layer.weights[0][0] // layer.attributes.get("groups", 1), layer.weights[0][1])
-    elif layer.kind == "attention":
+    elif is_attention(layer):
         sizes = (layer.inputs[0][-1], layer.inputs[2][-1])
     else:
         gemm = gemm_of(layer, "forward")

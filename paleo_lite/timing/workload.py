@@ -11,6 +11,7 @@ import numpy as np
 
 from ..counting import GENERATING, PHASES, Layer, Work, count, find_convention
 from ..counting.conventions import Convention
+from ..counting.kinds import class_of
 from ..counting.work import AUTOCAST, CAST_BYTES, COLUMNS, PASSES, UNFUSED, check_batch_size, passes_of
 from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..networks import Network
@@ -194,7 +195,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 def matrix_weights(layer: Layer) -> int:
     """Elements of the matrices that a layer multiplies by."""
-    return prod(layer.weights[0]) if layer.weights and layer.kind in ("linear", "grouped_matmul", "matmul") else 0
+    return prod(layer.weights[0]) if layer.weights and class_of(layer) == "gemm" else 0
 
 
 def _less_read(work: Work, workload: Workload) -> Work:

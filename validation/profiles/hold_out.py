@@ -19,13 +19,13 @@ from paleo_lite.calibration.fit import Prior, fit, stack
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.counting.kinds import class_of
 from paleo_lite.counting.kinds.products import class_of_convolution
-from paleo_lite.counting.kinds.profiled import PROFILED
 from paleo_lite.efficiency.by_kind import PassTimes, measure_passes
 from paleo_lite.efficiency.files import find_files
 from paleo_lite.errors import BadProfile, BadValue, PaleoError
 from paleo_lite.executor import run_files
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import Network, find_network
+from paleo_lite.profiles.classes import OPERATIONS
 from paleo_lite.profiles.configuration import parse_name
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.timing.calibrated import NAMES, Rates, sensitivities
@@ -37,7 +37,7 @@ from paleo_lite.timing.workload import Workload
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_CLASS_OF_KIND = {kind.name: kind.work_class for kind in PROFILED if kind.work_class}
+_CLASS_OF_KIND = {kind.name: kind.work_class for kind in OPERATIONS if kind.work_class}
 """Kinds of operations that are one class of work; convolutions are told apart layer by layer."""
 
 _HOST = ("overhead_s", "overhead_backward_s", "overhead_gradient_s", "step_s")

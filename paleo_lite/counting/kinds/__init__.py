@@ -14,6 +14,8 @@ from ..layer import Layer, Op
 from . import elementwise, moving, normalisations, pooling, products
 from .kind import Cost, Kind, Saved, of_complex
 from .own import MODULES, OWN, OwnRule, own_kind
+from .products import is_attention as is_attention
+from .products import is_linear as is_linear
 
 KINDS: dict[str, Kind] = {
     kind.name: kind for family in (products, normalisations, pooling, elementwise, moving) for kind in family.KINDS
@@ -76,6 +78,11 @@ def guarded(rule: Callable[[Op], Counted], op: Op) -> Counted:
             f"layer {op.layer.name!r} cannot be counted as {op.layer.kind}: inputs {op.layer.inputs}, "
             f"weights {op.layer.weights}, attributes {op.layer.attributes} ({type(error).__name__}: {error})"
         ) from error
+
+
+def is_free(kind: str, convention: str) -> bool:
+    """Whether a convention counts nothing of a kind."""
+    return kind in KINDS and convention in KINDS[kind].free.split()
 
 
 def class_of(layer: Layer) -> str | None:

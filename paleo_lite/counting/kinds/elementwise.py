@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import log2, prod
+from typing import Any
 
 from ..layer import Layer, Op
 from .kind import (
@@ -174,24 +175,23 @@ def saved_by_reduction(layer: Layer, wants_gradient: Sequence[bool], trainable: 
 
 def _activation(
     name: str, forward: int, backward: int, saves: Saved | Saves = FIRST, torch: str | dict[str, str] = "",
-    caffe: str = "", module: str = "", pyprof: str = "",
+    pyprof: str = "", **known: Any,
 ) -> Kind:  # fmt: skip
     return Kind(
         name, activation(forward, backward), "elementwise", saves, "pointwise", "activation", "elementwise",
-        splits=True, torch={"like": torch or name} if isinstance(torch, str) else torch, caffe=caffe, module=module,
-        pyprof={"same": pyprof} if pyprof else {},
+        splits=True, torch={"like": torch or name} if isinstance(torch, str) else torch, free="paleo",
+        pyprof={"same": pyprof} if pyprof else {}, **known,
     )  # fmt: skip
 
 
 def _arithmetic(
-    name: str, forward: int, backward: int, saves: Saved | Saves, torch: str | dict[str, str] = "", caffe: str = "", *,
-    factor: bool = False, passes_gradient: bool = False, element_bytes: int = 0,
+    name: str, forward: int, backward: int, saves: Saved | Saves, torch: str | dict[str, str] = "", *,
+    factor: bool = False, **known: Any,
 ) -> Kind:  # fmt: skip
     rule = arithmetic(forward, backward, factor=factor)
     return Kind(
         name, rule, "elementwise", saves, "pointwise", "elementwise", "elementwise", splits=True,
-        torch={"broadcast": torch or name} if isinstance(torch, str) else torch, caffe=caffe,
-        passes_gradient=passes_gradient, element_bytes=element_bytes,
+        torch={"broadcast": torch or name} if isinstance(torch, str) else torch, **known,
     )  # fmt: skip
 
 
@@ -199,70 +199,76 @@ _COMPARISONS = "eq ne lt le gt ge isnan isinf isfinite"
 _LOGICAL = "logical_and logical_or logical_xor logical_not bitwise_not bitwise_and bitwise_or"
 
 KINDS = (
-    _activation("relu", 1, 1, OUTPUT, caffe="relu", module="ReLU", pyprof="relu"),  # max(x, 0); select
+    # max(x, 0); select
+    _activation("relu", 1, 1, OUTPUT, caffe="relu", module="ReLU", pyprof="relu", onnx="Relu", paleo="ReLU"),
     _activation("relu6", 2, 2, caffe="relu6"),
     _activation("hardtanh", 2, 2),
-    _activation("leaky_relu", 2, 2, output_where_in_place, "leaky_relu rrelu"),
-    _activation("prelu", 2, 2, torch={"prelu": "prelu"}),
-    _activation("threshold", 1, 1),
+    _activation("leaky_relu", 2, 2, output_where_in_place, "leaky_relu rrelu", onnx="LeakyRelu"),
+    _activation("prelu", 2, 2, torch={"prelu": "prelu"}, onnx="PRelu", onnx_weights=1),
+    _activation("threshold", 1, 1, onnx="ThresholdedRelu"),
     _activation("hard_shrink", 2, 1, torch="hardshrink"),
     _activation("soft_shrink", 3, 1, torch="softshrink"),
-    _activation("elu", 4, 3, output_where_in_place, caffe="elu"),  # compare, exp, -1, *alpha
-    _activation("selu", 5, 4, output_where_in_place),
-    _activation("celu", 5, 4, output_where_in_place),
-    _activation("sigmoid", 3, 3, OUTPUT, caffe="sigmoid", pyprof="sigmoid"),  # exp, +1, /; y (1 - y) dy
+    _activation("elu", 4, 3, output_where_in_place, caffe="elu", onnx="Elu"),  # compare, exp, -1, *alpha
+    _activation("selu", 5, 4, output_where_in_place, onnx="Selu"),
+    _activation("celu", 5, 4, output_where_in_place, onnx="Celu"),
+    # exp, +1, /; y (1 - y) dy
+    _activation("sigmoid", 3, 3, OUTPUT, caffe="sigmoid", pyprof="sigmoid", onnx="Sigmoid", paleo="Sigmoid"),
     _activation("log_sigmoid", 3, 3, torch="logsigmoid log_sigmoid"),
-    _activation("hard_sigmoid", 4, 3, torch="hardsigmoid", caffe="hardsigmoid"),  # x + 3, max, min, /6
-    _activation("hard_swish", 5, 5, torch="hardswish"),
-    _activation("silu", 4, 7, caffe="swish", pyprof="silu"),  # sigmoid, *; s (1 + x (1 - s)) dy
+    # x + 3, max, min, /6
+    _activation("hard_sigmoid", 4, 3, torch="hardsigmoid", caffe="hardsigmoid", onnx="HardSigmoid"),
+    _activation("hard_swish", 5, 5, torch="hardswish", onnx="HardSwish"),
+    _activation("silu", 4, 7, caffe="swish", pyprof="silu", onnx="Swish"),  # sigmoid, *; s (1 + x (1 - s)) dy
     # x / sqrt 2, erf, +1, *x, *0.5; cdf + x pdf
-    _activation("gelu", 5, 9, torch={"gelu": "gelu"}, pyprof="gelu"),
+    _activation("gelu", 5, 9, torch={"gelu": "gelu"}, pyprof="gelu", onnx="Gelu"),
     _activation("gelu_tanh", 9, 15, torch={}),  # torch's gelu, by an argument
-    _activation("tanh", 1, 3, OUTPUT, caffe="tanh", pyprof="tanh"),
-    _activation("softplus", 3, 4, caffe="bnll"),
-    _activation("softsign", 3, 4, saved_by_softsign),
-    _activation("mish", 5, 9),
+    _activation("tanh", 1, 3, OUTPUT, caffe="tanh", pyprof="tanh", onnx="Tanh", paleo="TanH"),
+    _activation("softplus", 3, 4, caffe="bnll", onnx="Softplus", autocast="fp32"),
+    _activation("softsign", 3, 4, saved_by_softsign, onnx="Softsign"),
+    _activation("mish", 5, 9, onnx="Mish"),
     _activation("glu", 4, 6, torch={"first": "glu"}),
     # the gradient of a sum passes through
-    _arithmetic("add", 1, 0, SAVES_NOTHING, passes_gradient=True),
-    _arithmetic("sub", 1, 0, SAVES_NOTHING, "sub rsub subtract", passes_gradient=True),
+    _arithmetic("add", 1, 0, SAVES_NOTHING, passes_gradient=True, onnx="Add Sum", free="paleo"),
+    _arithmetic("sub", 1, 0, SAVES_NOTHING, "sub rsub subtract", passes_gradient=True, onnx="Sub"),
     # for each operand: dy * the other
-    _arithmetic("mul", 1, 1, saved_by_product, "mul multiply square", factor=True),
-    _arithmetic("div", 1, 2, saved_by_quotient, "div divide true_divide floor_divide remainder fmod", factor=True),
-    _arithmetic("pow", 1, 3, saved_by_power, caffe="power"),
-    _arithmetic("sqrt", 1, 2, OUTPUT),
-    _arithmetic("rsqrt", 2, 3, OUTPUT),
-    _arithmetic("exp", 1, 1, OUTPUT, "exp exp2 expm1", "exp"),
-    _arithmetic("log", 1, 1, FIRST, "log log2 log10 log1p", "log"),
-    _arithmetic("abs", 1, 1, FIRST, caffe="absval"),
-    _arithmetic("neg", 0, 0, SAVES_NOTHING),
-    _arithmetic("sin", 1, 2, FIRST),
-    _arithmetic("cos", 1, 2, FIRST),
-    _arithmetic("erf", 1, 5, FIRST),
-    _arithmetic("reciprocal", 1, 3, OUTPUT),
-    _arithmetic("clamp", 2, 1, FIRST, "clamp clip"),
-    _arithmetic("maximum", 1, 1, both, {"broadcast": "maximum clamp_min", "extreme": "max"}),
-    _arithmetic("minimum", 1, 1, both, {"broadcast": "minimum clamp_max", "extreme": "min"}),
-    _arithmetic("round", 1, 0, SAVES_NOTHING, "floor ceil round trunc sign"),
-    _arithmetic("where", 1, 1, saved_by_where, {"plain": "where masked_fill"}),
-    _arithmetic("compare", 1, 0, SAVES_NOTHING, {"without_gradient": _COMPARISONS}, "threshold", element_bytes=1),
-    _arithmetic("logical", 1, 0, SAVES_NOTHING, {"without_gradient": _LOGICAL}, element_bytes=1),
+    _arithmetic("mul", 1, 1, saved_by_product, "mul multiply square", factor=True, onnx="Mul", free="paleo"),
+    _arithmetic("div", 1, 2, saved_by_quotient, "div divide true_divide floor_divide remainder fmod", factor=True,
+                onnx="Div Mod"),
+    _arithmetic("pow", 1, 3, saved_by_power, caffe="power", onnx="Pow", autocast="fp32"),
+    _arithmetic("sqrt", 1, 2, OUTPUT, onnx="Sqrt"),
+    _arithmetic("rsqrt", 2, 3, OUTPUT, autocast="fp32"),
+    _arithmetic("exp", 1, 1, OUTPUT, "exp exp2 expm1", caffe="exp", onnx="Exp", autocast="fp32"),
+    _arithmetic("log", 1, 1, FIRST, "log log2 log10 log1p", caffe="log", onnx="Log", autocast="fp32"),
+    _arithmetic("abs", 1, 1, FIRST, caffe="absval", onnx="Abs"),
+    _arithmetic("neg", 0, 0, SAVES_NOTHING, onnx="Neg"),
+    _arithmetic("sin", 1, 2, FIRST, onnx="Sin"),
+    _arithmetic("cos", 1, 2, FIRST, onnx="Cos"),
+    _arithmetic("erf", 1, 5, FIRST, onnx="Erf"),
+    _arithmetic("reciprocal", 1, 3, OUTPUT, onnx="Reciprocal", autocast="fp32"),
+    _arithmetic("clamp", 2, 1, FIRST, "clamp clip", onnx="Clip", onnx_weights=0),
+    _arithmetic("maximum", 1, 1, both, {"broadcast": "maximum clamp_min", "extreme": "max"}, onnx="Max", free="paleo"),
+    _arithmetic("minimum", 1, 1, both, {"broadcast": "minimum clamp_max", "extreme": "min"}, onnx="Min"),
+    _arithmetic("round", 1, 0, SAVES_NOTHING, "floor ceil round trunc sign", onnx="Round Floor Ceil Sign"),
+    _arithmetic("where", 1, 1, saved_by_where, {"plain": "where masked_fill"}, onnx="Where"),
+    _arithmetic("compare", 1, 0, SAVES_NOTHING, {"without_gradient": _COMPARISONS}, caffe="threshold", element_bytes=1,
+                onnx="Equal Greater GreaterOrEqual Less LessOrEqual IsNaN IsInf"),
+    _arithmetic("logical", 1, 0, SAVES_NOTHING, {"without_gradient": _LOGICAL}, element_bytes=1, onnx="And Or Xor Not"),
     _arithmetic("lerp", 3, 2, saved_by_lerp, {"plain": "lerp"}),
     # Caffe's Scale layer: one factor and one offset per channel
-    _arithmetic("scale", 2, 1, saved_by_scale, "addcmul addcdiv"),
+    _arithmetic("scale", 2, 1, saved_by_scale, "addcmul addcdiv", free="paleo", paleo="Scale"),
     Kind(
         "softmax", softmax, "elementwise", OUTPUT, "reduction", "activation", "softmax", splits=True,
         torch={"like": "softmax softmin"}, module="Softmax", caffe="softmax softmaxwithloss softmaxloss",
-        pyprof={"same": "softmax"},
+        pyprof={"same": "softmax"}, autocast="fp32", free="paleo lu2017", paleo="Softmax", onnx="Softmax",
     ),
     Kind(
         # cross_entropy is its log_softmax: the choice of one element per sample computes nothing worth counting
         "log_softmax", softmax, "elementwise", OUTPUT, "reduction", "activation", "softmax", splits=True,
-        torch={"like": "log_softmax"}, pyprof={"same": "log_softmax cross_entropy"},
+        torch={"like": "log_softmax"}, pyprof={"same": "log_softmax cross_entropy"}, autocast="fp32", free="paleo",
+        onnx="LogSoftmax",
     ),
     Kind(
         "dropout", dropout, "elementwise", saved_by_dropout, "alone", "elementwise", "elementwise", splits=True,
-        alias=_is_off, module="Dropout", caffe="dropout",
+        alias=_is_off, module="Dropout", caffe="dropout", free="lu2017", paleo="Dropout",
         torch={"dropout": "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout"},
     ),
     Kind(
@@ -273,10 +279,12 @@ KINDS = (
             "twice": "norm linalg_vector_norm vector_norm",
             "three_times": "var std var_mean std_mean",
         },
+        onnx="ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSumExp "
+        "ArgMax ArgMin Mean",
     ),
     Kind(
         "scan", reduction, "elementwise", saved_by_scan, "alone", "elementwise", "elementwise", splits=True,
-        torch={"plain": "cumsum cumprod logcumsumexp cummax cummin"},
+        torch={"plain": "cumsum cumprod logcumsumexp cummax cummin"}, autocast="fp32", onnx="CumSum", onnx_weights=0,
     ),
     Kind(
         "fourier", fourier, "elementwise", SAVES_NOTHING, "alone", "elementwise", "other", splits=False,

@@ -156,7 +156,7 @@ class Kind(NamedTuple):
         Convolution, matrix product, attention, normalisation, activation, elementwise, pooling or data movement: its
         colour in charts.
     profiled : str
-        The kind of operation in profiles (`paleo_lite.counting.kinds.profiled`).
+        The kind of operation in profiles (`paleo_lite.profiles.classes.OPERATIONS`).
     splits : bool or callable
         Whether a tensor that is split by channels or heads passes through it; a function of the layer where its shapes
         decide.
@@ -170,12 +170,26 @@ class Kind(NamedTuple):
         Whether the gradients of its operands are the gradient of its result, or parts of it: no new memory.
     element_bytes : int
         Bytes of an element of its result where the precision does not change them; 0 for numbers of the precision.
+    autocast : {"", "fp32", "input"}
+        What PyTorch's autocast computes it in: fp32, or what its input has although its weights are wider. Else
+        products take 16 bits, and all others the widest of what they read.
+    unfused : callable or None
+        From a layer, the places of its parents and its own to the layers that compute it where no kernel does at once.
+    free : str
+        The conventions that count nothing of it (`paleo_lite.counting.conventions`).
     torch : dict of str to str
         The reader of a call (`paleo_lite.networks.readings`) and the names of the calls in torch that it reads.
     module : str
         The class of ``torch.nn`` that it is.
     caffe : str
         Caffe's types of layer that are this one, with an output of the shape of their input.
+    paleo : str
+        PALEO's type of layer that is this one, with an output of the shape of its input.
+    onnx : str
+        ONNX's operators that are this one.
+    onnx_weights : int or None
+        How many of the constants that such an operator reads are weights (a batch norm's statistics are none); without
+        it all that are more than a number.
     pyprof : dict of str to str
         The reader of pyprof's parameters (`paleo_lite.efficiency.parameters`) and the operations that it reads.
     """
@@ -193,7 +207,13 @@ class Kind(NamedTuple):
     alias: bool | Callable[[Layer], bool] = False
     passes_gradient: bool = False
     element_bytes: int = 0
+    autocast: Literal["", "fp32", "input"] = ""
+    unfused: Callable[[Layer, tuple[int, ...], int], list[Layer]] | None = None
+    free: str = ""
     torch: Mapping[str, str] = {}
     module: str = ""
     caffe: str = ""
+    paleo: str = ""
+    onnx: str = ""
+    onnx_weights: int | None = None
     pyprof: Mapping[str, str] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from ..layer import Layer, Op
 from .kind import (
@@ -138,13 +139,13 @@ def slicing(op: Op) -> Cost:
 
 
 def _moving(
-    name: str, rule: Rule, fusion: Fusion, torch: dict[str, str], *, work_class: str = "copy", view: bool = False,
-    saves: Saved | Saves = SAVES_NOTHING, profiled: str = "elementwise", passes_gradient: bool = False,
+    name: str, rule: Rule, fusion: Fusion, torch: dict[str, str], *, work_class: str = "copy",
+    saves: Saved | Saves = SAVES_NOTHING, profiled: str = "elementwise", **known: Any,
 ) -> Kind:  # fmt: skip
-    return Kind(
-        name, rule, work_class, saves, fusion, "data movement", profiled, splits=True, torch=torch, alias=view,
-        passes_gradient=view or passes_gradient,
-    )  # fmt: skip
+    return Kind(name, rule, work_class, saves, fusion, "data movement", profiled, splits=True, torch=torch, **known)
+
+
+_VIEW: dict[str, Any] = {"alias": True, "passes_gradient": True}
 
 
 def saved_places(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
@@ -162,30 +163,33 @@ KINDS = (
         "copied": "copy",
         "plain": "clone repeat repeat_interleave tile flip pixel_shuffle pixel_unshuffle channel_shuffle tril triu "
         "im2col pack_padded_sequence pad_packed_sequence",
-    }),
-    _moving("pad", copy, "pointwise", {"plain": "pad constant_pad_nd"}),
+    }, free="paleo lu2017", onnx="Cast Tile DepthToSpace SpaceToDepth"),
+    _moving("pad", copy, "pointwise", {"plain": "pad constant_pad_nd"}, onnx="Pad", onnx_weights=0),
     _moving("roll", copy, "pointwise", {"like": "roll"}),
     _moving("concat", concat, "start", {
         "joined": "cat concat concatenate", "plain": "stack hstack vstack dstack",
-    }, passes_gradient=True),
-    _moving("embedding", embedding, "alone", {"embedding": "embedding"}, saves=FIRST, profiled="other"),
-    _moving("gather", gather, "alone", {"plain": "index_select gather take index take_along_dim"}),
+    }, passes_gradient=True, free="paleo lu2017", onnx="Concat"),
+    _moving("embedding", embedding, "alone", {"embedding": "embedding"}, saves=FIRST, profiled="other",
+            onnx_weights=1),
+    _moving("gather", gather, "alone", {"plain": "index_select gather take index take_along_dim"},
+            onnx="Gather GatherElements GatherND"),
     _moving("embedding_bag", embedding_bag, "alone", {"embedding": "embedding_bag"}, saves=FIRST,
             profiled="other"),
     _moving("sort", ordering, "alone", {"ordered": "sort argsort msort"}, saves=saved_places, profiled="other"),
     _moving("select", selection, "alone", {"plain": "topk kthvalue median nanmedian mode"}, saves=saved_places,
-            profiled="other"),
+            profiled="other", onnx="TopK"),
     _moving("scatter", scatter, "alone", {
         "scattered": "scatter scatter_add scatter_reduce index_add index_copy index_fill index_reduce",
-    }, saves=saved_indices, profiled="other"),
+    }, saves=saved_indices, profiled="other", onnx="ScatterElements ScatterND"),
     _moving("fill", fill, "alone", {
         "plain": "zeros ones full arange linspace zeros_like ones_like full_like new_zeros new_ones new_full "
         "tensor scalar_tensor as_tensor new_tensor eye rand randn randint rand_like randn_like randint_like",
         "filled": "fill zero bernoulli uniform normal random exponential log_normal fill_diagonal",
     }),
-    _moving("assign", assign, "alone", {}, work_class="elementwise", view=True),
+    _moving("assign", assign, "alone", {}, work_class="elementwise", **_VIEW),
     _moving("cache", cache, "alone", {}),
     _moving("exchange", exchange, "alone", {}, passes_gradient=True),
-    _moving("view", view, "alone", {}, work_class="elementwise", view=True),
-    _moving("slice", slicing, "alone", {}, view=True),
+    _moving("view", view, "alone", {}, work_class="elementwise", **_VIEW, free="paleo lu2017",
+            onnx="Reshape Flatten Squeeze Unsqueeze Transpose Expand"),
+    _moving("slice", slicing, "alone", {}, **_VIEW, free="paleo lu2017", onnx="Slice Split"),
 )  # fmt: skip

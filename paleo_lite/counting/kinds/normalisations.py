@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import Any
 
 from ..layer import Layer, Op
 from .kind import SAVES_NOTHING, Cost, Kind, PassCost, Saved, Saves, cost, together
@@ -102,23 +103,33 @@ def weight_norm(op: Op) -> Cost:
     return cost(op, PassCost(3 * v, 0, op.x + op.w, v), back, back)
 
 
-def _over_rows(name: str, saves: Saves, torch: dict[str, str], rule: Callable[[Op], Cost] = row_norm) -> Kind:
-    return Kind(name, rule, "norm", saves, "reduction", "normalisation", "normalization", splits=False, torch=torch)
+def _over_rows(
+    name: str, saves: Saves, torch: dict[str, str], rule: Callable[[Op], Cost] = row_norm, **known: Any
+) -> Kind:
+    return Kind(
+        name, rule, "norm", saves, "reduction", "normalisation", "normalization", splits=False, torch=torch, **known
+    )
 
 
 KINDS = (
     Kind(
         "batch_norm", batch_norm, "norm", saved_by_batch_norm, "folded", "normalisation", "batch_norm", splits=True,
         statistics=True, torch={"norm": "batch_norm", "aten_norm": "native_batch_norm"}, module="BatchNorm2d",
-        caffe="batchnorm", pyprof={"norm": "batch_norm"},
+        caffe="batchnorm", pyprof={"norm": "batch_norm"}, autocast="input", free="paleo", paleo="BatchNorm",
+        onnx="BatchNormalization", onnx_weights=2,
     ),
-    _over_rows("layer_norm", saved_by_layer_norm, {"rows": "layer_norm", "aten_rows": "native_layer_norm"}),
-    _over_rows("group_norm", saved_by_group_norm, {"groups": "group_norm", "aten_norm": "native_group_norm"}),
-    _over_rows("instance_norm", saved_by_instance_norm, {"norm": "instance_norm"}),
-    _over_rows("rms_norm", saved_by_rms_norm, {"scaled_rows": "rms_norm"}, rms_norm),
+    _over_rows("layer_norm", saved_by_layer_norm, {"rows": "layer_norm", "aten_rows": "native_layer_norm"},
+               autocast="fp32", onnx="LayerNormalization", onnx_weights=2),
+    _over_rows("group_norm", saved_by_group_norm, {"groups": "group_norm", "aten_norm": "native_group_norm"},
+               autocast="fp32", onnx="GroupNormalization", onnx_weights=2),
+    _over_rows("instance_norm", saved_by_instance_norm, {"norm": "instance_norm"}, autocast="input",
+               onnx="InstanceNormalization", onnx_weights=2),
+    _over_rows("rms_norm", saved_by_rms_norm, {"scaled_rows": "rms_norm"}, rms_norm, onnx="RMSNormalization",
+               onnx_weights=1),
     Kind(
         "local_response_norm", local_response_norm, "norm", saved_by_local_response_norm, "alone", "normalisation",
         "normalization", splits=False, torch={"windows": "local_response_norm"}, module="LocalResponseNorm",
+        free="paleo", paleo="LRN", onnx="LRN",
     ),
     Kind(
         "weight_norm", weight_norm, "norm", SAVES_NOTHING, "alone", "normalisation", "normalization", splits=False,

@@ -86,25 +86,26 @@ KINDS = (
         "max_pool", pooling, "pool", saved_by_maximum, "window", "pooling", "pooling", splits=True,
         torch={"pool1d": "max_pool1d", "pool2d": "max_pool2d max_pool2d_with_indices",
                "pool3d": "max_pool3d max_pool3d_with_indices"},
-        module="MaxPool2d", pyprof={"windows": "max_pool1d max_pool2d max_pool3d"},
+        module="MaxPool2d", pyprof={"windows": "max_pool1d max_pool2d max_pool3d"}, onnx="MaxPool",
     ),
     Kind(
         "avg_pool", pooling, "pool", FIRST, "window", "pooling", "pooling", splits=True,
         torch={"pool1d": "avg_pool1d", "pool2d": "avg_pool2d", "pool3d": "avg_pool3d"},
-        module="AvgPool2d", pyprof={"windows": "avg_pool1d avg_pool2d avg_pool3d"},
+        module="AvgPool2d", pyprof={"windows": "avg_pool1d avg_pool2d avg_pool3d"}, onnx="AveragePool",
     ),
     Kind(
         "adaptive_max_pool", pooling, "pool", saved_by_maximum, "alone", "pooling", "pooling", splits=True,
         torch={f"adaptive_pool{rank}d": f"adaptive_max_pool{rank}d" for rank in (1, 2, 3)},
-        pyprof={"pool": "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"},
+        pyprof={"pool": "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"}, onnx="GlobalMaxPool",
     ),
     Kind(
         "adaptive_avg_pool", pooling, "pool", saved_by_adaptive_mean, fusion_of_adaptive_mean, "pooling", "pooling",
         splits=True, torch={f"adaptive_pool{rank}d": f"adaptive_avg_pool{rank}d" for rank in (1, 2, 3)},
-        pyprof={"pool": "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d"},
+        pyprof={"pool": "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d"}, onnx="GlobalAveragePool",
     ),
     Kind(
         "interpolate", interpolation, "copy", SAVES_NOTHING, "start", "pooling", "elementwise", splits=True,
-        torch={"interpolate": "interpolate", "sampled": "grid_sample grid_sampler_2d grid_sampler_3d"},
+        torch={"interpolate": "interpolate", "sampled": "grid_sample grid_sampler_2d grid_sampler_3d"}, free="paleo",
+        onnx="Resize Upsample GridSample", onnx_weights=0,
     ),
 )  # fmt: skip

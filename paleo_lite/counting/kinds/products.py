@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from .. import gemm
 from ..layer import Layer, Op
@@ -133,11 +134,37 @@ def attention(op: Op) -> Cost:
     )
 
 
+def is_linear(layer: Layer) -> bool:
+    """Whether a layer is fully connected."""
+    return layer.kind == "linear"
+
+
+def is_attention(layer: Layer) -> bool:
+    """Whether a layer is attention that one kernel computes."""
+    return layer.kind == "attention"
+
+
+def unfused_attention(layer: Layer, parents: tuple[int, ...], first: int) -> list[Layer]:
+    """Scaled queries, scores, the mask's sum, softmax, their product; `first` is the place of the first of these."""
+    query, key, value = layer.inputs[:3]
+    turned, scores = (*key[:-2], key[-1], key[-2]), (*query[:-1], key[-2])
+    made = [
+        Layer(f"{layer.name}.mul", "mul", (query,), (query,), parents=parents[:1]),
+        Layer(f"{layer.name}.scores", "matmul", (query, turned), (scores,), parents=(first, parents[1])),
+    ]
+    if len(layer.inputs) > 3:
+        masked = (first + len(made) - 1, parents[3])
+        made.append(Layer(f"{layer.name}.add", "add", (scores, layer.inputs[3]), (scores,), parents=masked))
+    made.append(Layer(f"{layer.name}.softmax", "softmax", (scores,), (scores,), parents=(first + len(made) - 1,)))
+    product = (first + len(made) - 1, parents[2])
+    return [*made, Layer(layer.name, "matmul", (scores, value), layer.outputs, parents=product)]
+
+
 def half_causal(layers: Sequence[Layer]) -> tuple[list[Layer], int]:
     """Layers whose causal attention counts half, and how many these are."""
     halved = [
         layer._replace(attributes={**layer.attributes, "half": True})
-        if layer.kind == "attention" and layer.attributes.get("causal") else layer for layer in layers
+        if is_attention(layer) and layer.attributes.get("causal") else layer for layer in layers
     ]  # fmt: skip
     return halved, sum(layer.attributes.get("half", False) for layer in halved)
 
@@ -147,24 +174,27 @@ def saved_by_attention(layer: Layer, wants_gradient: Sequence[bool], trainable: 
     return Saved(tuple(range(len(layer.inputs))), output=True, statistics=prod(layer.inputs[0][:-1]))
 
 
-def _convolution(name: str, torch: dict[str, str], module: str = "", pyprof: dict[str, str] | None = None) -> Kind:
+def _convolution(name: str, torch: dict[str, str], **known: Any) -> Kind:
     return Kind(
         name, convolution, class_of_convolution, FIRST, "library", "convolution", "convolution", splits=is_depthwise,
-        gemm=gemm.of_convolution, torch=torch, module=module, pyprof=pyprof or {},
+        gemm=gemm.of_convolution, torch=torch, onnx_weights=2, **known,
     )  # fmt: skip
 
 
 KINDS = (
     _convolution("conv1d", {"convolution": "conv1d"}),
     # ATen has one operation for all of them.
-    _convolution("conv2d", {"convolution": "conv2d", "aten_convolution": "convolution"}, "Conv2d", {"conv": "conv2d"}),
+    _convolution("conv2d", {"convolution": "conv2d", "aten_convolution": "convolution"}, module="Conv2d", onnx="Conv",
+                 pyprof={"conv": "conv2d"}),
     _convolution("conv3d", {"convolution": "conv3d"}),
     _convolution("conv_transpose1d", {"transposed_convolution": "conv_transpose1d"}),
-    _convolution("conv_transpose2d", {"transposed_convolution": "conv_transpose2d"}, "ConvTranspose2d"),
+    _convolution("conv_transpose2d", {"transposed_convolution": "conv_transpose2d"}, module="ConvTranspose2d",
+                 onnx="ConvTranspose"),
     _convolution("conv_transpose3d", {"transposed_convolution": "conv_transpose3d"}),
     Kind(
         "linear", linear, "gemm", saved_by_linear, "library", "matrix product", "linear", splits=False,
         gemm=gemm.of_linear, torch={"linear": "linear"}, module="Linear", pyprof={"linear": "linear"},
+        onnx="Gemm", onnx_weights=2,
     ),
     Kind(
         "matmul", matmul, "gemm", saved_by_product, "alone", "matrix product", "linear", splits=True,
@@ -172,7 +202,7 @@ KINDS = (
             "matmul": "matmul mm bmm mv dot inner vdot", "matmul_added": "addmm baddbmm addmv",
             "matmul_summed": "addbmm", "matmul_scaled": "scaled_mm",
             "bilinear": "bilinear",
-        },
+        }, onnx="MatMul",
     ),
     Kind(
         "grouped_matmul", grouped_matmul, "gemm", saved_by_linear, "alone", "matrix product", "linear", splits=False,
@@ -180,6 +210,7 @@ KINDS = (
     ),
     Kind(
         "attention", attention, "attention", saved_by_attention, "alone", "attention", "attention", splits=True,
-        gemm=gemm.of_attention, torch={"attention": "scaled_dot_product_attention"},
+        gemm=gemm.of_attention, torch={"attention": "scaled_dot_product_attention"}, onnx="Attention",
+        onnx_weights=0, unfused=unfused_attention,
     ),
 )  # fmt: skip

@@ -1,9 +1,13 @@
 """Every kind of layer goes through all that is asked of a kind, and one without a record is named, not assumed.
 
-Tests: counting/kinds/__init__.py, counting/kinds/kind.py, counting/kinds/profiled.py.
+Tests: counting/kinds/__init__.py, counting/kinds/kind.py.
 """
 
 from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +16,21 @@ from paleo_lite.counting import INPUT, KINDS, Layer, count
 from paleo_lite.counting.kinds import class_of, fusion_of, gemm_of, is_alias, missing_note, saved_by, splits
 from paleo_lite.counting.kinds.kind import FUSIONS
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
-from paleo_lite.counting.kinds.profiled import PROFILED
 from paleo_lite.networks.network import Network
+from paleo_lite.profiles.classes import OPERATIONS
 from paleo_lite.report.charts.theme import GROUPS
 from paleo_lite.timing.features import CLASSES
 from strategies import layer_of_kind
+
+PACKAGE = Path(pl.__file__).parent
+FILES_AT_MOST = 4
+
+WORDS = {
+    "add", "cache", "compare", "concat", "conv2d", "copy", "div", "embedding", "exchange", "exp", "fill", "gather",
+    "gelu", "gelu_tanh", "linear", "log", "matmul", "mul", "pow", "reduce", "relu", "scale", "scan", "scatter",
+    "select", "slice", "sort", "sqrt", "sub", "tanh", "view", "where",
+}  # fmt: skip
+"""Names that stand for other things as well, or for what every network is put together from."""
 
 SORT = Layer("it", "aten.sort", ((1, 4),), ((1, 4),), (), (INPUT,))
 
@@ -30,7 +44,7 @@ def test_every_kind_says_all_that_is_asked_of_it(name):
     assert class_of(layer) in CLASSES, f"{where} work_class must be one of {', '.join(CLASSES)}"
     assert fusion_of(layer) in FUSIONS, f"{where} fusion must be one of {', '.join(FUSIONS)}"
     assert kind.group in GROUPS, f"{where} group must be one of {', '.join(GROUPS)}, which have a colour"
-    profiled = ["other", *(one.name for one in PROFILED)]
+    profiled = ["other", *(one.name for one in OPERATIONS)]
     assert kind.profiled in profiled, f"{where} profiled must be one of {', '.join(profiled)}"
     product = gemm_of(layer, "forward") is not None
     assert product == (class_of(layer) in MATRIX_CLASSES), f"{where} a class that multiplies goes with a gemm"
@@ -61,3 +75,39 @@ def test_a_prediction_names_what_has_no_record():
     for phase in ("inference", "training"):
         prediction = pl.predict(network, gpu="k80-die", phase=phase, time_model="roofline")
         assert missing_note(["aten.sort (1)"]) in prediction.notes
+
+
+def strings(tree: ast.AST) -> set[str]:
+    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def questions(tree: ast.AST) -> Iterator[str]:
+    """The names that something called a kind is compared with."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            names = [getattr(part, "attr", getattr(part, "id", "")) for part in ast.walk(node)]
+            if any(name.endswith("kind") for name in names):
+                yield from strings(node)
+
+
+TREES = {str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def test_few_files_ask_for_a_kind_by_its_name():
+    asked = {file: {*questions(tree)} for file, tree in TREES.items()}
+    for kind in KINDS:
+        files = [file for file in asked if kind in asked[file]]
+        assert len(files) <= FILES_AT_MOST, (
+            f"{', '.join(files)} ask whether a layer is {kind}: say what they want to know of it in a field of Kind "
+            "(paleo_lite/counting/kinds/kind.py), fill it in the records, and ask the record"
+        )
+
+
+def test_a_kind_is_named_in_few_files():
+    named = {file: strings(tree) for file, tree in TREES.items()}
+    for kind in KINDS.keys() - WORDS:
+        files = [file for file in named if kind in named[file]]
+        assert len(files) <= FILES_AT_MOST, (
+            f"{kind} is named in {', '.join(files)}: name it in its record (paleo_lite/counting/kinds) and where "
+            "networks are put together, and ask the record (KINDS, or a function of counting.kinds) elsewhere"
+        )
