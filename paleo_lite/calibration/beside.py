@@ -11,8 +11,8 @@ from ..counting import KINDS
 from ..efficiency.by_kind import PassTimes
 from ..result import Result
 from ..timing import Prediction
-from ..timing.models import AT_PEAK
 from ..timing.terms import Terms
+from .ppp import AT_PEAK
 
 if TYPE_CHECKING:
     import numpy as np

@@ -26,7 +26,7 @@ from ..hardware.device import PeakRate
 from ..timing.calibrated import NAMES
 from ..timing.fitted import works_in
 from .fit import SCATTER, Prior, Runs, fit
-from .prior import BASE, KEPLER, device_prior, kepler_shift
+from .prior import BASE, KEPLER, base_prior, device_prior
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -284,7 +284,8 @@ def _together(others: tuple[Evidence, ...]) -> list[tuple[NDArray[np.intp], Floa
     theta = np.array([one.theta for one in others]).reshape(-1, len(NAMES))
     open_to = np.array([one.deviation for one in others], dtype=float).reshape(-1, len(NAMES))
     # Means of units and of Kepler are those of the base: only what is beyond them is shared.
-    beyond = theta - np.array([_base_mean(one) for one in others]).reshape(-1, len(NAMES))
+    means = [base_prior(one.unit.endswith("tensor"), one.kepler).mean for one in others]
+    beyond = theta - np.array(means).reshape(-1, len(NAMES))
     among = _Likeness(others, others)
     found = []
     for index, name in enumerate(NAMES):
@@ -292,11 +293,6 @@ def _together(others: tuple[Evidence, ...]) -> list[tuple[NDArray[np.intp], Floa
         total = among.of(name)[np.ix_(speaks, speaks)] + np.diag(open_to[speaks, index] ** 2)
         found.append((speaks, total, beyond[speaks, index]))
     return found
-
-
-def _base_mean(one: Traits) -> Floats:
-    median = [BASE[name][1 if one.unit.endswith("tensor") else 0] for name in NAMES]
-    return np.asarray(np.log(median) + kepler_shift(one.kepler))
 
 
 # What measurements say ------------------------------------------------------------------------------------------------

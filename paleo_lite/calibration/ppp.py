@@ -18,10 +18,13 @@ from ..errors import BadFile, CalibrationFailed
 from ..hardware import Machine
 from ..result import Result
 from ..timing import Workload, predict
-from ..timing.models import AT_PEAK, PppModel
+from ..timing.models import PppModel
 from ..timing.terms import LEVEL, QUANTILES
 from .calibrate import workload_of
 from .measurements import Measurement, Provenance, provenance_of
+
+AT_PEAK = PppModel(1.0)
+"""Arithmetic and memory traffic at the data sheet's peaks, one after the other: what a PPP is a share of."""
 
 BETWEEN_NETWORKS = 0.46
 """Standard deviation of ln PPP between networks on one device, precision, software and phase: 65 groups of published

@@ -16,9 +16,8 @@ from ..errors import BadProfile
 from ..hardware import Machine
 from ..profiles.detect import open_profile
 from ..timing import Workload, predict
-from ..timing.models import AT_PEAK
 from .beside import PredictedBeside, lay_beside
-from .ppp import PppRun, PppShare, calibrate_ppp
+from .ppp import AT_PEAK, PppRun, PppShare, calibrate_ppp
 
 
 def run_beside(beside: PredictedBeside) -> PppRun:

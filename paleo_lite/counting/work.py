@@ -125,7 +125,7 @@ class Work(msgspec.Struct, frozen=True, eq=False):
         BadValue
             If the batch size is not a whole number above 0 or overflows the count.
         """
-        passes = [PASSES.index(part) for part in _passes(phase)]
+        passes = [PASSES.index(part) for part in passes_of(phase)]
         check_batch_size(batch_size)
         if name == "bytes":
             return self.column("bytes_read", phase, batch_size) + self.column("bytes_written", phase, batch_size)
@@ -147,7 +147,7 @@ class Work(msgspec.Struct, frozen=True, eq=False):
         if name in ("flops", "macs"):
             total: Array = self.column(name, phase, batch_size).sum(axis=0)
             return total
-        if _passes(phase) not in (("inference",), ("forward",)):
+        if passes_of(phase) not in (("inference",), ("forward",)):
             raise UnsupportedPhase(
                 f"the {name} convention counts a forward pass only: ask for inference or forward, "
                 f"or count {phase} by the flops or macs convention"
@@ -168,19 +168,22 @@ def check_batch_size(batch_size: int) -> None:
 
 
 def passes_of(phase: str) -> tuple[str, ...]:
-    """The passes of one of `PHASES` or `GENERATING`; of a pass itself."""
-    return GENERATING.get(phase) or PHASES.get(phase) or (phase,)
+    """The passes of one of `PHASES` or `GENERATING`; of a pass itself.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such phase.
+    """
+    passes = GENERATING.get(phase) or PHASES.get(phase) or (phase,)
+    if passes[0] not in PASSES:
+        raise UnknownName("phase", phase, (*PHASES, *PASSES))
+    return passes
 
 
 def trains(phase: str) -> bool:
     """Whether a phase computes gradients, so that a forward pass saves what they need."""
     return passes_of(phase) not in (("inference",), ("forward",))
-
-
-def _passes(phase: str) -> tuple[str, ...]:
-    if phase in PHASES or phase in GENERATING or phase in PASSES:
-        return passes_of(phase)
-    raise UnknownName("phase", phase, (*PHASES, *PASSES))
 
 
 def _at(per_sample: Array, fixed: Array, batch_size: int) -> Array:
@@ -281,12 +284,16 @@ def _rows(op: Op, convention: Convention, size: int, consumers: int) -> tuple[li
     passes = (
         cost.inference,
         cost.forward,
-        _with_sums(cost.backward_data, op, consumers),
+        cost.backward_data if consumers <= len(op.outputs) else _with_sums(cost.backward_data, op, consumers),
         cost.backward_weight,
         # Plain gradient descent, w -= rate * gradient: 2 FLOPs and three transfers per parameter, as in PALEO.
         PassCost(2 * trainable, 0, 2 * trainable, trainable, 0, len(op.weights) if trainable else 0),
     )
-    sizes = _sizes(op, size)
+    sizes: list[tuple[float, float]] = [(size, size)] * len(PASSES)
+    if (widths := op.layer.attributes.get("widths")) is not None:  # the layer says its own
+        read, written = widths
+        both = (read + written) / 2  # a gradient is as wide as what it is of
+        sizes = [(read, written), (read, written), (both, read), (both, read), (4.0, 4.0)]
     rows: list[tuple[int, ...]] = [
         (one.flops, one.macs, round(one.reads * read) + one.index_bytes, round(one.writes * written), one.kernels)
         for one, (read, written) in zip(passes, sizes)
@@ -294,24 +301,12 @@ def _rows(op: Op, convention: Convention, size: int, consumers: int) -> tuple[li
     return rows, guarded(convention.count, op), op.y if cost.forward.kernels else 0
 
 
-def _sizes(op: Op, size: float) -> list[tuple[float, float]]:
-    """Bytes of a number that each pass reads, and writes: those of the precision, unless the layer says its own."""
-    widths = op.attribute("widths")
-    if widths is None:
-        return [(size, size)] * len(PASSES)
-    read, written = widths
-    both = (read + written) / 2  # a gradient is as wide as what it is of
-    return [(read, written), (read, written), (both, read), (both, read), (4, 4)]
-
-
 def _with_sums(one: PassCost, op: Op, consumers: int) -> PassCost:
     """Where an output has several consumers their gradients are added: one addition for each beyond the first.
 
     Of several outputs each is taken to have its share of the consumers.
     """
-    extra = max(0, consumers - len(op.outputs))
-    if not extra:
-        return one
+    extra = consumers - len(op.outputs)
     elements = op.y // len(op.outputs)
     return PassCost(
         one.flops + extra * elements,

@@ -165,7 +165,8 @@ def run(
         )  # fmt: skip
     used = topology.with_workers(max(counts))
     if cluster is not None and platform is None:
-        used, _ = cluster_prior().at(_centre(cluster), used, settings or Settings())
+        centre = cluster.scores if isinstance(cluster, Conditioned) else Scores.all(EXPECTED)
+        used, _ = cluster_prior().at(centre, used, settings or Settings())
     return _table(request, used, job, rows, budget, samples, why, refused)
 
 
@@ -187,10 +188,6 @@ def _learnt(
     apart = UNKNOWN if alone.interval is None else math.log(alone.interval[1] / alone.interval[0]) / (2 * WORST)
     known = condition(prior, seconds, [point.seconds(total) for point, total in zip(points, totals)], apart)
     return job.paced(known.pace), known.relative()
-
-
-def _centre(cluster: Cluster) -> Scores:
-    return cluster.scores if isinstance(cluster, Conditioned) else Scores.all(EXPECTED)
 
 
 def _table(

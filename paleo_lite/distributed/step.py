@@ -118,15 +118,13 @@ class DeviceStep(Step, frozen=True, kw_only=True, eq=False):
     def stretched(self, factor: float) -> DeviceStep:
         """The same step, every pass of it taking so many times as long."""
         ends = None if self.interval is None else (self.interval[0] * factor, self.interval[1] * factor)
-        passes = [seconds * factor for seconds in (self.forward_s, self.backward_s, self.update_s)]
-        return DeviceStep.of(*passes, **(self._known() | {"interval": ends}))
+        passes = {name: getattr(self, name) * factor for name in ("compute_s", "forward_s", "backward_s", "update_s")}
+        return msgspec.structs.replace(self, **passes, interval=ends, _ready={})
 
     def until(self, layer: int) -> DeviceStep:
         """The same step without the layers from this one on."""
-        return DeviceStep.of(self.forward_s[:layer], self.backward_s[:layer], self.update_s, **self._known())
-
-    def _known(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("memory_bytes", "interval", "model_notes", "micro_batches")}
+        known = {name: getattr(self, name) for name in ("memory_bytes", "interval", "model_notes", "micro_batches")}
+        return DeviceStep.of(self.forward_s[:layer], self.backward_s[:layer], self.update_s, **known)
 
 
 class ScaleRow(Step, frozen=True, kw_only=True):
@@ -215,16 +213,14 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     @property
     def kwh_per_million(self) -> float | None:
         """Kilowatt-hours for a million samples, every device at its rated power; hosts and cooling come on top."""
-        return None if self.power_w is None else self.power_w * self._device_hours_per_million / 1e3
+        return None if self.power_w is None else self.power_w * self.workers * 1e3 / self.throughput_per_s / 3600
 
     @property
     def cost_per_million(self) -> float | None:
         """USD for a million samples."""
-        return None if self.price_usd_per_h is None else self.price_usd_per_h * self._device_hours_per_million
-
-    @property
-    def _device_hours_per_million(self) -> float:
-        return self.workers * 1e6 / self.throughput_per_s / 3600
+        if self.price_usd_per_h is None:
+            return None
+        return self.price_usd_per_h * self.workers * 1e6 / self.throughput_per_s / 3600
 
     @property
     def efficiency_interval(self) -> tuple[float, float] | None:

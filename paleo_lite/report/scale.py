@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..distributed.step import ScaleRow
 from ..distributed.table import ScaleTable
 from ..result import BOUND
 from ..units import format_si, say_interval
+from ..version import __version__
 from .document import Column, Document, Table
 
 
 def scale_page(table: ScaleTable) -> Document:
     """The page of a scaling prediction."""
-    rows = Table("", _columns(table), [_shown(row) for row in table.rows])
+    columns = _columns(table)
+    rows = Table("", columns, [{column.key: getattr(row, column.key) for column in columns} for row in table.rows])
     facts = [("machine", table.topology)] + [("link", link) for link in table.links]
     answer = table.rows[0 if table.why else -1] if table.rows else None  # advice has the best first
     if table.is_forecast and answer is not None and answer.bound_s is not None:
@@ -29,13 +29,14 @@ def scale_page(table: ScaleTable) -> Document:
     for row in table.rows:
         notes += [f"{_named(table, row)}: {note}" for note in row.notes]
     notes += [f"left out: {name}: {reason}" for name, reason in table.refused.items()]
-    from ..version import __version__
+    return Document(_headline(table), facts, [rows], _merged(notes), lambda: _data(table, rows))
 
+
+def _data(table: ScaleTable, rows: Table) -> Table:
+    """What CSV gives: the same, each row with what it was computed by."""
     made = {"time_model": table.model, "version": __version__}
-    data = rows.but(
-        columns=[*rows.columns, *(Column(name, name) for name in made)], rows=[{**row, **made} for row in rows.rows]
-    )
-    return Document(_headline(table), facts, [rows], _merged(notes), data)
+    columns = [*rows.columns, *(Column(name, name) for name in made)]
+    return rows.but(columns=columns, rows=[{**row, **made} for row in rows.rows])
 
 
 def _headline(table: ScaleTable) -> str:
@@ -86,31 +87,18 @@ def _merged(notes: list[str]) -> list[str]:
     return [f"{', '.join(whom)}: {what}" if whom != [""] else what for what, whom in said.items()]
 
 
-def _shown(row: ScaleRow) -> dict[str, Any]:
-    limited = row.limited_by
-    return {**row.to_dict(), "hidden_s": row.hidden_s, "limited_by": limited}
-
-
-def _bounded(table: ScaleTable) -> bool:
-    return any(row.bound_s is not None for row in table.rows)
-
-
-def _fitting(table: ScaleTable) -> list[Column]:
-    """Whether a strategy fits, where one does not."""
-    if all(row.fits is not False for row in table.rows):
-        return []
-    return [Column("fits", "fits", lambda fits: "yes" if fits else "no", left=True)]
-
-
 def _columns(table: ScaleTable) -> list[Column]:
     def seconds(value: float) -> str:
         return format_si(value, "s", 3)
 
-    first = (
-        [Column("strategy", "strategy", left=True), *_fitting(table)]
-        if table.why
-        else [Column("workers", "workers"), Column("batch_size", "batch", spare=2)]
-    )
+    def known(name: str) -> bool:
+        return any(getattr(row, name) is not None for row in table.rows)
+
+    first = [Column("workers", "workers"), Column("batch_size", "batch", spare=2)]
+    if table.why:
+        first = [Column("strategy", "strategy", left=True)]
+        if any(row.fits is False for row in table.rows):
+            first.append(Column("fits", "fits", lambda fits: "yes" if fits else "no", left=True))
     columns = [
         *first,
         Column("compute_s", "compute", seconds, spare=3),
@@ -119,8 +107,8 @@ def _columns(table: ScaleTable) -> list[Column]:
         Column("update_s", "update", seconds, spare=7),
         *([Column("input_s", "input\nwait", seconds)] if any(row.input_s for row in table.rows) else []),
         Column("time_s", "step", seconds),
-        *([Column("interval", "at 90 %", say_interval)] if any(row.interval for row in table.rows) else []),
-        *([Column("bound_s", "at least", seconds, spare=5)] if table.is_forecast and _bounded(table) else []),
+        *([Column("interval", "at 90 %", say_interval)] if known("interval") else []),
+        *([Column("bound_s", "at least", seconds, spare=5)] if table.is_forecast and known("bound_s") else []),
         Column("throughput_per_s", "samples\nper s", _rate, spare=4),
     ]
     if any(row.over != row.workers or row.workers == 1 for row in table.rows):  # else there is nothing to compare
@@ -134,15 +122,12 @@ def _columns(table: ScaleTable) -> list[Column]:
         ("tokens_per_s", "tokens\nper s", _rate, 4),
         ("kwh_per_million", "kWh per\n1M samples", lambda value: f"{value:.3g}", 11),
         ("cost_per_million", "USD per\n1M samples", lambda value: f"{value:,.3g}", 9),
+        ("memory_bytes", "memory", lambda value: format_si(value, "B", 3), 5),
+        ("hours", "hours", lambda value: f"{value:,.4g}", 0),
+        ("cost", "USD", lambda value: f"{value:,.4g}", 0),
     ):
-        if any(getattr(row, key) is not None for row in table.rows):
+        if known(key):
             columns.append(Column(key, title, show, spare=spare))
-    if any(row.memory_bytes is not None for row in table.rows):
-        columns.append(Column("memory_bytes", "memory", lambda value: format_si(value, "B", 3), spare=5))
-    if any(row.hours is not None for row in table.rows):
-        columns.append(Column("hours", "hours", lambda value: f"{value:,.4g}"))
-    if any(row.cost is not None for row in table.rows):
-        columns.append(Column("cost", "USD", lambda value: f"{value:,.4g}"))
     if any(row.collective for row in table.rows):
         columns.append(Column("collective", "collective", left=True, spare=8))
     columns.append(Column("limited_by", "limited by", left=True, fold=True))

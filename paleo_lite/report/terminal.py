@@ -31,12 +31,10 @@ def show_document(document: Document, style: str, out: IO[str]) -> None:
     """Write a document as ``table`` (for a terminal), ``markdown`` or ``csv``."""
     if style == "csv":
         document.write_csv(out)
-    else:
-        write_text(document.markdown() if style == "markdown" else _text(document, out), out)
-
-
-def _text(document: Document, out: IO[str]) -> str:
-    """A document as wide as the terminal, coloured where it is one."""
+        return
+    if style == "markdown":
+        write_text(document.markdown(), out)
+        return
     coloured = out.isatty() and "NO_COLOR" not in os.environ
 
     def styled(text: str, style: str) -> str:
@@ -44,7 +42,7 @@ def _text(document: Document, out: IO[str]) -> str:
 
     width = shutil.get_terminal_size().columns
     blocks = _blocks(document, width, styled, width if out.isatty() else None)
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+    write_text("\n\n".join("\n".join(block) for block in blocks if block) + "\n", out)
 
 
 def _blocks(document: Document, width: int, styled: Callable[[str, str], str], line: int | None) -> list[list[str]]:
@@ -96,8 +94,7 @@ def fitting(table: Table, width: int) -> list[Column]:
     columns = list(table.columns)
     needed = {}
     for place, column in enumerate(columns):
-        natural = max(map(len, _cells(table, column)))
-        least = max(FOLDED, _least(table, column))
+        natural, least = _sizes(table, column)
         most = least if column.fold else max(width * 2 // 5, least) if place == 0 else natural
         needed[column.key] = min(natural, most)
     while sum(needed[column.key] + GAP for column in columns) - GAP > width:
@@ -108,8 +105,12 @@ def fitting(table: Table, width: int) -> list[Column]:
     return columns
 
 
-def _cells(table: Table, column: Column) -> list[str]:
-    return [*column.title.split("\n"), *(_clean(column.text(row)) for row in table.rows)]
+def _sizes(table: Table, column: Column) -> tuple[int, int]:
+    """How wide the widest cell of a column is, and how narrow the column can be without breaking a word of it."""
+    cells = [*column.title.split("\n"), *(_clean(column.text(row)) for row in table.rows)]
+    words = [word for cell in cells for word in cell.split()]
+    pieces = [piece for word in words for piece in (_pieces(word) if len(word) > FOLDED else [word])]
+    return max(map(len, cells)), max([FOLDED, *map(len, pieces)])
 
 
 def table_lines(table: Table, width: int, strong: object = None) -> list[str]:
@@ -118,7 +119,11 @@ def table_lines(table: Table, width: int, strong: object = None) -> list[str]:
     columns = fitting(table, width)
     dropped = [column.heading for column in table.columns if column not in columns]
     widths = _widths(table, columns, width)
-    _add_bars(columns, widths, width)
+    for column in [column for column in columns if column.bar]:
+        if sum(widths) + GAP * len(widths) + BAR <= width:  # beside each share, where there is room
+            place = columns.index(column) + 1
+            columns.insert(place, type(column)(column.key, "", bar_of, left=True))
+            widths.insert(place, BAR)
     heads = [column.title.split("\n") for column in columns]
     height = max(map(len, heads))
     lines = _block([[""] * (height - len(head)) + head for head in heads], columns, widths)
@@ -134,15 +139,6 @@ def table_lines(table: Table, width: int, strong: object = None) -> list[str]:
     return lines
 
 
-def _add_bars(columns: list[Column], widths: list[int], width: int) -> None:
-    """A bar beside each share that is to have one, where there is room."""
-    for column in [column for column in columns if column.bar]:
-        if sum(widths) + GAP * len(widths) + BAR <= width:
-            place = columns.index(column) + 1
-            columns.insert(place, type(column)(column.key, "", bar_of, left=True))
-            widths.insert(place, BAR)
-
-
 def bar_of(share: Any) -> str:
     """A bar as long as a share of 1, to an eighth of a letter."""
     eighths = round(8 * BAR * min(max(float(share), 0.0), 1.0))
@@ -151,14 +147,14 @@ def bar_of(share: Any) -> str:
 
 def _widths(table: Table, columns: list[Column], width: int) -> list[int]:
     """The width of each column: what it needs where there is room, else folding ones share what the others leave."""
-    wanted = []
-    for column in columns:
-        foot = [_clean(column.text(row)) for row in table.foot if column.key in row]
-        wanted.append(max(map(len, [*_cells(table, column), *foot])))
+    wanted, folding = [], {}
+    for place, column in enumerate(columns):
+        natural, least = _sizes(table, column)
+        foot = [len(_clean(column.text(row))) for row in table.foot if column.key in row]
+        wanted.append(max([natural, *foot]))
+        if column.fold or place == 0:
+            folding[place] = least
     excess = sum(wanted) + GAP * (len(wanted) - 1) - width
-    folding = {
-        place: max(FOLDED, _least(table, column)) for place, column in enumerate(columns) if column.fold or place == 0
-    }
     while excess > 0:
         wider = [place for place, least in folding.items() if wanted[place] > least]
         if not wider:
@@ -200,12 +196,6 @@ def _pieces(word: str) -> list[str]:
     import re
 
     return re.findall(r"[^_/.,:-]*[_/.,:-]+|[^_/.,:-]+", word)
-
-
-def _least(table: Table, column: Column) -> int:
-    """The narrowest that a column can be without breaking a word of it."""
-    words = [word for cell in _cells(table, column) for word in cell.split()]
-    return max((len(piece) for word in words for piece in (_pieces(word) if len(word) > FOLDED else [word])), default=0)
 
 
 def _clean(text: str) -> str:

@@ -79,13 +79,9 @@ PARTS = {"inference": 0, "forward": 0, "backward_data": 1, "backward_weight": 2,
 
 def features_of(workload: Workload) -> Features:
     """Features of a workload: an entry for every layer in every pass that launches something; made once."""
-    if "features" not in workload.__dict__:
-        workload.__dict__["features"] = _features_of(workload)
-    found: Features = workload.__dict__["features"]
-    return found
-
-
-def _features_of(workload: Workload) -> Features:
+    made: Features | None = workload.__dict__.get("features")
+    if made is not None:
+        return made
     layers, work, phase, batch_size = workload.layers, workload.work, workload.phase, workload.batch_size
     kernels = work.column("kernels", phase, batch_size)
     place = np.argwhere(kernels > 0)
@@ -97,7 +93,7 @@ def _features_of(workload: Workload) -> Features:
     at = tuple(place.T)
     part = np.array([PARTS[name] for name in workload.passes], dtype=np.int64)[place[:, 0]]
     tensors = np.array([len(layer.weights) for layer in layers], dtype=np.float64)[place[:, 1]]
-    return Features(
+    made = workload.__dict__["features"] = Features(
         flops=work.column("flops", phase, batch_size)[at].astype(np.float64),
         bytes=work.column("bytes", phase, batch_size)[at].astype(np.float64),
         kernels=kernels[at].astype(np.float64),
@@ -108,6 +104,7 @@ def _features_of(workload: Workload) -> Features:
         part=part,
         place=place,
     )
+    return made
 
 
 def merge_alike(features: Features) -> Features:

@@ -86,10 +86,11 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
 
     def evaluate(self, workload: Workload, machine: Machine) -> Terms:
         """See `TimeModel.evaluate`; layers that wait for the host are stretched by one factor."""
-        features, rates = (
-            self._narrowed(features_of(workload), workload, machine),
-            rates_of(machine, workload.precision),
-        )
+        features, rates = features_of(workload), rates_of(machine, workload.precision)
+        if (products := workload.options.products) is not None:  # narrower: as much less to compute as they are faster
+            faster = machine.peak(products).per_s / machine.peak(workload.precision).per_s * self.products
+            narrow = workload.narrow[features.place[:, 1]] & (features.part < 3)
+            features = msgspec.structs.replace(features, padding=features.padding / np.where(narrow, faster, 1.0))
         total, deviation, slopes = self._steps(features, rates, np.zeros(len(features.flops), dtype=np.int64), 1)
         entries = evaluate(features, rates, np.exp(self.theta))
         waiting = float(self._stretch(total, entries.device_s.sum())[0])
@@ -120,14 +121,6 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
             device_s = evaluate(features, rates, values).device_s
             pieces_s = laid.by_piece(device_s * self._stretch(total, laid.by_case(device_s))[run[:, 0]])
         return Times(total, low, high, pieces_s)
-
-    def _narrowed(self, features: Features, workload: Workload, machine: Machine) -> Features:
-        """Features in which narrower products have as much less to compute as they are faster."""
-        if workload.options.products is None:
-            return features
-        faster = machine.peak(workload.options.products).per_s / machine.peak(workload.precision).per_s * self.products
-        narrow = workload.narrow[features.place[:, 1]] & (features.part < 3)
-        return msgspec.structs.replace(features, padding=features.padding / np.where(narrow, faster, 1.0))
 
     @property
     def overhead_s(self) -> float:

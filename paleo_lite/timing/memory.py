@@ -115,7 +115,7 @@ def memory_of(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Me
         If the batch cannot be divided into the micro-batches, or a value is impossible.
     """
     batch_size = workload.batch_size
-    micro = workload.options.micro_batch(batch_size) if _is_training(workload) else batch_size
+    micro = workload.options.micro_batch(batch_size) if trains(workload.phase) else batch_size
     return memory_by_micro_batch(workload, zero_stage=zero_stage, shards=shards)(micro)
 
 
@@ -145,11 +145,7 @@ def largest_batch(workload: Workload, *, memory_bytes: float, zero_stage: int = 
     if not per_sample:
         raise BadValue("the network's memory does not depend on the batch, so no batch is the largest")
     micro = int((memory_bytes - fixed) // per_sample)
-    return micro * (workload.options.accumulation if _is_training(workload) else 1) if micro >= 1 else None
-
-
-def _is_training(workload: Workload) -> bool:
-    return trains(workload.phase)
+    return micro * (workload.options.accumulation if trains(workload.phase) else 1) if micro >= 1 else None
 
 
 def _parts(workload: Workload, stage: int, shards: int) -> list[Bytes]:
@@ -159,30 +155,25 @@ def _parts(workload: Workload, stage: int, shards: int) -> list[Bytes]:
         raise BadValue(f"ZeRO has the stages 0 (nothing is divided), 1, 2 and 3, not {stage!r}")
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
         raise BadValue(f"the shards must be a whole number of 1 or more, not {shards!r}")
-    stage = stage if _is_training(workload) else 0
+    stage = stage if trains(workload.phase) else 0
     model = [Bytes(0, part) for part in shared_out(model_bytes(workload), stage, shards)]
     # a running mean and a running variance per channel
     statistics = sum(2 * layer.inputs[0][1] for layer in layers if layer.kind in KINDS and KINDS[layer.kind].statistics)
     statistics_bytes = statistics * (max(number_bytes, 4) if workload.options.mixed_precision else number_bytes)
     model[0] = Bytes(0, model[0].fixed + statistics_bytes)
-    return [*model, *_tensors(workload)]
-
-
-def _tensors(workload: Workload) -> list[Bytes]:
-    """All parts but those of the model, in the order of `Memory`; looked for once."""
-    known = workload.__dict__
+    known = workload.__dict__  # which keeps what is looked for once
     if "plan" not in known:
-        known["plan"] = make_plan(workload.network.layers, element_bytes(workload.precision))
+        known["plan"] = make_plan(layers, number_bytes)
     if "tensors" not in known:
         known["tensors"] = _find_tensors(workload, known["plan"])
-    found: list[Bytes] = known["tensors"]
-    return found
+    return [*model, *known["tensors"]]
 
 
 def _find_tensors(workload: Workload, plan: Plan) -> list[Bytes]:
+    """All parts but those of the model, in the order of `Memory`."""
     layers, options, number_bytes = workload.network.layers, workload.options, element_bytes(workload.precision)
     inputs = Bytes(sum(plan.graph.buffers[which].bytes_(number_bytes) for which in plan.graph.inputs), 0)
-    if not _is_training(workload):
+    if not trains(workload.phase):
         cached = sum(prod(shape) for layer in layers if layer.kind == "cache" for shape in layer.outputs)
         return [peak_forward(plan), inputs, NONE, Bytes(cached * number_bytes, 0)]
     peak, saved = NONE, NONE
@@ -206,7 +197,7 @@ def model_bytes(workload: Workload) -> tuple[int, int, int]:
     """
     number_bytes, options = element_bytes(workload.precision), workload.options
     parameters = int(workload.work.parameters.sum())
-    if not _is_training(workload):
+    if not trains(workload.phase):
         spared = sum(
             matrix_weights(layer) * number_bytes
             for layer in workload.layers

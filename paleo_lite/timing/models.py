@@ -221,10 +221,6 @@ class PppModel(TwoTerms, msgspec.Struct, frozen=True):
         return f"{joined} / {self.ppp:.4g}"
 
 
-AT_PEAK = PppModel(1.0)
-"""Arithmetic and memory traffic at the data sheet's peaks, one after the other: what a PPP is a share of."""
-
-
 class RooflineModel(TwoTerms, msgspec.Struct, frozen=True):
     """Williams et al. 2009, per layer: max(FLOPs / peak, bytes / bandwidth). No free parameter.
 

@@ -51,15 +51,16 @@ def predict(workload: Workload, machine: Machine, model: TimeModel) -> Predictio
         If the model needs bytes, which a bare FLOP count does not have, or the options of a training step do not go
         with its batch.
     """
-    prediction = _predict(workload, machine, model)
+    time = _predict_passes if workload.training is None else _predict_training
+    prediction = time(workload, machine, model)
     bound = RooflineModel() if workload.has_layers else PeakModel()
     if model.is_forecast:
-        prediction = msgspec.structs.replace(prediction, bound_terms=_predict(workload, machine, bound).terms)
+        prediction = msgspec.structs.replace(prediction, bound_terms=time(workload, machine, bound).terms)
         if prediction.time_s < prediction.bound_s:
             prediction = msgspec.structs.replace(prediction, notes=(*prediction.notes, _why_faster(prediction)))
     if machine.board is not None:
         whole = Machine(machine.board, machine.clock, machine.unit)
-        prediction = msgspec.structs.replace(prediction, board_bound_s=_predict(workload, whole, bound).time_s)
+        prediction = msgspec.structs.replace(prediction, board_bound_s=time(workload, whole, bound).time_s)
     return prediction
 
 
@@ -78,12 +79,6 @@ def _why_faster(prediction: Prediction) -> str:
         else:
             reasons["such devices were measured above the clock of the data sheet"] = None
     return f"faster than the bound: {'; '.join(reasons)}"
-
-
-def _predict(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
-    if workload.training is not None:
-        return _predict_training(workload, machine, model)
-    return _predict_passes(workload, machine, model)
 
 
 def _predict_training(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from measured import DATA
 from paleo_lite.calibration.beside import lay_beside
 from paleo_lite.calibration.measurements import Measurement, Provenance, provenance_of
-from paleo_lite.calibration.ppp import PppRun, fit_ppp, run_of
+from paleo_lite.calibration.ppp import AT_PEAK, PppRun, fit_ppp, run_of
 from paleo_lite.calibration.ppp_profiles import shares_of
 from paleo_lite.calibration.store import find_calibration, write_calibration
 from paleo_lite.cli import main
@@ -25,7 +25,6 @@ from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
 from paleo_lite.report.calibrations import ppp_page
 from paleo_lite.timing import Workload, predict
-from paleo_lite.timing.models import AT_PEAK
 
 RUN = (
     DATA / "surfboard" / "pyprof_kernels"

@@ -8,13 +8,13 @@ pytest.importorskip("altair")
 
 import paleo_lite as pl
 from paleo_lite.calibration.beside import lay_beside
+from paleo_lite.calibration.ppp import AT_PEAK
 from paleo_lite.efficiency.by_kind import PassTimes
 from paleo_lite.efficiency.compare import Comparison
 from paleo_lite.errors import BadValue
 from paleo_lite.report.charts.beside import comparison_chart
 from paleo_lite.report.charts.ppp import ppp_chart
 from paleo_lite.report.charts.render import render
-from paleo_lite.timing.models import AT_PEAK
 from tests.report.charts.test_profile_charts import data
 
 
