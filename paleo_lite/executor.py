@@ -49,15 +49,6 @@ def run_files(
         Address of a Dask scheduler, ``tcp://host:8786``, whose workers see the same files.
     died : callable, optional
         From a file of which a process dies, tried alone, and the error that says so, to what is its result.
-
-    Raises
-    ------
-    BadProfile
-        If a process dies of a file, without `died`.
-    MissingExtra
-        If a scheduler is given and Dask is not installed.
-    BadValue
-        If no scheduler answers.
     """
 
     def dead(path: Path) -> _T:

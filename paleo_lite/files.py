@@ -150,11 +150,6 @@ def read_typed(path: Path, kind: type[_T], what: str, bytes_at_most: int, raised
     bytes_at_most : int
     raised : type
         The class of the error.
-
-    Raises
-    ------
-    BadFile
-        Or `raised`: if it cannot be read, is larger, or does not hold what it must; the message names file and field.
     """
     decode = msgspec.json.decode if path.suffix == ".json" else msgspec.toml.decode
     try:

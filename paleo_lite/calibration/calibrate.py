@@ -65,8 +65,6 @@ def measurements_of(
     ------
     CalibrationFailed
         If there is none.
-    UnknownName
-        If one is of a device that has no file, shipped or among `hardware_files`.
     """
     ids = {name: find_device(name, hardware_files).id for name in {step.gpu for step in measurements}}
     own = [step for step in measurements if ids[step.gpu] == device.id and step.precision == precision]

@@ -47,8 +47,6 @@ def choose_model(
         If what was asked for excludes each other, or no measurement covers the device.
     CalibrationFailed
         If the calibration is of another device or precision.
-    UnknownName, BadFile
-        If there is no such time model or calibration, or its file is malformed.
     """
     if products is not None:
         of_all = choose_model(device, precision, time_model, ppp, concurrent, calibration, execution)
@@ -94,8 +92,6 @@ def default_model(device: Device, precision: str, time_model: str | None = None,
     ------
     BadValue
         If `time_model` is ``calibrated`` and no measurement covers the device.
-    UnknownPrecision
-        If the device has no such peak.
     """
     reason = why_not_pooled(device)
     if not reason:

@@ -126,11 +126,6 @@ def fit(runs: Runs, prior: Prior, scatter: float = SCATTER, start: Floats | None
         See `SCATTER`.
     start : ndarray, optional
         Where to start from instead of the prior's mean: a fit to almost the same measurements saves most of the work.
-
-    Raises
-    ------
-    MissingExtra
-        If scipy is not installed.
     """
     least_squares = need("scipy.optimize", "fitting", "calibrate").least_squares
 

@@ -84,13 +84,6 @@ def pooled_model(
     -------
     CalibratedModel or NotPooled
         The latter says what is missing: the vendor, a single device, or any fit in this precision on such units.
-
-    Raises
-    ------
-    UnknownPrecision
-        If the device has no such peak.
-    BadFile
-        If the pool cannot be read.
     """
     pool = pool or read_pool()
     known = _known(device, precision, pool)
@@ -112,15 +105,7 @@ def pooled_model(
 def pool_prior(
     device: Device, precision: str, execution: str = "eager", software: str = SOFTWARE, pool: Pool | None = None
 ) -> Prior:
-    """The prior that a device's own measurements start from: the best that is known of it.
-
-    Raises
-    ------
-    UnknownPrecision
-        If the device has no such peak.
-    BadFile
-        If the pool cannot be read.
-    """
+    """The prior that a device's own measurements start from: the best that is known of it."""
     known, base = _known(device, precision, pool), device_prior(device, precision)
     if isinstance(known, NotPooled):
         return base

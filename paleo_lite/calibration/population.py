@@ -111,13 +111,7 @@ class Evidence(Traits, frozen=True):
 def traits_of(
     device: Device, precision: str, software: str = SOFTWARE, execution: str = "eager", source: str = ""
 ) -> Traits:
-    """The traits of a device in a precision under some software.
-
-    Raises
-    ------
-    UnknownPrecision
-        If the device has no such peak.
-    """
+    """The traits of a device in a precision under some software."""
     execution = "eager" if execution in UNFUSED else execution  # casts are counted: kernels and host are the same
     rate = works_in(Machine(device), precision)
     unit = rate.peak.unit

@@ -169,11 +169,6 @@ def calibrate_ppp(
         The files, for the record.
     date, version : str
         For the record.
-
-    Raises
-    ------
-    CalibrationFailed
-        If there is nothing to fit to.
     """
     device = machine.device.id
     timed = [

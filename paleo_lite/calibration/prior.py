@@ -75,13 +75,7 @@ launches, each of a sixteenth of the positions. Two fits of a K80 say 19 and 26.
 
 
 def device_prior(device: Device, precision: str) -> Prior:
-    """What is believed of a device in a precision when nothing but its data sheet is known.
-
-    Raises
-    ------
-    UnknownPrecision
-        If the device has no such peak.
-    """
+    """What is believed of a device in a precision when nothing but its data sheet is known."""
     return base_prior(on_tensor_cores(device, precision), device.architecture == KEPLER)
 
 

@@ -211,8 +211,6 @@ def find_calibration(name: str) -> AnyCalibration:
     ------
     UnknownName
         If neither exists.
-    BadFile
-        If it is malformed.
     """
     if name.endswith(".toml"):
         return read_calibration(Path(name))

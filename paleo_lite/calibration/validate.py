@@ -106,13 +106,7 @@ class Validation(Result, msgspec.Struct, frozen=True):
 
 
 def read_validation(path: Path) -> Validation:
-    """What `validate` said, out of a file of its JSON.
-
-    Raises
-    ------
-    BadFile
-        If it is malformed.
-    """
+    """What `validate` said, out of a file of its JSON."""
     return read_typed(path, Validation, "stored validation", _BYTES_AT_MOST)
 
 

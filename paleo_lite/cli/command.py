@@ -126,8 +126,6 @@ class Drawing(NamedTuple):
 
         Raises
         ------
-        BadFile
-            If the file cannot be written.
         BadValue
             If the answer has nothing to draw.
         """

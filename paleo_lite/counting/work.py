@@ -117,13 +117,6 @@ class Work(msgspec.Struct, frozen=True, eq=False):
             One of `PHASES` or `PASSES`.
         batch_size : int
             Samples per pass.
-
-        Raises
-        ------
-        UnknownName
-            If there is no such phase.
-        BadValue
-            If the batch size is not a whole number above 0 or overflows the count.
         """
         passes = [PASSES.index(part) for part in passes_of(phase)]
         check_batch_size(batch_size)
@@ -211,8 +204,6 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
 
     Raises
     ------
-    UnknownName
-        If there is no such convention.
     CountFailed
         If a layer's shapes do not fit its kind, or its counts fit into no 64 bits.
     """

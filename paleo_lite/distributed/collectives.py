@@ -48,8 +48,6 @@ def all_reduce_time_s(collective: str, message_bytes: Any, workers: Any, link: L
     ------
     UnknownName
         If there is no such collective.
-    BadValue
-        If workers are below 1 or not whole, or bytes are negative or not finite.
     """
     if collective not in COLLECTIVES:
         raise UnknownName("collective", collective, COLLECTIVES)

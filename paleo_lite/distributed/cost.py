@@ -82,8 +82,6 @@ def make_budget(
     BadValue
         If images, epochs or price are not above 0, epochs come without images, or a cost is asked for and images or
         price are missing.
-    BadQuantity
-        If images or price are not quantities.
     """
     count = None if images is None else parse_quantity(images, "")
     if count is not None and not 0 < count < math.inf:

@@ -44,8 +44,6 @@ def exchange_time_s(topology: Topology, message_bytes: Any, collective: str | No
     ------
     UnknownName
         If there is no such collective.
-    BadValue
-        If bytes are negative or not finite.
     """
     size = check_bytes(message_bytes)
     if collective is not None and collective not in COLLECTIVES:

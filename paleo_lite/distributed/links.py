@@ -30,15 +30,6 @@ def link_rate(name_or_link: str | Link | LinkRate, ppp: float | None = None, ope
         The share of the data sheet's bandwidth that is reached; calibrations are not used then.
     operation : str
         What it is used for, one of `OPERATIONS`: calibrations differ.
-
-    Raises
-    ------
-    UnknownName, AmbiguousName
-        If no link, or more than one, is called that.
-    BadQuantity
-        If it looks like a rate and is not one.
-    BadValue
-        If rate or PPP are not above 0.
     """
     if isinstance(name_or_link, LinkRate):
         rate = name_or_link

@@ -112,8 +112,6 @@ def find_platform(name: str) -> Platform | Computer:
     ------
     UnknownName
         If there is none of that name.
-    BadFile
-        If the file is malformed; the message names it and the field.
     """
     if name.endswith(".toml"):
         return read_platform(Path(name))

@@ -67,8 +67,6 @@ def scale(
 
     Raises
     ------
-    UnknownName
-        If scaling, strategy or collective are unknown.
     BadValue
         If workers are below 1, do not divide the batch or the nodes, or are more than the batch has samples.
     """
@@ -152,8 +150,6 @@ def step_of(
 
     Raises
     ------
-    UnknownName
-        If strategy or collective are unknown.
     BadValue
         If the strategy cannot share this batch out on this machine.
     """

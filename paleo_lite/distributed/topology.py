@@ -138,10 +138,6 @@ def parse_topology(text: str, *, ppp: float | None = None, hardware_files: Itera
 
     Raises
     ------
-    BadValue
-        If the text has another form, a count is 0, or several of something have no link.
-    UnknownName, AmbiguousName, BadQuantity
-        If a device or a link is unknown.
     BadFile
         If the TOML cannot be used; the message names it.
     """

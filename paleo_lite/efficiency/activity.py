@@ -84,13 +84,7 @@ class Activity:
         self._messages: dict[str, int] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows with the columns `COLUMNS`.
-
-        Raises
-        ------
-        BadProfile
-            If a duration is negative or no number.
-        """
+        """Add rows with the columns `COLUMNS`."""
         if not self._known or "start_ns" not in batch.schema.names:
             self._known = False
             return

@@ -126,10 +126,6 @@ def compare(a: Sequence[Profile], b: Sequence[Profile], direction: str = "all", 
 
     Raises
     ------
-    BadProfile
-        If a profile holds no kernels of that direction, or no durations.
-    BadValue
-        If there is no such direction.
     UnknownName
         If times cannot be summed so.
     """

@@ -210,13 +210,7 @@ class NotebookSums(msgspec.Struct, frozen=True):
 
 
 def sum_rows(batch: pa.RecordBatch) -> NotebookSums:
-    """The sums of a batch with the columns `COLUMNS`.
-
-    Raises
-    ------
-    BadProfile
-        If a duration is negative or no number.
-    """
+    """The sums of a batch with the columns `COLUMNS`."""
     batch = device_rows(batch)
     kernel = batch.column("kernel")
     names = [None, *kernel.dictionary.to_pylist()]

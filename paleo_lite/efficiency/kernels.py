@@ -177,15 +177,6 @@ def report_kernels(
     direction : {"all", "fprop", "bprop", "update"}
     full_names : bool
         One row per name as printed, templates and parameters included, rather than per function.
-
-    Raises
-    ------
-    BadProfile
-        If there is nothing to report.
-    BadValue
-        If there is no such direction.
-    UnknownPrecision
-        If the device has no peak for the precision.
     """
     peak = device.find_peak(precision)
     profiles = [profile] if isinstance(profile, Profile) else list(profile)

@@ -191,13 +191,7 @@ def _in_order(runs: Runs, order: NDArray[np.int64]) -> NDArray[np.int64] | None:
 
 
 def find_runs(batch: pa.RecordBatch) -> Runs:
-    """The runs of a batch with the columns `COLUMNS` (those that the format has).
-
-    Raises
-    ------
-    BadProfile
-        If a duration is negative or no number.
-    """
+    """The runs of a batch with the columns `COLUMNS` (those that the format has)."""
     batch = device_rows(batch)
     length = batch.num_rows
     if not length:

@@ -180,10 +180,6 @@ def total_kernels(
     ------
     BadProfile
         If there are no rows, none of that direction, or none has a duration or a counter.
-    NothingOnDevice
-        If all rows are of the host.
-    BadValue
-        If there is no such direction.
     """
     try:
         busy = BusyTime() if with_busy else None
@@ -214,8 +210,6 @@ def batches_of(profile: Profile, direction: str, columns: Iterable[str]) -> Iter
 
     Raises
     ------
-    BadProfile
-        If the file is damaged.
     BadValue
         If there is no such direction.
     """

@@ -29,13 +29,7 @@ class Machine(msgspec.Struct, frozen=True):
 
     @classmethod
     def one_of(cls, device: Device, clock: str | None = None, unit: str | None = None) -> Machine:
-        """What a program gets of a device: of a board of several, one of them.
-
-        Raises
-        ------
-        UnknownName
-            If the board names a device that has no file.
-        """
+        """What a program gets of a device: of a board of several, one of them."""
         if device.parts is None:
             return cls(device, clock, unit)
         return cls(find_device(device.parts.device), clock, unit, device)
@@ -62,11 +56,6 @@ class Machine(msgspec.Struct, frozen=True):
 
         Cards whose vector units are slower in fp16 than in fp32 compute fp16 networks in fp32 (cuDNN's pseudo-half
         configuration converts on load): there it is the fp32 peak.
-
-        Raises
-        ------
-        UnknownPrecision
-            If the device has no such peak.
         """
         rate = self.device.find_peak(precision, self.unit, self.clock)
         if precision == "fp16" and rate.peak.unit == "vector":
@@ -77,11 +66,6 @@ class Machine(msgspec.Struct, frozen=True):
         """The peak of all other arithmetic.
 
         Frameworks compute elementwise work on numbers narrower than fp32 in fp32 (PyTorch's ``opmath_t``).
-
-        Raises
-        ------
-        UnknownPrecision
-            If the device has no such vector peak.
         """
         return self.device.find_peak("fp64" if precision == "fp64" else "fp32", "vector", self.clock)
 

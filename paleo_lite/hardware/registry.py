@@ -102,8 +102,6 @@ def find_device(name: str, files: Iterable[Path] = ()) -> Device:
     ------
     UnknownName
         If no device or more than one is called that; the message gives the nearest names, or the candidates.
-    BadDevice
-        If a file is malformed.
     """
     files = list(files)
     direct = shipped("hardware") / f"{name}.toml"

@@ -60,13 +60,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 def describe(setup: Setup) -> Machine:
-    """The machine that a setup runs on.
-
-    Raises
-    ------
-    CalibrationFailed
-        If a GPU does not say its clock, or a system its memory.
-    """
+    """The machine that a setup runs on."""
     return _gpu(setup) if setup.device == "cuda" else _cpu(setup)
 
 

@@ -75,8 +75,6 @@ def set_up(
 
     Raises
     ------
-    MissingExtra
-        If torch is not installed.
     BadValue
         If the device or precision is unavailable here.
     """

@@ -34,13 +34,7 @@ class MetaParameters(TorchFunctionMode):
 
 
 def build(factory: Callable[[], Any]) -> nn.Module:
-    """Call a factory so that its parameters take no memory; where it cannot do that, call it as it is.
-
-    Raises
-    ------
-    Exception
-        Whatever the factory raises when called as it is.
-    """
+    """Call a factory so that its parameters take no memory; where it cannot do that, call it as it is."""
     try:
         with MetaParameters():
             module: nn.Module = factory()

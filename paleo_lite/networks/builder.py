@@ -56,13 +56,7 @@ class Builder:
         weights: tuple[Shape, ...] = (),
         attributes: dict[str, Any] | None = None,
     ) -> Blob:
-        """Append a layer and hand out its output.
-
-        Raises
-        ------
-        BadDescriptor
-            If the output has no elements or beyond all measure, or there are too many layers.
-        """
+        """Append a layer and hand out its output."""
         if len(self.layers) >= _LAYERS_AT_MOST:
             raise self.fail(name, f"more than {_LAYERS_AT_MOST} layers")
         if any(type(size) is not int for shape in (output, *weights) for size in shape):

@@ -88,14 +88,10 @@ def find_network(name: str, image_size: int | None = None, tokens: Tokens | None
 
     Raises
     ------
-    UnknownName
-        If no network is called that; the message gives the nearest names.
     BadValue
         If the image size is not a whole number above 0, or tokens are asked of a network that reads none.
     BadDescriptor
         If the descriptor is malformed.
-    MissingExtra
-        If another image size needs torch and it is absent.
     """
     if image_size is not None and (type(image_size) is not int or not 1 <= image_size <= _SIDE_AT_MOST):
         raise BadValue(f"the image size must be a whole number from 1 to {_SIDE_AT_MOST:,}, not {image_size!r}")
@@ -118,13 +114,7 @@ def is_network_file(name: str) -> bool:
 
 
 def read_network_file(path: Path, image_size: int | None = None, tokens: Tokens | None = None) -> Network:
-    """The network that a file describes: a descriptor, a config or network file, a Caffe prototxt, ONNX or a program.
-
-    Raises
-    ------
-    BadDescriptor
-        If it is none of these, or malformed.
-    """
+    """The network that a file describes: a descriptor, a config or network file, Caffe prototxt, ONNX or a program."""
     from pkgutil import resolve_name
 
     if path.suffix in MODELS:
@@ -178,17 +168,7 @@ def _retrace(name: str, image_size: int) -> Network:
 
 
 def trace_named(name: str, image_size: int | None = None) -> Network:
-    """Build a shipped network with torch and trace it.
-
-    Raises
-    ------
-    MissingExtra
-        If torch or torchvision is absent.
-    UnknownName
-        If neither torchvision nor `caffe` has a network of that name.
-    TraceFailed
-        If the network does not take images of that size.
-    """
+    """Build a shipped network with torch and trace it."""
     from .torch_import import import_torchvision
 
     torchvision = import_torchvision(f"tracing {name}")
@@ -218,7 +198,6 @@ def trace_factory(
     ------
     BadValue
         If there are no inputs, or an image size, for another module than timm's.
-    FactoryFailed, TraceFailed, MissingExtra, UnknownName
     """
     given = [read_input(one) for one in inputs]
     if reference.startswith(TIMM):

@@ -137,13 +137,7 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
         }
 
     def to_frame(self) -> Any:
-        """The layers as a pandas DataFrame.
-
-        Raises
-        ------
-        MissingExtra
-            If pandas is not installed.
-        """
+        """The layers as a pandas DataFrame."""
         return need("pandas", "a data frame", "profiles").DataFrame(list(self.rows()))
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
@@ -224,8 +218,6 @@ def count_network(
     ------
     UnknownName
         If convention or phase are unknown, or a pattern matches no layer.
-    UnsupportedPhase
-        If the convention counts a forward pass only.
     """
     work = count(network.layers, precision, convention)
     work.counts(phase, batch_size)  # refuse an impossible phase or batch before anything is reported

@@ -130,13 +130,7 @@ def write_descriptor(network: Network, path: Path) -> None:
 
 
 def read_descriptor(path: Path) -> Network:
-    """Read a network.
-
-    Raises
-    ------
-    BadDescriptor
-        If the file is not a descriptor: the message names file, field and what was expected.
-    """
+    """Read a network."""
     return decode_descriptor(read_bounded(path), path)
 
 

@@ -25,10 +25,6 @@ def read_exported(path: Path, image_size: int | None = None, tokens: Tokens | No
         If it is none, or holds what is not a tensor.
     BadValue
         If another size is asked for than it was exported with.
-    TraceFailed
-        If it cannot be traced.
-    MissingExtra
-        If torch is not installed.
     """
     torch = import_torch(f"reading {path}")
     if image_size is not None or (tokens is not None and tokens.asked):

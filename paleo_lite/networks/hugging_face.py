@@ -36,8 +36,6 @@ def read_hugging_face(
 
     Raises
     ------
-    FactoryFailed
-        If ``transformers`` is needed and not installed, or cannot build the model.
     BadDescriptor, BadValue, TraceFailed, MissingExtra
     """
     path = Path(reference.partition(":")[2])

@@ -35,8 +35,6 @@ def trace_inputs(
 
     Raises
     ------
-    TraceFailed
-        If the module cannot be traced, or what it computes follows no such law.
     BadValue
         If the length lies outside of the span, or there is none.
     """

@@ -57,10 +57,6 @@ def read_onnx(path: Path, image_size: int | None = None, tokens: Tokens | None =
     ------
     BadDescriptor
         If the file is malformed, or shapes do not follow from it.
-    BadValue
-        If a size is open, and none was given.
-    MissingExtra
-        If ``onnx`` is not installed.
     """
     onnx = need("onnx", "reading ONNX files", "onnx")
     from google.protobuf.message import DecodeError  # which onnx brings

@@ -26,25 +26,13 @@ _keep_alive: list[Any] = []  # a torch.library.Library takes its operators with 
 
 
 def import_torch(purpose: str = "tracing a network") -> ModuleType:
-    """The torch module.
-
-    Raises
-    ------
-    MissingExtra
-        If torch is not installed.
-    """
+    """The torch module."""
     found: ModuleType = need("torch", purpose, "torch")
     return found
 
 
 def import_torchvision(purpose: str = "building a torchvision network") -> ModuleType:
-    """The torchvision module, also beside a CPU build of torch.
-
-    Raises
-    ------
-    MissingExtra
-        If torch or torchvision is not installed.
-    """
+    """The torchvision module, also beside a CPU build of torch."""
     torch = import_torch(purpose)
     try:
         found: ModuleType = need("torchvision", purpose, "torch")

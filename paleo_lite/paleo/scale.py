@@ -98,8 +98,6 @@ def paleo_scale(
     ------
     UnknownName, BadValue
         If a name or number is none, or options do not go together.
-    CountFailed
-        If PALEO does not know a layer of the network, or fails on it.
     """
     check_name("collective", collective, COLLECTIVES)
     check_name("strategy", strategy, STRATEGIES)
@@ -178,8 +176,6 @@ def paleo_table(
     ------
     UnknownName, BadValue
         If a name or number is none, options do not go together, or there is no device or link.
-    CountFailed
-        If PALEO does not know a layer of the network, or fails on it.
     """
     if gpu is None or request.link is None:
         raise BadValue("PALEO needs a device and a link: --gpu TITAN_X --link ethernet20")

@@ -84,8 +84,6 @@ class Simulator(msgspec.Struct, frozen=True):
 
     Raises
     ------
-    UnknownName
-        If there is no such revision or algorithm.
     BadValue
         If a PPP is not above 0.
     """
@@ -106,15 +104,7 @@ class Simulator(msgspec.Struct, frozen=True):
                 raise BadValue(f"{what} must be above 0, not {ppp!r}")
 
     def times(self, layers: Sequence[Layer], batch_sizes: Sequence[int]) -> PaleoTimes:
-        """Time every layer at every batch size of a worker.
-
-        Raises
-        ------
-        CountFailed
-            If PALEO does not know a layer, or fails on it.
-        BadValue
-            If a batch size is not a whole number above 0.
-        """
+        """Time every layer at every batch size of a worker."""
         for batch_size in batch_sizes:
             check_batch_size(batch_size)
         batches = np.asarray(batch_sizes, dtype=np.float64)
@@ -210,8 +200,6 @@ def find_paleo_device(name: str) -> PaleoDevice:
 
     Raises
     ------
-    UnknownName, AmbiguousName
-        If no device, or more than one, is called that.
     UnknownPrecision
         If the device has no vector fp32 peak or no clock on record.
     """

@@ -59,12 +59,6 @@ class ChromeTrace:
         `launch_ns` the start of the call that did.
         ``metric.est_achieved_occupancy`` is a share of 1. Kernels that CUPTI's range profiler counted have no duration,
         and FLOPs where the counters tell them (see `ncu`).
-
-        Raises
-        ------
-        BadProfile
-            With the byte of the document, if it is not JSON, cut short, or a time in it is not a number. It is
-            raised before the first batch, since the trace is read whole before.
         """
         with tempfile.TemporaryFile() as spool:
             wanted = columns is None or "layer" in columns

@@ -107,9 +107,6 @@ def decode_events(text: bytes) -> Decoded:
 
     An event of another kind may hold what it likes; one that is wanted and has a field of another type than the
     profiler writes is a fault.
-
-    Raises
-    ------
     msgspec.DecodeError
         If it is no JSON array.
     """
@@ -179,13 +176,7 @@ def bad_element(path: Path, piece: Piece[Decoded], index: int, what: str) -> Bad
 
 
 def times_ns(path: Path, piece: Piece[Decoded]) -> tuple[Integers, NDArray[np.float64]]:
-    """Start and duration of the wanted events in nanoseconds; NaN for a duration that is absent.
-
-    Raises
-    ------
-    BadProfile
-        If a time is absent, negative, no number or beyond what nanoseconds can hold.
-    """
+    """Start and duration of the wanted events in nanoseconds; NaN for a duration that is absent."""
     events = piece.decoded.wanted
     starts, durations = [event.ts for event in events], [event.dur for event in events]
     kinds = {*map(type, starts)}

@@ -115,11 +115,6 @@ class Rows:
         """The columns that events have by themselves, and `external`, `correlation` and `own` to link them by.
 
         `own` is the place of an operation's own record among the operations. -1 is none in all three.
-
-        Raises
-        ------
-        BadProfile
-            If a time is absent, negative, no number or beyond what nanoseconds can hold.
         """
         events = piece.decoded.wanted
         args = [event.args or _NO_ARGS for event in events]

@@ -70,8 +70,6 @@ def open_profile(path: Path, name_pattern: str | None = None) -> Profile:
 
     Raises
     ------
-    BadProfile
-        If the file is absent, empty or cannot be decompressed.
     UnknownFormat
         If no reader knows the content; the message lists what is read.
     """

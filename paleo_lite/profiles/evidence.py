@@ -90,11 +90,6 @@ def evidence_of(profile: Profile, seconds: Mapping[str, float] | None = None) ->
     profile : Profile
     seconds : mapping of str to float, optional
         The time of each of its kernels; without it they are read.
-
-    Raises
-    ------
-    BadProfile
-        If it cannot be read.
     """
     seconds = _read_seconds(profile) if seconds is None else seconds
     if len(seconds) > _NAMES_AT_MOST:

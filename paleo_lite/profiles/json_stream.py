@@ -78,14 +78,7 @@ class JsonArray(Generic[T]):
         self._after_comma = False
 
     def pieces(self) -> Iterator[Piece[T]]:
-        """The elements in their order.
-
-        Raises
-        ------
-        BadProfile
-            If the file cannot be read, is no JSON, ends too early or holds an element above `ELEMENT_LIMIT`; the
-            message gives the byte.
-        """
+        """The elements in their order."""
         with opened(self.path) as file:
             head = self._find_array(file)
             wanted = PIECE

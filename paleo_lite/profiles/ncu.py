@@ -58,11 +58,6 @@ class NcuCsv:
         ``dram__bytes.sum``, or what was read and written. `flops` is twice the ``fma`` and once the ``add`` and ``mul``
         of ``smsp__sass_thread_inst_executed_op_{f,d}*_pred_on.sum`` (Kernel Profiling Guide, "Roofline Charts"); null
         where half-precision or tensor-core instructions ran beside them, which these counters do not tell in FLOPs.
-
-        Raises
-        ------
-        BadProfile
-            With the line, if a row is cut or a duration is negative or no number.
         """
         metrics = _metric_names(path)
         rows: list[dict[str, Any]] = []

@@ -45,12 +45,6 @@ class NsysStatsCsv:
         """The rows in their order, 16,384 at a time; those of a summary stand for all calls together.
 
         Sizes in MB are rounded to 1 kB by nsys itself.
-
-        Raises
-        ------
-        BadProfile
-            With the line, if a row is cut or a number cannot be read; and if two reports hold the same sort of event,
-            which would count twice.
         """
         yield from batches_of(_rows(path), None, columns)
 

@@ -46,13 +46,7 @@ class GpuTraceCsv:
         return any(_TRACE_HEADING.match(line) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """The rows, 16,384 at a time.
-
-        Raises
-        ------
-        BadProfile
-            If the heading or its units are changed, a row is cut or a number cannot be read: with the line.
-        """
+        """The rows, 16,384 at a time."""
         table = CsvTable(path, _TRACE_HEADING, units=True)
         names: list[str] = []
         units: list[str] = []

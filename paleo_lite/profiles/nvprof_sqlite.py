@@ -68,13 +68,7 @@ class NvprofSqlite:
     what = "nvprof SQLite (.nvvp, .nvprof)"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """SQLite with tables of CUPTI activities and nvprof's table of strings.
-
-        Raises
-        ------
-        BadProfile
-            If the file begins as SQLite but is cut or corrupted.
-        """
+        """SQLite with tables of CUPTI activities and nvprof's table of strings."""
         tables = recognised_tables(path, head)
         return tables is not None and "StringTable" in tables and any(name.startswith(_PREFIX) for name in tables)
 

@@ -60,13 +60,7 @@ class PyprofParquet:
     has_starts = False
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Parquet that has a column of kernels or of their durations.
-
-        Raises
-        ------
-        BadProfile
-            If the file begins as parquet but has no readable footer.
-        """
+        """Parquet that has a column of kernels or of their durations."""
         if not head.startswith(b"PAR1"):
             return False
         with open_parquet(path) as file:

@@ -37,13 +37,7 @@ class RocprofCsv:
         return any(_HEADING.match(line) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """One row per kernel or copy, or of a summary for all calls of one, 16,384 at a time.
-
-        Raises
-        ------
-        BadProfile
-            With the line, if a row is cut, a number cannot be read, or something ends before it begins.
-        """
+        """One row per kernel or copy, or of a summary for all calls of one, 16,384 at a time."""
         table = CsvTable(path, _HEADING, units=False)
         rows = (_row(path, number, dict(zip(table.names, fields))) for number, fields in table.rows())
         yield from batches_of(rows, _NAMES, columns)

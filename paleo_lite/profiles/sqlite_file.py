@@ -41,13 +41,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def recognised_tables(path: Path, head: bytes) -> dict[str, list[str]] | None:
-    """The tables of a file whose first bytes are `head`; None where it does not begin as SQLite.
-
-    Raises
-    ------
-    BadProfile
-        If it does, but is cut or corrupted.
-    """
+    """The tables of a file whose first bytes are `head`; None where it does not begin as SQLite."""
     if not head.startswith(MAGIC):
         return None
     with opened(path) as connection:

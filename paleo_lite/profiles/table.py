@@ -71,13 +71,7 @@ class Profile(msgspec.Struct, frozen=True):
         return getattr(self.reader, "has_starts", True)
 
     def batches(self, columns: Iterable[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows, a bounded number at a time, with these columns of `SCHEMA` (all without) and the metrics.
-
-        Raises
-        ------
-        BadProfile
-            If the file is truncated or corrupted: raised at the place, after the batches before it.
-        """
+        """The rows, a bounded number at a time, with these columns of `SCHEMA` (all without) and the metrics."""
         return self.reader.batches(self.path, None if columns is None else tuple(columns))
 
     def read(self) -> KernelTable:

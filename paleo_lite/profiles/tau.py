@@ -55,13 +55,7 @@ class TauParquet:
     what = "TAU timers and message sizes in parquet"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Parquet with a function and TAU's times or message sizes.
-
-        Raises
-        ------
-        BadProfile
-            If the file begins as parquet but has no readable footer.
-        """
+        """Parquet with a function and TAU's times or message sizes."""
         if not head.startswith(b"PAR1"):
             return False
         with open_parquet(path) as file:

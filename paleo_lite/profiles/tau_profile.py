@@ -44,13 +44,7 @@ class TauProfile:
         return bool(lines) and _FIRST.match(lines[0]) is not None
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """A row per function and event, 16,384 at a time.
-
-        Raises
-        ------
-        BadProfile
-            If the metric is no time, the file is cut, or a line is not what TAU writes: with the line.
-        """
+        """A row per function and event, 16,384 at a time."""
         yield from batches_of(_rows(path), _COLUMNS, columns)
 
 

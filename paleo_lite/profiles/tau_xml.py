@@ -53,13 +53,7 @@ class TauXml:
         return bool(_DOCUMENT.match(head[:8192]))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """The rows of all threads, some 16,384 at a time, as the file is read.
-
-        Raises
-        ------
-        BadProfile
-            If the XML is cut, not well-formed or declares entities, or a line is not what TAU writes: with the line.
-        """
+        """The rows of all threads, some 16,384 at a time, as the file is read."""
         reader = _Reader(path)
         for chunk in _chunks(path):
             reader.feed(chunk)

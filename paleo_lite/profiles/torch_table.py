@@ -57,14 +57,7 @@ class TorchTable:
         return any(_is_heading(line) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """One batch: a table has at most a row per event that was printed.
-
-        Raises
-        ------
-        BadProfile
-            If the heading is changed, the table or a row is cut, a time is not a number, or there are several tables:
-            with the line.
-        """
+        """One batch: a table has at most a row per event that was printed."""
         rows = [_row(path, number, cells) for number, cells in _cells(path)]
         names = {row["kernel"] for row in rows if row["category"] == "cpu"}
         for row in rows:

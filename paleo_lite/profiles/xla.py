@@ -65,13 +65,7 @@ class XlaTrace:
         return head.lstrip()[:1] == b"{" and b'"traceEvents"' in head and SIGN.search(head) is not None
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """The kernels and copies in the order of the file, a megabyte of it at a time.
-
-        Raises
-        ------
-        BadProfile
-            If it is no JSON or cut short, a field is of another type than the profiler writes, or a time is none.
-        """
+        """The kernels and copies in the order of the file, a megabyte of it at a time."""
         devices: dict[int, int] = {}
         lines: dict[tuple[int, int], str] = {}
         for piece in JsonArray(path, "traceEvents", _EVENTS.decode).pieces():

@@ -235,13 +235,7 @@ EXACT = 1e-9
 
 
 def explain_layer(prediction: Prediction, name: str) -> Document:
-    """The arithmetic of one layer with its numbers, pass by pass.
-
-    Raises
-    ------
-    UnknownName
-        If there is no such layer.
-    """
+    """The arithmetic of one layer with its numbers, pass by pass."""
     index = prediction.layer_index(name)
     facts = [("kind", prediction.kinds[index]), ("bound by", prediction.bound(index))]
     is_fused, carrier = facts[-1][1] == "fused", prediction.workload.work.carrier

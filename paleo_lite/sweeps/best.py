@@ -124,10 +124,6 @@ def find_best(
     BadValue
         If not exactly one of minimise, maximise and pareto is given, a column holds no numbers, is absent in every
         fitting row, or no row fits.
-    UnknownName
-        If a column is not in the file.
-    BadFile
-        If the file cannot be read or is not a sweep.
     """
     need("pyarrow", "reading a sweep", "profiles")
     if sum(map(bool, (minimise, maximise, pareto))) != 1:

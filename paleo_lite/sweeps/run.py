@@ -84,13 +84,7 @@ class Sweep(Result, msgspec.Struct, frozen=True):
         }
 
     def to_frame(self) -> Any:
-        """The rows that were written, as a pandas DataFrame.
-
-        Raises
-        ------
-        MissingExtra
-            If pandas is not installed.
-        """
+        """The rows that were written, as a pandas DataFrame."""
         pandas = need("pandas", "a data frame", "profiles")
         return pandas.read_csv(self.path) if self.path.suffix == ".csv" else pandas.read_parquet(self.path)
 
@@ -131,8 +125,6 @@ def run_sweep(
         If it is interrupted or a file cannot be written: the chunks that are done are kept.
     PaleoError
         If the space is impossible.
-    MissingExtra
-        If pyarrow, or for a scheduler Dask, is not installed.
     """
     need("pyarrow", "a sweep's output", "profiles")
     started = time.perf_counter()

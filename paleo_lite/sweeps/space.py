@@ -171,13 +171,7 @@ class Space(Result, msgspec.Struct, frozen=True):
             raise BadValue("a PPP belongs to the ppp model: --time-models ppp")
 
     def resolved(self) -> Space:
-        """The same space with networks, devices and links by the names of their registries.
-
-        Raises
-        ------
-        UnknownName, AmbiguousName
-            If one is unknown.
-        """
+        """The same space with networks, devices and links by the names of their registries."""
         files = [Path(file) for file in self.hardware_files]
         longest = max(length or 0 for length in self.sequence_lengths)
         for network, _ in (case for group in self._cases for case in group):
@@ -303,13 +297,7 @@ def _example(everything: Sequence[str]) -> str:
 
 
 def parse_numbers(text: str, what: str) -> tuple[int, ...]:
-    """Numbers and ranges with commas: ``1,2,4``, ``1:1024:x2``, ``1,2,4,...,128``, ``1:8,16:64:+16``.
-
-    Raises
-    ------
-    BadValue
-        As `ranges.parse_range`.
-    """
+    """Numbers and ranges with commas: ``1,2,4``, ``1:1024:x2``, ``1,2,4,...,128``, ``1:8,16:64:+16``."""
     if ":" not in text:
         return tuple(parse_range(text, what))
     numbers: dict[int, None] = {}

@@ -38,8 +38,6 @@ def parse_where(text: str, columns: dict[str, bool]) -> tuple[Mask, set[str]]:
     ------
     BadValue
         If the text has another form, or compares words with numbers.
-    UnknownName
-        If a column is unknown.
     """
     if len(text) > _LENGTH_AT_MOST:
         raise BadValue(f"the condition is longer than {_LENGTH_AT_MOST} characters")

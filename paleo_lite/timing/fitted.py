@@ -146,13 +146,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
 
 
 def rates_of(machine: Machine, precision: str) -> Rates:
-    """The rates that a calibration of this device and precision refers to.
-
-    Raises
-    ------
-    UnknownPrecision
-        If the device has no such peak.
-    """
+    """The rates that a calibration of this device and precision refers to."""
     vector, matrix = machine.vector_peak(precision).per_s, works_in(machine, precision).per_s
     multiprocessors = float(machine.device.cores.multiprocessors.value)
     return Rates(matrix, vector, machine.bandwidth_bytes_per_s, multiprocessors)
@@ -164,11 +158,6 @@ def works_in(machine: Machine, precision: str) -> PeakRate:
     fp64 runs on vector units: of devices with fp64 tensor cores cuDNN's convolutions do not take those (an A100 is held
     out with 17 % error against its vector peak, with 73 % against its tensor cores'). AMD's rocBLAS does: an MI210
     reaches 1.8 times its vector peak.
-
-    Raises
-    ------
-    UnknownPrecision
-        If the device has no such peak.
     """
     if precision == "fp64" and machine.unit is None and machine.device.vendor == "NVIDIA":
         return machine.vector_peak(precision)

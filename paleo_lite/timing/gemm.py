@@ -83,8 +83,6 @@ def time_gemms(
     BadValue
         If sizes are below 1 or too large, `into` does not divide `products`, or device and peak are both given or both
         missing.
-    UnknownPrecision
-        If the device has no such peak.
     """
     if len(tile) != 2:
         raise BadValue(f"a tile has rows and columns, such as 128x64: not {'x'.join(map(str, tile))!r}")

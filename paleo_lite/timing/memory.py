@@ -108,11 +108,6 @@ def memory_of(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Me
         (Rajbhandari et al. 2020, ZeRO).
     shards : int
         Devices that share.
-
-    Raises
-    ------
-    BadValue
-        If the batch cannot be divided into the micro-batches, or a value is impossible.
     """
     batch_size = workload.batch_size
     micro = workload.options.micro_batch(batch_size) if trains(workload.phase) else batch_size

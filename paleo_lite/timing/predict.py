@@ -40,16 +40,6 @@ def predict(workload: Workload, machine: Machine, model: TimeModel) -> Predictio
     Returns
     -------
     Prediction
-
-    Raises
-    ------
-    UnknownPrecision
-        If the device has no peak for the precision, unit or clock.
-    UnsupportedPhase
-        If the workload's convention does not count the phase.
-    BadValue
-        If the model needs bytes, which a bare FLOP count does not have, or the options of a training step do not go
-        with its batch.
     """
     time = _predict_passes if workload.training is None else _predict_training
     prediction = time(workload, machine, model)

@@ -65,8 +65,6 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         If there is no such precision, phase, convention or execution.
     BadValue
         If the batch size is not a whole number above 0, or the options are for another phase or precision.
-    UnsupportedPhase
-        If something is to be fused for another phase than inference.
     """
 
     network: Network

@@ -35,11 +35,6 @@ def accuracy_chart(pairs: Sequence[Pair], title: str, subtitle: str = "") -> Any
     """Predicted over measured time, and their ratio; the lines are equality and a factor of 1.2 to either side.
 
     Beyond `POINTS_AT_MOST` every so many points, spread over all measured times, are drawn, and the subtitle says so.
-
-    Raises
-    ------
-    BadValue
-        If there are no pairs.
     """
     alt = altair()
     ordered = sorted(pairs, key=lambda pair: (pair.measured_s, pair.name))

@@ -23,13 +23,7 @@ Row = tuple[str, float | None, float | None]
 
 
 def comparison_chart(found: PredictedBeside | Comparison) -> Any:
-    """What ``compare`` found; of a prediction by a PPP the picture of `ppp.ppp_chart`.
-
-    Raises
-    ------
-    BadValue
-        If neither side has any time.
-    """
+    """What ``compare`` found; of a prediction by a PPP the picture of `ppp.ppp_chart`."""
     if not isinstance(found, PredictedBeside):
         return profiles_chart(found)
     return predicted_chart(found) if found.prediction.model.ppp is None else ppp_chart(found)

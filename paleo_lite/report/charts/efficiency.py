@@ -22,11 +22,6 @@ def efficiency_chart(result: Efficiency) -> Any:
     """Shares of the peaks by configuration: means over all profiles that agree in a setting, and lowest to highest.
 
     The settings are those of ``--group-by`` together, else each one in turn that varies between the profiles.
-
-    Raises
-    ------
-    BadValue
-        If no profile tells any efficiency.
     """
     alt = altair()
     settings = [tuple(result.group_by)] if result.group_by else [

@@ -37,13 +37,7 @@ def said_of(prediction: Prediction) -> list[str]:
 
 
 def layer_chart(prediction: Prediction) -> Any:
-    """Time, FLOPs and bytes of every layer, in the order of execution.
-
-    Raises
-    ------
-    BadValue
-        If the prediction has no layers.
-    """
+    """Time, FLOPs and bytes of every layer, in the order of execution."""
     alt = altair()
     every = list(prediction.rows())
     rows, together = _gathered(every)
@@ -120,13 +114,7 @@ def _gathered(layers: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], i
 
 
 def kind_chart(prediction: Prediction) -> Any:
-    """Shares of time, FLOPs and bytes by kind of layer: what convolutions make up, and what the rest costs.
-
-    Raises
-    ------
-    BadValue
-        If the prediction has no layers.
-    """
+    """Shares of time, FLOPs and bytes by kind of layer: what convolutions make up, and what the rest costs."""
     alt = altair()
     kinds = dict(prediction.by_kind())
     if prediction.terms.overhead_s:
@@ -169,13 +157,7 @@ def kind_chart(prediction: Prediction) -> Any:
 
 
 def pass_chart(prediction: Prediction) -> Any:
-    """Time of each pass of the phase, by kind of layer.
-
-    Raises
-    ------
-    BadValue
-        If the prediction has no layers.
-    """
+    """Time of each pass of the phase, by kind of layer."""
     alt = altair()
     sums: dict[tuple[str, str], float] = {}
     for number, part in enumerate(prediction.terms.passes):

@@ -25,13 +25,7 @@ def _of(report: KernelReport) -> str:
 
 
 def class_chart(report: KernelReport, title: str = "") -> Any:
-    """Share of the time of each class of kernels.
-
-    Raises
-    ------
-    BadValue
-        If the profile has no durations.
-    """
+    """Share of the time of each class of kernels."""
     alt = altair()
     rows = [
         {"class": row["class"].replace("_", " "), "group": group_of(row["class"]), "share": row["share"],
@@ -62,11 +56,6 @@ def kernel_roofline(report: KernelReport, title: str = "") -> Any:
     """The kernels of a profile under the device's peaks: one dot for the calls of a name that were counted.
 
     Where those are a part of its calls, the dot has another shape.
-
-    Raises
-    ------
-    BadValue
-        If no kernel has FLOPs, bytes and time.
     """
     dots = [
         Dot(
@@ -93,11 +82,6 @@ def timeline_chart(timeline: Timeline, title: str) -> Any:
     """What ran when: of each slice of time the share that each class of kernels kept the device busy.
 
     More than 1 means that kernels overlapped on several streams. Several devices are a row each.
-
-    Raises
-    ------
-    BadValue
-        If the profile holds no kernel with a start and a duration.
     """
     alt = altair()
     length = timeline.slice_s

@@ -20,13 +20,7 @@ POINTS_AT_MOST = 4000
 
 
 def altair() -> Any:
-    """Altair, which draws.
-
-    Raises
-    ------
-    MissingExtra
-        If it is not installed.
-    """
+    """Altair, which draws."""
     return need("altair", "drawing charts", "plots")
 
 
@@ -46,8 +40,6 @@ def render(chart: Any, suffix: str, theme: str = "light") -> bytes:
         If the suffix is none of these.
     UnknownName
         If there is no such theme.
-    MissingExtra
-        If vl-convert is not installed.
     """
     if theme not in THEMES:
         raise UnknownName("theme", theme, THEMES)

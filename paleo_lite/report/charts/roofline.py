@@ -187,13 +187,7 @@ def _left_out(what: str, dots: Sequence[Dot], placed: Sequence[Dot], kept: int, 
 
 
 def prediction_roofline(prediction: Prediction) -> Any:
-    """The layers of a prediction under the device's peaks for its precision.
-
-    Raises
-    ------
-    BadValue
-        If the prediction has no layers with FLOPs, bytes and time.
-    """
+    """The layers of a prediction under the device's peaks for its precision."""
     seconds = bound_seconds(prediction.terms, prediction.model.uses_memory)
     most = max(seconds, key=lambda bound: seconds[bound])
     point = f"{seconds[most] / prediction.time_s:.0%} of the time goes to {most}"

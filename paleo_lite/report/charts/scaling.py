@@ -32,13 +32,7 @@ _TIMES_AT_MOST = 9
 
 
 def scale_chart(table: ScaleTable) -> Any:
-    """What ``scale`` found: curves over the workers, or, of one number of them, time by part of each strategy.
-
-    Raises
-    ------
-    BadValue
-        If there are no rows.
-    """
+    """What ``scale`` found: curves over the workers, or, of one number of them, time by part of each strategy."""
     per = "per worker" if table.scaling == "weak" else "in all"
     subtitle = [
         f"{table.network} on {table.gpu_name}, {table.precision} training, {table.scaling} scaling, "
@@ -57,13 +51,7 @@ def scale_chart(table: ScaleTable) -> Any:
 
 
 def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: Sequence[str] = ()) -> Any:
-    """Time of a step by part, for several strategies on one number of workers, in the order of the rows.
-
-    Raises
-    ------
-    BadValue
-        If there are no rows.
-    """
+    """Time of a step by part, for several strategies on one number of workers, in the order of the rows."""
     alt = altair()
     # One that takes ten times as long would leave the others no room: its bar is cut, and says so.
     furthest = min(max((max(row.time_s, *(row.interval or ())) for row in rows), default=0.0),
@@ -135,11 +123,6 @@ def scaling_chart(
         Series whose times are what data sheets allow, no forecasts.
     order : sequence of str
         Series by whose places colours are given; without it their order in `rows`.
-
-    Raises
-    ------
-    BadValue
-        If there are no rows.
     """
     alt = altair()
     weak = len({row.batch_size for row in rows}) > 1

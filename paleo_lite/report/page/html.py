@@ -43,11 +43,6 @@ def to_html(document: Document) -> str:
     """The page.
 
     The page's policy lets nothing run but its own script, known by its hash, and nothing be fetched.
-
-    Raises
-    ------
-    MissingExtra
-        If Jinja2, Altair or vl-convert is not installed.
     """
     jinja2 = need("jinja2", "writing a report", "plots")
     markupsafe = need("markupsafe", "writing a report", "plots")
@@ -161,11 +156,6 @@ def picture(chart: Any, number: int, tips: bool = True) -> Picture:
         Of the picture on its page: its ids are told apart by it.
     tips : bool
         Whether each mark carries what it stands for, which takes most of the space.
-
-    Raises
-    ------
-    MissingExtra
-        If vl-convert is not installed.
     """
     vl = need("vl_convert", "drawing charts", "plots")
     spec = _printable(chart.to_dict(validate=False))
