@@ -40,7 +40,6 @@ def run_files(
 
     Parameters
     ----------
-    paths : sequence of Path
     work : callable
         From a path to a result; both travel between processes. It answers for what is wrong with a file itself.
     jobs : int, optional

@@ -142,12 +142,10 @@ def read_typed(path: Path, kind: type[_T], what: str, bytes_at_most: int, raised
 
     Parameters
     ----------
-    path : Path
     kind : type
         A msgspec struct.
     what : str
         What such a file is, for the message: ``"calibration"``.
-    bytes_at_most : int
     raised : type
         The class of the error.
     """

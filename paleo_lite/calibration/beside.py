@@ -161,7 +161,6 @@ def lay_beside(path: str, measured: PassTimes, prediction: Prediction) -> Predic
     ----------
     path : str
         Of the profile.
-    measured : PassTimes
     prediction : Prediction
         For the profile's batch size and phase.
     """

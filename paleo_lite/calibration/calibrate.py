@@ -92,8 +92,6 @@ def calibrate(
     ----------
     measurements : sequence of Measurement
         All of this device and precision.
-    device : Device
-    precision : str
     prior : Prior, optional
         Without it `device_prior`, which is weak.
 
@@ -101,7 +99,6 @@ def calibrate(
     -------
     list of Measurement
         In the order of the fit's residuals.
-    Fit
 
     Raises
     ------
@@ -130,10 +127,8 @@ def held_out(
 
     Parameters
     ----------
-    runs : Runs
     priors : sequence of Prior
         Of each fold.
-    folds : sequence of ndarray of int
     scatter : float
         See `fit.SCATTER`.
 

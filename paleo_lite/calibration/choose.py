@@ -34,8 +34,6 @@ def choose_model(
 
     Parameters
     ----------
-    device : Device
-    precision : str
     time_model, ppp, concurrent, calibration, execution
         As for `paleo_lite.predict`.
     products : str, optional

@@ -121,7 +121,6 @@ def fit(runs: Runs, prior: Prior, scatter: float = SCATTER, start: Floats | None
     ----------
     runs : Runs
         May be empty: the prior comes back.
-    prior : Prior
     scatter : float
         See `SCATTER`.
     start : ndarray, optional

@@ -33,7 +33,6 @@ def measure_profiles(
         What was profiled; profiles whose names tell of another network are left out.
     batch_size : int, optional
         Only profiles of this batch size; and theirs, where a name does not tell.
-    name_pattern : str, optional
     hardware_files : iterable of Path
         Where the device may be, too.
 

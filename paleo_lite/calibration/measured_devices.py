@@ -63,7 +63,6 @@ class MeasuredDevices:
 
     Parameters
     ----------
-    measurements : sequence of Measurement
     label_of : function of a Measurement, optional
         What may be held out: its network, or the family of that.
     operations : sequence of Measured

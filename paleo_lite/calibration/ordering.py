@@ -72,7 +72,6 @@ def shifts(devices: Iterable[Device], precision: str, pool: Pool) -> dict[str, d
     ----------
     devices : iterable of Device
         All that are to be in order.
-    precision : str
     pool : Pool
         Its own shifts are left out.
     """

@@ -71,8 +71,6 @@ def pooled_model(
 
     Parameters
     ----------
-    device : Device
-    precision : str
     execution : str
         One of `paleo_lite.counting.fusion.EXECUTIONS`.
     software : str

@@ -250,7 +250,6 @@ def expect(asked: Traits, base: Prior, evidence: Sequence[Evidence]) -> Prior:
 
     Parameters
     ----------
-    asked : Traits
     base : Prior
         What is believed before anything was measured.
     evidence : sequence of Evidence
@@ -328,10 +327,8 @@ def learn(measured: Iterable[Measured], known: Sequence[Evidence] = (), rounds: 
 
     Parameters
     ----------
-    measured : iterable of Measured
     known : sequence of Evidence
         Of others, which stays as it is.
-    rounds : int
     """
     groups = list(measured)
     found = [evidence_of(group, device_prior(group.device, group.precision)) for group in groups]

@@ -159,8 +159,6 @@ def calibrate_ppp(
     ----------
     steps : sequence of Measurement
         All of this device and precision.
-    machine : Machine
-    precision : str
     profiled : sequence of PppRun
         See `ppp_profiles.run_beside`.
     shares : sequence of PppShare

@@ -41,10 +41,8 @@ def beside_profiles(
         Profiles and folders of them. Those whose names tell of another network are left out.
     workload : Workload
         The network and precision; batch size and phase are those of each profile.
-    machine : Machine
     batch_size : int, optional
         Only profiles of this batch size; and theirs, where a name does not tell.
-    name_pattern : str, optional
 
     Raises
     ------

@@ -130,8 +130,6 @@ def narrow_by_probes(
         What is kept where no probe measures a parameter.
     timed : iterable of TimedLayer
         Probes that need no time for anything else: not those of the launch itself.
-    rates : Rates
-    precision : str
     launch_s : float
         Seconds of the shortest operation.
     serial : bool

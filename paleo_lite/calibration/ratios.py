@@ -72,7 +72,6 @@ def log_ratio_variance(one: Estimate, other: Estimate, is_same_step: bool) -> fl
 
     Parameters
     ----------
-    one, other : Estimate
     is_same_step : bool
         Whether they are of the same network, batch size and phase in the same precision, on two devices.
     """

@@ -158,7 +158,6 @@ def suggest(
     ----------
     model : CalibratedModel
         What is known so far: pooled, or fitted to measurements.
-    machine : Machine
     asked : sequence of Workload
         What is asked about: one step, or a typical set in one precision.
     count : int
@@ -221,7 +220,6 @@ def choose(
     targets : ndarray, shape (steps, parameters)
         The same of what is asked about.
     measuring_s : ndarray, shape (candidates,)
-    count : int
     """
     left = np.ones(len(slopes), dtype=bool)
     for _ in range(count):

@@ -124,7 +124,6 @@ def validate(
 
     Parameters
     ----------
-    measurements : sequence of Measurement
     split : str
         What is held out at a time, one of `SPLITS`. A network, a family or a range of batch sizes (`_LABELS`) is
         predicted by a fit to the rest of what the source measured of the device in the precision, all phases together,

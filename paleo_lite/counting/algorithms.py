@@ -64,9 +64,6 @@ def algorithms_of(
 
     Parameters
     ----------
-    layer : Layer
-    batch_size : int
-    precision : str
     unit : {"vector", "tensor"}
     year : int
         Of the software.

@@ -72,7 +72,6 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
 
     Parameters
     ----------
-    layers : sequence of Layer
     work : Work
         Counted from these layers.
     execution : str

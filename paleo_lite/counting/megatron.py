@@ -46,7 +46,6 @@ def with_fused_kernels(layers: Sequence[Layer], work: Work) -> Work:
 
     Parameters
     ----------
-    layers : sequence of Layer
     work : Work
         Counted from these layers.
     """

@@ -198,10 +198,6 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
     convention : str
         One of `CONVENTIONS`.
 
-    Returns
-    -------
-    Work
-
     Raises
     ------
     CountFailed

@@ -70,7 +70,6 @@ def advise(
     ----------
     job, topology, batch_size, scaling, budget, cluster
         As for `scale`.
-    workers : int
     settings : Settings, optional
         Its collective, where it has one, is the only one tried.
     collectives : sequence of str

@@ -38,7 +38,6 @@ def all_reduce_time_s(collective: str, message_bytes: Any, workers: Any, link: L
         One of `COLLECTIVES`. On one kind of link ``hierarchical`` is the ring, which is what its parts add up to.
     message_bytes, workers : float and int, or arrays that broadcast
         Bytes that each worker contributes, 0 or more; workers, 1 or more. One worker needs no exchange: 0.
-    link : LinkRate
 
     Returns
     -------

@@ -30,7 +30,6 @@ def exchange_time_s(topology: Topology, message_bytes: Any, collective: str | No
 
     Parameters
     ----------
-    topology : Topology
     message_bytes : float or array
         Bytes that each device contributes.
     collective : str, optional

@@ -197,8 +197,6 @@ class Job:
     ----------
     workload : Workload
         In the phase ``training``; every strategy sets the batch of one device.
-    machine : Machine
-    model : TimeModel
     computing : float
         What one device really takes, over what the model says: known of platforms that were measured.
     """

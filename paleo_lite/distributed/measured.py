@@ -152,10 +152,8 @@ def condition(
 
     Parameters
     ----------
-    prior : ClusterPrior
     seconds_of : callable
         Seconds of each measured step, from scores and how many times as long computing takes.
-    measured_s : sequence of float
     apart : float
         Deviation of the logarithm of what computing takes from what the time model says.
     """

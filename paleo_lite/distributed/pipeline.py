@@ -64,7 +64,6 @@ def partition(times_s: Any, stages: int) -> Any:
     Parameters
     ----------
     times_s : array, shape (layers,) or (layers, batch sizes)
-    stages : int
 
     Returns
     -------
@@ -151,7 +150,6 @@ def crossing_bytes(layers: Sequence[Layer], starts: Sequence[int], element_bytes
 
     Parameters
     ----------
-    layers : sequence of Layer
     starts : sequence of int
         First layers of the stages.
     element_bytes : int
@@ -193,7 +191,6 @@ def schedule(
         Of one micro-batch.
     send_s, return_s : array, shape (stages - 1,) or (stages - 1, batch sizes)
         Sending one micro-batch's activations on and their gradients back.
-    micro_batches : int
     kind : {"gpipe", "1f1b"}
     """
     if kind not in SCHEDULES:

@@ -45,16 +45,13 @@ def scale(
 
     Parameters
     ----------
-    job : Job
     topology : Topology
         The machine; of it as many devices as there are workers are used, nodes filled first.
-    workers : sequence of int
     batch_size : int
         Samples per worker for weak scaling, of all workers together for strong scaling.
     scaling : {"weak", "strong"}
     strategy : str
         One of `strategies.STRATEGIES`.
-    settings : Settings, optional
     budget : Budget, optional
         Images, epochs and price for hours and cost.
     cluster : Cluster, optional
@@ -139,12 +136,8 @@ def step_of(
 
     Parameters
     ----------
-    job : Job
-    machine : Topology
-    settings : Settings
     batch_size : int, or ndarray where the strategy takes one
         Of all devices together.
-    strategy : str
     cluster : Cluster, optional
         What is known of such machines.
 

@@ -149,8 +149,6 @@ def measure_efficiency(
     ----------
     paths : iterable of Path
         Files, and folders of files.
-    device : Device
-    reading : Reading, optional
     precision : str
         Of the peak.
     group_by : sequence of str

@@ -157,7 +157,6 @@ def find_repeats(path: Path, name_pattern: str | None = None) -> list[Path]:
 
     Parameters
     ----------
-    path : Path
     name_pattern : str, optional
         How names tell the configuration, with a group ``repetition``.
     """

@@ -18,8 +18,6 @@ def contradictions(
 
     Parameters
     ----------
-    evidence : Evidence
-    device : Device, optional
     network, precision : str, optional
         What is claimed; what is left out is not questioned.
     """

@@ -63,7 +63,6 @@ def find_path(recorded: Recorded, step: str | None = None) -> CriticalPath:
 
     Parameters
     ----------
-    recorded : Recorded
     step : str, optional
         As the program marked it: the path begins where its mark does, or as the device ends the step before. Without,
         with the first launch of the profile.

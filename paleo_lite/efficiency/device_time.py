@@ -54,7 +54,6 @@ def describe_time(activity: Activity, steady: Steady, chosen: bool) -> DeviceTim
 
     Parameters
     ----------
-    activity : Activity
     steady : Steady
         The iterations that were found.
     chosen : bool

@@ -171,7 +171,6 @@ def report_kernels(
     Parameters
     ----------
     profile : Profile, or sequence of Profile
-    device : Device
     precision : str
         Of the peak.
     direction : {"all", "fprop", "bprop", "update"}

@@ -115,7 +115,6 @@ def steady_state(runs: Runs, steps: range | None = None, by: str = "op") -> Stea
 
     Parameters
     ----------
-    runs : Runs
     steps : range, optional
         Only iterations with these numbers (`iterations.step_numbers`).
     by : str

@@ -163,7 +163,6 @@ def total_kernels(
 
     Parameters
     ----------
-    profile : Profile
     direction : str
         One of `DIRECTIONS`.
     with_busy : bool
@@ -171,7 +170,6 @@ def total_kernels(
 
     Returns
     -------
-    KernelTotals
     dict of int to float or None
         Busy seconds of each device (-1 where the profiler does not say which); None without start times, or where it
         was not asked for.

@@ -35,7 +35,6 @@ def layer_of(call: Call, after: Shape | None) -> _Read:
 
     Parameters
     ----------
-    call : Call
     after : shape or None
         What the operator gives, for those whose arguments do not say.
     """

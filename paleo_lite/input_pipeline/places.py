@@ -19,7 +19,6 @@ def find_store(text: str, random_reads_per_s: float | None = None) -> Store | No
 
     Parameters
     ----------
-    text : str
     random_reads_per_s : float, optional
         Small reads at random places; without it those on record.
 

@@ -126,12 +126,6 @@ def time_call(run: Run, clock: Clock, effort: Effort | None = None) -> Timing:
     """Time a call.
 
     The error of a median of n samples is 1.25 times their deviation over the root of n (Kenney and Keeping 1962).
-
-    Parameters
-    ----------
-    run : callable
-    clock : Clock
-    effort : Effort, optional
     """
     effort = effort or Effort()
     once, spent = _warm_up(run, clock, effort)

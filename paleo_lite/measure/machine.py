@@ -229,7 +229,6 @@ def hardware(
 
     Parameters
     ----------
-    machine : Machine
     name : str
         The device's id.
     peaks : dict of str to float

@@ -114,14 +114,7 @@ def probes(quick: bool, scale: int = 1) -> list[Probe]:
 
 
 def run_probes(chosen: Sequence[Probe], setup: Setup, effort: Effort | None = None) -> list[Probed]:
-    """Time probes, one after the other, in `ROUNDS`.
-
-    Parameters
-    ----------
-    chosen : sequence of Probe
-    setup : Setup
-    effort : Effort, optional
-    """
+    """Time probes, one after the other, in `ROUNDS`."""
     with setup.torch.inference_mode():
         rounds = [[time_call(_call(probe, setup), setup.clock, effort) for probe in chosen] for _ in range(ROUNDS)]
     return [Probed(probe, best_of(timings)) for probe, timings in zip(chosen, zip(*rounds))]

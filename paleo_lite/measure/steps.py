@@ -25,11 +25,8 @@ def time_step(
     ----------
     module : torch.nn.Module
         Takes images; is moved to the setup's device and precision.
-    setup : Setup
     phase : str
         One of `STEPS`; training is forward, backward and a step of plain stochastic gradient descent.
-    batch_size, image_size : int
-    effort : Effort, optional
 
     Raises
     ------

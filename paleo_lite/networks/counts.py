@@ -205,12 +205,10 @@ def count_network(
 
     Parameters
     ----------
-    network : Network
     convention : str
         One of `paleo_lite.counting.CONVENTIONS`.
     phase : str
         One of `PHASES` or `PASSES`.
-    batch_size : int
     ignore : sequence of str
         Layer names or globs to leave out; ``_`` may stand for ``.``, as pthflops prints names.
 

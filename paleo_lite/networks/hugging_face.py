@@ -31,8 +31,6 @@ def read_hugging_face(
         ``hf:PATH``.
     given : sequence of Input
         What forward is called with; without it what such models are called with.
-    image_size : int, optional
-    tokens : Tokens, optional
 
     Raises
     ------

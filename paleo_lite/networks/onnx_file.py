@@ -47,7 +47,6 @@ def read_onnx(path: Path, image_size: int | None = None, tokens: Tokens | None =
 
     Parameters
     ----------
-    path : Path
     image_size : int, optional
         For sizes of images that the file leaves open.
     tokens : Tokens, optional

@@ -37,7 +37,6 @@ def parse_text(data: bytes, where: str) -> Message:
 
     Parameters
     ----------
-    data : bytes
     where : str
         The file, for messages.
 

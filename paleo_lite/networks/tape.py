@@ -38,7 +38,6 @@ class Tape(Builder):
     ----------
     where : str
         The file, for messages.
-    lengths : Lengths
     fused : bool
         Whether attention is one kernel, or a product, a softmax and a product.
     tokens : Tokens

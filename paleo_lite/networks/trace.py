@@ -51,10 +51,6 @@ def trace(module: nn.Module, *inputs: Any, name: str = "", source: str = "", **n
     name, source : str
         Recorded in the result.
 
-    Returns
-    -------
-    Network
-
     Raises
     ------
     TraceFailed

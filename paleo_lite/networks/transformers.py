@@ -92,12 +92,10 @@ def read_config(data: bytes, path: str, image_size: int | None = None, tokens: T
 
     Parameters
     ----------
-    data : bytes
     path : str
         For messages; its name is the network's, or its folder's where it is called ``config.json``.
     image_size : int, optional
         For ViT, in place of the config's.
-    tokens : Tokens, optional
 
     Raises
     ------

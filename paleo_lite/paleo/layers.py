@@ -52,7 +52,6 @@ def layer_terms(layer: Layer, pass_name: str, batch_size: Any, revision: str, al
 
     Parameters
     ----------
-    layer : Layer
     pass_name : str
         One of `PASSES`.
     batch_size : int or ndarray

@@ -34,7 +34,6 @@ def slowest_branches(network: Network, layer_ms: Array) -> tuple[Array, int]:
 
     Parameters
     ----------
-    network : Network
     layer_ms : ndarray, shape (directions, layers)
         Each direction has a slowest branch of its own.
 
@@ -140,7 +139,6 @@ def activations_ms(simulator: Simulator, split: Sequence[Layer], workers: int, b
 
     Parameters
     ----------
-    simulator : Simulator
     split : sequence of Layer
         One worker's part of the split layers; without any there is nothing to fetch.
     workers, batch_size : int

@@ -80,7 +80,6 @@ def paleo_scale(
         ``paleo_alex_v2``, or any network of layers that PALEO knows.
     simulator : Simulator
         Of `make_simulator`.
-    workers : sequence of int
     batch_size : int
         Weak scaling: per worker. Strong: over all workers.
     scaling : {"weak", "strong"}

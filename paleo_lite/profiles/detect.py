@@ -64,7 +64,6 @@ def open_profile(path: Path, name_pattern: str | None = None) -> Profile:
 
     Parameters
     ----------
-    path : Path
     name_pattern : str, optional
         How the file's name tells the run's configuration; see `configuration.parse_name`.
 

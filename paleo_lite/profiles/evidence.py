@@ -87,7 +87,6 @@ def evidence_of(profile: Profile, seconds: Mapping[str, float] | None = None) ->
 
     Parameters
     ----------
-    profile : Profile
     seconds : mapping of str to float, optional
         The time of each of its kernels; without it they are read.
     """

@@ -38,7 +38,6 @@ def numbered_lines(path: Path, most: int | None = None) -> Iterator[tuple[int, s
 
     Parameters
     ----------
-    path : Path
     most : int, optional
         Bytes that are read at most, for who keeps them all (`SUMMARY_BYTES`).
 
@@ -118,7 +117,6 @@ class CsvTable:
 
     Parameters
     ----------
-    path : Path
     heading : re.Pattern
         What the heading begins with. It may come again, also with other columns: a file can hold several processes.
     units : bool

@@ -117,7 +117,6 @@ def open_parquet(path: Path, texts: Sequence[str] = ()) -> pq.ParquetFile:
 
     Parameters
     ----------
-    path : Path
     texts : sequence of str
         Columns to be read as dictionaries.
 

@@ -15,7 +15,6 @@ def comparison_page(comparison: Comparison, top: int | None = 20) -> Document:
 
     Parameters
     ----------
-    comparison : Comparison
     top : int or None
         How many kernels of each table to list; None lists all.
     """
@@ -78,7 +77,6 @@ def predicted_page(beside: PredictedBeside, top: int | None = 10) -> Document:
 
     Parameters
     ----------
-    beside : PredictedBeside
     top : int or None
         How many layers to list; None lists all.
     """

@@ -15,7 +15,6 @@ def counts_page(counts: LayerCounts, depth: int | None = None, top: int | None =
 
     Parameters
     ----------
-    counts : LayerCounts
     depth : int, optional
         Levels of modules to show; without it as many as are readable.
     top : int, optional

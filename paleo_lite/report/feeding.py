@@ -65,7 +65,6 @@ def feeding_page(
 
     Parameters
     ----------
-    fed : Fed
     subject : str
         Network and device in words.
     prediction : Prediction

@@ -12,7 +12,6 @@ def host_page(report: HostReport, top: int | None = 20, order: str = "time") -> 
 
     Parameters
     ----------
-    report : HostReport
     top : int or None
         How many functions to list; None lists all.
     order : str

@@ -23,7 +23,6 @@ def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time"
 
     Parameters
     ----------
-    report : KernelReport
     top : int or None
         How many kernels to list; None lists all.
     order : {"time", "rank", "share"}

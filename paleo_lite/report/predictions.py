@@ -26,7 +26,6 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
 
     Parameters
     ----------
-    prediction : Prediction
     top : int or None
         How many of the slowest layers to list; None lists all in the order of execution.
     memory : bool

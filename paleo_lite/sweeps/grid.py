@@ -66,8 +66,6 @@ class Grid:
 
     Parameters
     ----------
-    space : Space
-    chunk : Chunk
     model_of : callable
         See `inputs.ModelOf`.
 
@@ -111,7 +109,6 @@ class Grid:
 
         Parameters
         ----------
-        reason : str
         where : array of bool
             Broadcasts against the rows that are chosen.
         **chosen : int

@@ -103,7 +103,6 @@ def run_sweep(
 
     Parameters
     ----------
-    space : Space
     output : Path
         ``.parquet`` or ``.csv``.
     model_of : callable
@@ -114,7 +113,6 @@ def run_sweep(
         Address of a Dask scheduler, whose workers have paleo-lite; they send chunks back and need no common files.
     force : bool
         Whether an output that exists is replaced.
-    progress : callable, optional
 
     Raises
     ------

@@ -41,8 +41,6 @@ class SweptJob(Job):
 
     Parameters
     ----------
-    grid : Grid
-    single : Single
     place : tuple of int
         Of case, device and model.
     """

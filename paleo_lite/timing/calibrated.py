@@ -100,8 +100,6 @@ def evaluate(features: Features, rates: Rates, values: Floats) -> EntryTerms:
 
     Parameters
     ----------
-    features : Features
-    rates : Rates
     values : ndarray, shape (len(PARAMETERS),)
         In the order of `PARAMETERS`.
     """
@@ -203,7 +201,6 @@ class Sums:
 
     Parameters
     ----------
-    groups : int
     group : ndarray of int, shape (entries,) or (entries, 1)
         Of every entry, with one column for arrays (entries, batch sizes); an entry may belong to several groups.
     """
@@ -245,7 +242,6 @@ def sums_by(group: Ints, weights: Floats, groups: int) -> Floats:
     ----------
     group : ndarray of int, shape (entries,) or (entries, 1)
     weights : ndarray, shape (entries,) or (entries, batch sizes)
-    groups : int
     """
     return Sums(groups, group).of(weights)
 
@@ -273,7 +269,6 @@ def plan_of(work_class: Ints, part: Ints, run: Ints, runs: int) -> StepPlan:
     Parameters
     ----------
     work_class, part, run : ndarray of int, shape (entries,) or (entries, 1)
-    runs : int
     """
     which = which_of(work_class, part)
     first, products = run * (_NONE + 1), which.products

@@ -31,7 +31,6 @@ def find_segments(layers: Sequence[Layer], plan: Plan, checkpointing: str) -> li
 
     Parameters
     ----------
-    layers : sequence of Layer
     plan : Plan
         Of these layers.
     checkpointing : {"none", "sqrt", "all"}

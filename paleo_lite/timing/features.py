@@ -203,7 +203,6 @@ def transformed(layer: Layer, batch_size: int | NDArray[Any]) -> Any:
     ----------
     layer : Layer
         One that `may_transform`.
-    batch_size : int or ndarray of int
     """
     outputs, inputs, *kernel = layer.weights[0]
     height, width = layer.outputs[0][-2:]

@@ -63,8 +63,6 @@ def time_gemms(
 
     Parameters
     ----------
-    m, n, k : int
-    precision : str
     model : TimeModel
         A calibrated one is used by its own formula (`timing.calibrated`); its constant per step is left out, since no
         framework's step goes around a single product.
@@ -72,7 +70,6 @@ def time_gemms(
         Without it a peak is needed, and the answer is the bound alone.
     peak_per_s : float, optional
         A peak in FLOP/s in place of a machine.
-    products : int
     into : int
         How many products the stacked way makes of them: as many as there are right operands.
     tile : tuple of int

@@ -72,7 +72,6 @@ def make_plan(layers: Sequence[Layer], number_bytes: int) -> Plan:
 
     Parameters
     ----------
-    layers : sequence of Layer
     number_bytes : int
         Bytes of an activation's element.
     """
@@ -144,7 +143,6 @@ def peak_training(plan: Plan, start: int = 0, end: int | None = None, held: froz
 
     Parameters
     ----------
-    plan : Plan
     start, end : int
         The layers; all of them by default.
     held : frozenset of int

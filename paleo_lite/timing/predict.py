@@ -29,18 +29,7 @@ RECOMPUTE = "recompute"
 
 
 def predict(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
-    """Time a workload on a machine.
-
-    Parameters
-    ----------
-    workload : Workload
-    machine : Machine
-    model : TimeModel
-
-    Returns
-    -------
-    Prediction
-    """
+    """Time a workload on a machine."""
     time = _predict_passes if workload.training is None else _predict_training
     prediction = time(workload, machine, model)
     bound = RooflineModel() if workload.has_layers else PeakModel()
@@ -238,9 +227,6 @@ def predict_with_memory(
 
     Parameters
     ----------
-    workload : Workload
-    machine : Machine
-    model : TimeModel
     fit_batch : bool
         Look for the largest batch that fits, in place of the workload's.
 

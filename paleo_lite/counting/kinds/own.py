@@ -25,7 +25,6 @@ def own_kind(name: str, rule: OwnRule, macs: bool) -> Kind:
 
     Parameters
     ----------
-    name : str
     rule : callable
         Where it gives one number, each gradient that is wanted takes as much.
     macs : bool

@@ -19,7 +19,6 @@ def batch_chart(predictions: Sequence[Prediction], order: Sequence[str] = ()) ->
 
     Parameters
     ----------
-    predictions : sequence of Prediction
     order : sequence of str
         Devices by whose places colours are given; without it their order in `predictions`.
 

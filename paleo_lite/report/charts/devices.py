@@ -28,7 +28,6 @@ def devices_chart(predictions: Predictions | Prediction, order: Sequence[str] = 
 
     Parameters
     ----------
-    predictions : Predictions or Prediction
     order : sequence of str
         Devices by whose places colours are given; without it their order in `predictions`.
 

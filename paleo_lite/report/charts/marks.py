@@ -43,7 +43,6 @@ def hollow(colour: Any, where: str = "datum.bound", dashed: bool = False) -> dic
         Theirs.
     where : str
         What tells bounds: without anything else a field ``bound`` of the rows.
-    dashed : bool
     """
     alt = altair()
     chosen = {
@@ -105,7 +104,6 @@ def names_beside(
     ----------
     rows : iterable of dict
         Points at the fields ``x`` and ``y``, the one to be named first in front.
-    x, y : Span
     key : str
         The field of the name.
     others : iterable of dict

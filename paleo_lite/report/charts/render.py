@@ -29,7 +29,6 @@ def render(chart: Any, suffix: str, theme: str = "light") -> bytes:
 
     Parameters
     ----------
-    chart : altair chart
     suffix : {".png", ".svg", ".html"}
         PNG at twice the size in pixels; HTML with everything it needs inside.
     theme : {"light", "dark"}

@@ -61,10 +61,7 @@ def roofline_chart(
 
     Parameters
     ----------
-    dots : sequence of Dot
     peaks : sequence of (label, FLOP/s)
-    bandwidth_bytes_per_s : float
-    title : str
     subtitle : sequence of str
         Its lines.
     what : str

@@ -117,8 +117,6 @@ def scaling_chart(
     ----------
     rows : sequence of ScaleRow
         Of one or several strategies and collectives.
-    title : str
-    subtitle : sequence of str
     bounds : collection of str
         Series whose times are what data sheets allow, no forecasts.
     order : sequence of str

@@ -151,7 +151,6 @@ def picture(chart: Any, number: int, tips: bool = True) -> Picture:
 
     Parameters
     ----------
-    chart : altair chart
     number : int
         Of the picture on its page: its ids are told apart by it.
     tips : bool

@@ -35,7 +35,6 @@ def profile_report(
 
     Parameters
     ----------
-    kernels : KernelReport
     made : Made
         How to get it again.
     efficiency : Efficiency or str
