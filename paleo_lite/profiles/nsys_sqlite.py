@@ -53,7 +53,7 @@ class NsysSqlite:
     what = "Nsight Systems SQLite"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Any SQLite but nvprof's and rocprofv3's: of one that is nobody's, `batches` says which tables it looked for."""
+        """Any SQLite but nvprof's and rocprofv3's: of nobody's, `batches` says which tables it looked for."""
         tables = recognised_tables(path, head)
         others = () if tables is None else ("StringTable", *(name for name in tables if name.startswith("rocpd_")))
         return tables is not None and ("StringIds" in tables or not tables.keys() & {*others})

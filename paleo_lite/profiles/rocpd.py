@@ -41,13 +41,7 @@ class RocpdSqlite:
         return tables is not None and any(name.startswith((_KERNELS, _COPIES)) for name in tables)
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """One row per kernel or copy, process by process, 16,384 at a time.
-
-        Raises
-        ------
-        BadProfile
-            If the file is cut or corrupted, a table or column is absent, or something ends before it begins.
-        """
+        """One row per kernel or copy, process by process, 16,384 at a time."""
         with opened(path) as connection:
             rows = _rows(path, connection, tables_of(connection))
             yield from batches_of(rows, _NAMES, columns)
