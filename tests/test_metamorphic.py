@@ -44,7 +44,7 @@ def drawn(seed: int, many: int = QUESTIONS, **fixed) -> Iterator[Prediction]:
         question = {
             "gpu": device, "precision": choose.choice(sorted(device.precisions)),
             "batch_size": choose.choice([1, 3, 16, 100]), "phase": choose.choice([*PHASES, "training", *GENERATING]),
-            "execution": choose.choice([None, None, "autocast", "folded", "compiled"]),
+            "execution": choose.choice([None, None, "autocast", "channels-last", "folded", "compiled"]),
             **choose.choice([{}, {}, {"time_model": "peak"}, {"time_model": "roofline"}, {"ppp": 0.5}]), **fixed,
         }  # fmt: skip
         try:

@@ -11,7 +11,7 @@ from ..counting import find_convention
 from ..counting.kinds import add_rule
 from ..counting.kinds.own import OwnRule
 from ..counting.kinds.products import half_causal
-from ..counting.work import AUTOCAST
+from ..counting.work import MIXED
 from ..errors import BadValue, UnknownName
 from ..networks import CountsBeside, LayerCounts, Network, count_network
 from ..networks.network import Tokens
@@ -64,7 +64,7 @@ def layers(network: Any, **question: Unpack[Counting]) -> LayerCounts | CountsBe
     batch_size : int
     ignore : sequence of str
         Layer names or globs to leave out.
-    execution : {"eager", "autocast", "megatron", "compiled", "folded"}
+    execution : {"eager", "autocast", "channels-last", "megatron", "compiled", "folded"}
         What is cast or fused; folding changes FLOPs.
     causal : {"full", "half"}
         Whether causal attention counts in full, or by half, as what its mask hides is about the half.
@@ -108,7 +108,7 @@ def _count(
         resolved = resolved._replace(
             layers=tuple(halved), notes=(*resolved.notes, _HALF.format(number, "" if number == 1 else "s"))
         )
-    if execution == AUTOCAST:
+    if execution in MIXED:
         from ..counting.autocast import autocast
 
         resolved = resolved._replace(layers=autocast(resolved.layers))

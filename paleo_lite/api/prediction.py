@@ -121,7 +121,7 @@ def predict(
         Predict for the largest batch that fits into the device's memory.
     memory : bool
         Also work out the peak memory at inference; of training it always is.
-    execution : {"eager", "autocast", "megatron", "compiled", "folded", "engine"}, optional
+    execution : {"eager", "autocast", "channels-last", "megatron", "compiled", "folded", "engine"}, optional
         What is cast or fused: `paleo_lite.counting.fusion.EXECUTIONS`. Without it ``engine`` in
         ``prefill`` and ``decode``, ``eager`` in other phases.
     weights : str, optional

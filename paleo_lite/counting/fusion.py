@@ -20,7 +20,7 @@ from .attention import restores_order
 from .kinds import ACTIVATIONS, fusion_of
 from .layer import Layer, see, trace_flow
 from .megatron import with_fused_kernels
-from .work import AUTOCAST, COLUMNS, ENGINE, MEGATRON, PASSES, UNFUSED, Work
+from .work import AUTOCAST, CHANNELS_LAST, COLUMNS, ENGINE, MEGATRON, PASSES, UNFUSED, Work
 
 if TYPE_CHECKING:
     from .layer import Op
@@ -29,6 +29,8 @@ EXECUTIONS = {
     "eager": "each layer's own kernels, as a framework launches them",
     AUTOCAST: "eager in mixed precision: weights stay in fp32, what products read is cast, normalisations and softmax "
     "are in fp32 (torch.autocast)",
+    CHANNELS_LAST: "autocast, with images as height, width, channels in memory, which tensor cores read as they are "
+    "(memory_format=torch.channels_last)",
     MEGATRON: "eager, and one kernel each: attention's scale, mask and softmax, a dropout and the residual's addition, "
     "a gated activation, an RMS norm, rotary positions (Megatron-LM); in training, too",
     "compiled": "chains of pointwise layers, each with at most one reduction, are one kernel; convolutions and matrix "

@@ -42,13 +42,19 @@ ENGINE = "engine"
 AUTOCAST = "autocast"
 """How a framework in mixed precision runs a network."""
 
+CHANNELS_LAST = "channels-last"
+"""The same with images as height, width, channels in memory, which is how tensor cores read them."""
+
+MIXED = (AUTOCAST, CHANNELS_LAST)
+"""Executions in mixed precision: what products read is cast."""
+
 CAST_BYTES = 2
 """Bytes of a number that products read under it."""
 
 MEGATRON = "megatron"
 """How Megatron-LM trains blocks."""
 
-UNFUSED = ("eager", AUTOCAST, MEGATRON)
+UNFUSED = ("eager", *MIXED, MEGATRON)
 """Of `paleo_lite.counting.fusion.EXECUTIONS` those that are counted in training, too; their host is that of eager."""
 
 COLUMNS = ("flops", "macs", "bytes_read", "bytes_written", "kernels")

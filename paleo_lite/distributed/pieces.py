@@ -175,6 +175,10 @@ def _passed_on(workload: Workload) -> float:
 
 
 TRAINING_FILE = "training.toml"
+
+SCALED = ("share_other",)
+"""Constants that scale what is known of the device; the others stand in its place."""
+
 _BYTES_AT_MOST = 2**16
 
 
@@ -184,7 +188,7 @@ class TrainingConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     Attributes
     ----------
     constants : dict of str to float
-        Of `paleo_lite.timing.calibrated.PARAMETERS`.
+        Of `paleo_lite.timing.calibrated.PARAMETERS`; of those in `SCALED` what to multiply the device's by.
     deviation : dict of str to float
         Of their logarithms.
     scatter : float
@@ -240,9 +244,11 @@ def of_training(model: TimeModel, known: TrainingConstants | None = None) -> Tim
     known = known or training_constants()
     places = [NAMES.index(name) for name in known.constants]
     theta, covariance = model.theta.copy(), model.covariance.copy()
-    theta[places] = np.log(list(known.constants.values()))
-    covariance[places], covariance[:, places] = 0.0, 0.0
-    covariance[places, places] = [known.deviation[name] ** 2 for name in known.constants]
+    own = [NAMES.index(name) for name in known.constants if name not in SCALED]
+    theta[own] = 0.0
+    covariance[own], covariance[:, own] = 0.0, 0.0
+    theta[places] += np.log(list(known.constants.values()))
+    covariance[places, places] += [known.deviation[name] ** 2 for name in known.constants]
     return TrainingModel(
         model.label, theta, covariance, known.scatter, model.notes, model.moved, products=model.products
     )

@@ -301,13 +301,14 @@ def test_the_largest_batch_is_the_one_that_was_found_by_trying(published_runs) -
     """pytorch-image-models lowers the batch on a 24 GB RTX 3090 until a training step in mixed precision fits.
 
     What fits is then between the batch it found and the one before it. Convolutional networks: 25 of 26 lie there, the
-    last within 2 %. Transformers and ConvNeXt keep more there: attention was not fused, and their norms run in fp32.
+    last within 2 %. In channels last cuDNN takes other workspaces: those runs are left out. Transformers and ConvNeXt keep more there: attention was not fused, and their norms run in fp32.
     """
     options = TrainingOptions("momentum", mixed_precision=True)
     usable = find_device("rtx3090").memory_bytes - RESERVE_BYTES
     inside, above = [], []
     for run in published_runs:
-        bound = run.gpu == "rtx3090" and run.phase == "training" and run.batch_size < STEPS[0]
+        of_it = (run.gpu, run.phase, run.execution) == ("rtx3090", "training", "autocast")
+        bound = of_it and run.batch_size < STEPS[0]
         if not bound or run.network.startswith(("vit_", "swin_", "convnext_")):
             continue
         asked = Workload(find_network(run.network), "fp16", phase="training", training=options)

@@ -116,6 +116,7 @@ def test_an_engine_is_folded_and_casts_are_counted_apart() -> None:
     found = published_engines(MEASURED).measurements
     assert {(m.gpu, m.execution, m.precision) for m in found} == {
         ("t4", "folded", "fp32"), ("v100-sxm2", "folded", "fp32"),
+        ("jetson-nano", "folded", "fp16"), ("jetson-agx-xavier", "folded", "fp16"),
     }  # fmt: skip
     (row,) = (
         row
@@ -126,7 +127,10 @@ def test_an_engine_is_folded_and_casts_are_counted_apart() -> None:
     assert own.time_s == pytest.approx(float(row["ms_per_batch"]) / 1e3)
     modern = modern_networks(MEASURED).measurements
     assert {m.execution for m in modern if m.gpu == "rtx5090"} == {"autocast", "compiled"}
-    assert {(m.precision, m.execution) for m in modern if m.gpu == "t4"} == {("fp32", "eager"), ("fp16", "autocast")}
+    assert {(m.precision, m.execution) for m in modern if m.gpu == "t4"} == {
+        ("fp32", "eager"),
+        ("fp16", "channels-last"),
+    }
 
 
 @pytest.mark.needs_data

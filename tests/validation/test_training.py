@@ -11,7 +11,7 @@ import pytest
 from measured import DATA
 from paleo_lite.calibration import training
 from paleo_lite.calibration.choose import choose_model
-from paleo_lite.distributed.pieces import of_training, training_constants
+from paleo_lite.distributed.pieces import SCALED, of_training, training_constants
 from paleo_lite.errors import BadFile
 from paleo_lite.hardware import find_device
 from paleo_lite.networks.network import Tokens
@@ -26,8 +26,12 @@ def test_constants_take_the_place_of_a_devices_own_and_of_them_alone() -> None:
     model = choose_model(find_device("h100-sxm"), "bf16")
     made, known = of_training(model), training_constants()
     for place, name in enumerate(NAMES):
-        expected = np.log(known.constants[name]) if name in known.constants else model.theta[place]
+        own = name in known.constants and name not in SCALED
+        expected = (0.0 if own else model.theta[place]) + np.log(known.constants.get(name, 1.0))
         assert made.theta[place] == pytest.approx(expected)
+        if name in SCALED:  # and it is no surer than the device and the constant together
+            added = known.deviation[name] ** 2
+            assert made.covariance[place, place] == pytest.approx(model.covariance[place, place] + added)
     assert of_training(made) is made
     roofline = RooflineModel()
     assert of_training(roofline) is roofline

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from paleo_lite.calibration.measurements import Measurement, medians
+from paleo_lite.counting.work import AUTOCAST, CHANNELS_LAST
 from paleo_lite.networks import network_names
 
 from ..tables import device_of, rows_of
@@ -37,7 +38,11 @@ _ENGINES = {
 }  # fmt: skip
 """PaddleClas's names of networks that are torchvision's. Its Inception and GoogLeNet are others."""
 
-_BOARDS = {"V100 (form factor not given)": "v100-sxm2", "T4": "t4"}
+_BOARDS = {
+    "V100 (form factor not given)": "v100-sxm2", "T4": "t4", "Jetson Nano": "jetson-nano",
+    "Jetson AGX Xavier": "jetson-agx-xavier",
+}  # fmt: skip
+_TORCH2TRT = "TensorRT by torch2trt"
 
 
 def modern_networks(folder: Path) -> Dataset:
@@ -82,40 +87,50 @@ _LAYERS = {"timm amp": " timm"}
 
 
 def _execution(row: dict[str, str]) -> str:
-    """Eager runs in mixed precision are under autocast; those of timm are so whatever the column ``mixed`` says."""
+    """Eager runs in mixed precision are under autocast; those of timm are so whatever the column ``mixed`` says.
+
+    NVIDIA's are in channels last: ``memory_format: nhwc`` of each AMP entry (DeepLearningExamples,
+    PyTorch/Classification/ConvNets/configs.yml).
+    """
     mixed = row["mixed"] == "True" or row["source"].endswith(" amp")
-    return "autocast" if mixed and row["execution"] == "eager" else row["execution"]
+    if not mixed or row["execution"] != "eager":
+        return row["execution"]
+    return CHANNELS_LAST if row["source"] == "NVIDIA-DLE" else AUTOCAST
 
 
 def published_engines(folder: Path) -> Dataset:
-    """PaddleClas: TensorRT on T4 and V100, batch norms folded into convolutions.
+    """PaddleClas on T4 and V100, torch2trt on Jetson: TensorRT, batch norms folded into convolutions.
 
     Raises
     ------
     BadFile
         If the folder beside `folder` does not hold ``cnn_more_gpus.csv``.
     """
-    left_out, found = Counter[str](), []
+    known, left_out, found = set(network_names()), Counter[str](), []
     for row in rows_of(folder / MODERN / "cnn_more_gpus.csv"):
-        if row["gpu"] not in _BOARDS or row["precision"] != "fp32":
+        converted = row["software"] == _TORCH2TRT
+        network = row["network"] if converted else _ENGINES.get(row["network"], "")
+        if row["software"] == "PyTorch eager":
+            left_out["eager execution by another processor than a server's"] += 1
+        elif row["gpu"] not in _BOARDS or not (converted or row["precision"] == "fp32"):
             left_out["a device without a file, or a precision that is not said"] += 1
-        elif row["network"] not in _ENGINES or not row["image_size"]:
+        elif network not in known or not row["image_size"]:
             left_out["another network than those shipped"] += 1
         else:
-            found.append(_engine(row))
+            found.append(_engine(row, network, "torch2trt" if converted else "PaddleClas TensorRT"))
     return Dataset(medians(found), dict(left_out))
 
 
-def _engine(row: dict[str, str]) -> Measurement:
+def _engine(row: dict[str, str], network: str, source: str) -> Measurement:
     return Measurement(
         gpu=device_of(_BOARDS[row["gpu"]]),
-        network=_ENGINES[row["network"]],
+        network=network,
         batch_size=int(row["batch_size"]),
         phase="inference",
         precision=row["precision"],
         time_s=float(row["ms_per_batch"]) / 1e3,
         image_size=int(float(row["image_size"])),
         framework="tensorrt",
-        source="PaddleClas TensorRT",
+        source=source,
         execution="folded",
     )

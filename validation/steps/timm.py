@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from paleo_lite.calibration.measurements import Measurement, medians
+from paleo_lite.counting.work import AUTOCAST, CHANNELS_LAST
 
 from ..tables import device_of, rows_of
 from .dataset import Dataset
@@ -49,6 +50,9 @@ _YEARS = {"1.12": "1.12 and 1.13", "1.13": "1.12 and 1.13"}
 """Inference with 1.13 and training with 1.12, on one machine, are one source."""
 
 
+_LAYOUTS = {"nchw": AUTOCAST, "nhwc": CHANNELS_LAST}
+
+
 def published_timm(folder: Path) -> Dataset:
     """pytorch-image-models (Apache-2.0): eager, NCHW. amp is autocast to fp16.
 
@@ -63,8 +67,6 @@ def published_timm(folder: Path) -> Dataset:
     for row in rows:
         if row["compile"] != "eager":
             left_out["compiled"] += 1
-        elif row["layout"] != "nchw":
-            left_out["channels last"] += 1
         elif row["network"] not in SAME:
             left_out["unknown network"] += 1
         elif row["network"] == "vgg16" and float(row["step_time_ms"]) > vgg19.get(_run(row), float("inf")):
@@ -82,7 +84,7 @@ def published_timm(folder: Path) -> Dataset:
                     image_size=int(row["image_size"]),
                     framework=f"pytorch {row['framework_version']} timm",
                     source=f"pytorch-image-models {version}",
-                    execution="autocast",
+                    execution=_LAYOUTS[row["layout"]],
                 )
             )
     return Dataset(medians(found), dict(left_out))
