@@ -301,7 +301,8 @@ def test_the_largest_batch_is_the_one_that_was_found_by_trying(published_runs) -
     """pytorch-image-models lowers the batch on a 24 GB RTX 3090 until a training step in mixed precision fits.
 
     What fits is then between the batch it found and the one before it. Convolutional networks: 25 of 26 lie there, the
-    last within 2 %. In channels last cuDNN takes other workspaces: those runs are left out. Transformers and ConvNeXt keep more there: attention was not fused, and their norms run in fp32.
+    last within 2 %. In channels last cuDNN takes other workspaces: those runs are left out. Transformers and ConvNeXt
+    keep more there: attention was not fused, and their norms run in fp32.
     """
     options = TrainingOptions("momentum", mixed_precision=True)
     usable = find_device("rtx3090").memory_bytes - RESERVE_BYTES

@@ -43,8 +43,8 @@ BELIEVED: dict[str, tuple[float, float]] = {
 }
 """What is believed of each constant before steps are looked at: median, and deviation of the logarithm. Of products and
 attention what libraries reach, of the host what other networks say (`paleo_lite.calibration.prior`). A gradient's
-products are as large as the product. The share of bandwidth is scaled from the device's: one for all devices makes steps
-on GB200 two points worse, the device's own those of llm-foundry three."""
+products are as large as the product. The share of bandwidth is scaled from the device's: one for all devices makes
+steps on GB200 two points worse, the device's own those of llm-foundry three."""
 
 SCATTER = 0.07
 """Of steps around the model."""
