@@ -116,20 +116,9 @@ class Evidence(Traits, frozen=True):
 def traits_of(
     device: Device, precision: str, software: str = SOFTWARE, execution: str = "eager", source: str = ""
 ) -> Traits:
-<<<<<<< HEAD
     """The traits of a device in a precision under some software."""
-    execution = "eager" if execution in UNFUSED else execution  # casts are counted: kernels and host are the same
-=======
-    """The traits of a device in a precision under some software.
-
-    Raises
-    ------
-    UnknownPrecision
-        If the device has no such peak.
-    """
     if execution in UNFUSED and execution != CHANNELS_LAST:  # casts are counted: kernels are the same
         execution = "eager"
->>>>>>> b1c835e (What ran in channels last is told from plain autocast, and Jetson's engines teach, too: 12.5 instead of 14.4 % off under new software)
     rate = works_in(Machine(device), precision)
     unit = rate.peak.unit
     kernels = SAME_KERNELS.get(precision, precision) if unit == "tensor" else precision
