@@ -11,12 +11,8 @@ import numpy as np
 
 from ..counting import GENERATING, PHASES, Layer, Work, count, find_convention
 from ..counting.conventions import Convention
-<<<<<<< HEAD
 from ..counting.kinds import class_of
-from ..counting.work import AUTOCAST, CAST_BYTES, COLUMNS, PASSES, UNFUSED, check_batch_size, passes_of
-=======
 from ..counting.work import CAST_BYTES, COLUMNS, MIXED, PASSES, UNFUSED, check_batch_size, passes_of
->>>>>>> b1c835e (What ran in channels last is told from plain autocast, and Jetson's engines teach, too: 12.5 instead of 14.4 % off under new software)
 from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..networks import Network
 from ..units import WEIGHT_BYTES, element_bytes
