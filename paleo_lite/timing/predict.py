@@ -69,7 +69,7 @@ def _predict_training(workload: Workload, machine: Machine, model: TimeModel) ->
     options, layers, precision = workload.options, workload.layers, workload.precision
     passed = micro_batch(workload, machine)
     micro, notes = passed.batch_size, []
-    if _on_tensor_cores(workload, machine):
+    if _leaves_products(workload, machine):
         notes += tensor_notes(layers, workload.work, takes_tensor_cores(layers, micro), model)
     one = _predict_passes(passed, machine, model)
     again = np.zeros(len(layers), dtype=bool)
@@ -116,13 +116,19 @@ def micro_batch(workload: Workload, machine: Machine) -> Workload:
     options = workload.options
     micro = options.micro_batch(workload.batch_size)
     work = with_update(workload.work, workload.precision, options)
-    if _on_tensor_cores(workload, machine):
+    if _leaves_products(workload, machine):
         work = msgspec.structs.replace(work, matrix=work.matrix & takes_tensor_cores(workload.layers, micro))
     return workload.but(batch_size=micro).doing(work)
 
 
-def _on_tensor_cores(workload: Workload, machine: Machine) -> bool:
-    return workload.options.mixed_precision and machine.peak(workload.precision).peak.unit == "tensor"
+def _leaves_products(workload: Workload, machine: Machine) -> bool:
+    """Whether some products are not for tensor cores: those of Volta and Turing, under libraries of their years.
+
+    Later ones have known nothing but cuBLAS 11 and cuDNN 8, which give them every product (NVIDIA, "Matrix
+    Multiplication Background User's Guide", table 1), and a bound has to allow for it.
+    """
+    on_tensor = machine.peak(workload.precision).peak.unit == "tensor"
+    return workload.options.mixed_precision and on_tensor and machine.device.capability.startswith("7.")
 
 
 def _predict_passes(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
@@ -187,7 +193,7 @@ def takes_tensor_cores(layers: Sequence[Layer], batch_size: int) -> NDArray[np.b
 
     Convolutions with input and output channels per group that are multiples of 8; linear layers and other products
     whose three sizes are; attention whose heads are that wide. Newer libraries (cuBLAS 11, cuDNN 7.6.3) pad what is
-    not, and lose what they pad.
+    not, and lose what they pad: see `_leaves_products`.
     """
     return np.array([_fits_tensor_cores(layer, batch_size) for layer in layers], dtype=bool)
 
