@@ -295,8 +295,9 @@ def ship(data: Path, folder: Path) -> None:
 @options.debug()
 def order(folder: Path) -> None:
     """Put the devices of the pool in FOLDER into the order of their data sheets: after one was added, without data."""
-    from paleo_lite.calibration.pool import POOL_FILE, read_pool, write_pool
+    from paleo_lite.calibration.pool import POOL_FILE, read_pool
 
+    from .ordering import write_pool
     from .ship import ordered
 
     pool = ordered(read_pool(folder / POOL_FILE))

@@ -20,8 +20,7 @@ from paleo_lite.calibration.fit import Fit
 from paleo_lite.calibration.from_profiles import measure_profiles
 from paleo_lite.calibration.measured_devices import Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.ordering import shifts
-from paleo_lite.calibration.pool import POOL_FILE, Pool, make_pool, why_not_pooled, write_pool
+from paleo_lite.calibration.pool import POOL_FILE, Pool, why_not_pooled
 from paleo_lite.calibration.population import KERNELS, Measured, expect, traits_of
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.calibration.store import make_calibration, write_calibration
@@ -36,6 +35,7 @@ from .layers.amd import amd_operations
 from .layers.hold_out import SCATTER, runs_of_layers
 from .layers.published import OPERATIONS, published_layers
 from .layers.timed import LayerTime
+from .ordering import make_pool, shifts, write_pool
 from .profiles.published import PROFILE_SETS
 from .scaling.hold_out import validate_scaling
 from .scaling.platforms import platforms_of

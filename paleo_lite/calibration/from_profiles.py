@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from ..efficiency.contradictions import question
-from ..efficiency.files import Finding, examiner, find_files
+from ..efficiency.files import Finding, examine, find_files
 from ..errors import BadProfile
 from ..executor import run_files
 from ..hardware import find_device
@@ -43,9 +44,8 @@ def measure_profiles(
     """
     found: list[Measurement] = []
     seen: set[str] = set()
-    for path, finding in sorted(
-        run_files(find_files(paths), examiner("steady", name_pattern)), key=lambda pair: pair[0]
-    ):
+    read = run_files(find_files(paths), partial(examine, name_pattern=name_pattern))
+    for path, finding in sorted(read, key=lambda pair: pair[0]):
         if finding.error:
             raise BadProfile(finding.error)
         size = finding.configuration.get("batch_size", batch_size)

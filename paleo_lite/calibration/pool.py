@@ -6,7 +6,7 @@ counts twice and a prediction reads one small file. ``make calibrations`` writes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,7 @@ import numpy as np
 
 from ..counting.work import ENGINE
 from ..errors import BadFile
-from ..files import read_typed, shipped, write_aside
+from ..files import read_typed, shipped
 from ..hardware import Device
 from ..timing.calibrated import NAMES
 from ..timing.fitted import CalibratedModel
@@ -41,7 +41,7 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fits : list of Evidence
     order : dict of str to dict of str to float
         What is added to the logarithms of some devices' parameters (`order_key`), so that a device that is better in
-        every figure is not expected to be slower: see `ordering`.
+        every figure is not expected to be slower: see `validation/ordering.py`.
     """
 
     format: int
@@ -176,30 +176,6 @@ def read_pool(path: Path | None = None) -> Pool:
                 f"{path}: {other.id} in {other.precision} must have {len(NAMES)} numbers in each of its lists"
             )
     return pool
-
-
-def make_pool(evidence: Iterable[Evidence]) -> Pool:
-    """A pool, in the order of device, precision and source; of no device's order."""
-    ordered = sorted(evidence, key=lambda one: (one.id, one.measured_in, one.source, one.execution))
-    return Pool(FORMAT, list(NAMES), [_rounded(one) for one in ordered])
-
-
-def write_pool(pool: Pool, path: Path) -> None:
-    """Write the pool; the file appears whole or not at all."""
-    head = msgspec.json.encode(pool.parameters).decode()
-    lines = ",\n".join(msgspec.json.encode(other).decode() for other in pool.fits)  # a line per fit, for people's diffs
-    order = ",\n".join(f'"{name}":{msgspec.json.encode(shifts).decode()}' for name, shifts in pool.order.items())
-    text = f'{{"format":{pool.format},"parameters":{head},"fits":[\n{lines}\n],"order":{{\n{order}\n}}}}\n'
-    write_aside(path, text.encode())
-
-
-def _rounded(one: Evidence) -> Evidence:
-    """With as many digits as a file needs."""
-    return msgspec.structs.replace(
-        one,
-        theta=tuple([float(f"{value:.6g}") for value in one.theta]),
-        deviation=tuple([None if value is None else float(f"{value:.4g}") for value in one.deviation]),
-    )
 
 
 VENDORS = ("NVIDIA", "AMD")

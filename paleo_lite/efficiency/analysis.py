@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,11 +20,11 @@ from ..result import Result
 from . import BY
 from .contradictions import doubts
 from .device_time import no_times
-from .files import Finding, Method, examiner, failed, find_files
+from .files import Finding, Method, examine, failed, find_files
 from .iterations import parse_steps
 from .ranks import Ranks, compare_ranks
 from .sample import Operator
-from .steady import Steady
+from .steady import Steady, known_sum
 
 if TYPE_CHECKING:
     from .durations import Duration, DurationBook
@@ -168,9 +169,8 @@ def measure_efficiency(
     reading, peak = reading or Reading(), device.find_peak(precision)
     name_pattern = reading.name_pattern
     parse_name("", name_pattern)  # a pattern that is invalid is reported before any work
-    work = examiner(
-        reading.method, name_pattern, None if reading.steps is None else parse_steps(reading.steps), reading.by
-    )
+    steps = None if reading.steps is None else parse_steps(reading.steps)
+    work = partial(examine, method=reading.method, name_pattern=name_pattern, steps=steps, by=reading.by)
     files = find_files(paths)
     found: dict[Path, Finding] = {}
     for number, (path, read) in enumerate(run_files(files, work, jobs, scheduler, failed), 1):
@@ -306,7 +306,7 @@ def steady_figures(steady: Steady, peak_flops_per_s: float, batch_duration_s: fl
         )
         if value is not None
     )
-    conv = _total(steady.conv_flops_forward, steady.conv_flops_backward)
+    conv = known_sum((steady.conv_flops_forward, steady.conv_flops_backward))
     return {
         "compute_efficiency": _over(steady.compute_s, steady.kernel_s),
         "flops_per_s": _over(steady.flops, seconds),
@@ -319,11 +319,6 @@ def steady_figures(steady: Steady, peak_flops_per_s: float, batch_duration_s: fl
         "conv_of_peak_backward": _share_of_peak(steady.conv_flops_backward, steady.conv_backward_s, peak_flops_per_s),
         **msgspec.to_builtins(steady),
     }
-
-
-def _total(*values: float | None) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 def _over(value: float | None, unit: float) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import BadProfile, BadValue, PaleoError
-from ..executor import Work
 from ..profiles.detect import open_profile
 from ..profiles.evidence import Evidence, evidence_of, rank_of
 from ..profiles.table import Profile
@@ -58,14 +56,10 @@ class Finding(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-def examiner(
-    method: Method, name_pattern: str | None, steps: range | None = None, by: str = "op"
-) -> Work[Path, Finding]:
-    """The work on one file, as the executor wants it."""
-    return partial(_examine, method=method, name_pattern=name_pattern, steps=steps, by=by)
-
-
-def _examine(path: Path, method: Method, name_pattern: str | None, steps: range | None, by: str) -> Finding:
+def examine(
+    path: Path, method: Method = "steady", name_pattern: str | None = None, steps: range | None = None, by: str = "op"
+) -> Finding:
+    """What is found of one file, or what is wrong with it."""
     try:
         profile = open_profile(path, name_pattern)
         steady, device_time, evidence = _steady(profile, steps, by) if method == "steady" else (None, None, None)

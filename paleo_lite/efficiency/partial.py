@@ -75,7 +75,7 @@ def categories(batch: pa.RecordBatch) -> tuple[list[str], np.ndarray[tuple[int],
         named, place = [*named, *column.dictionary.to_pylist()], codes(column)
     if "op" in batch.schema.names:
         op = batch.column("op")
-        convolves = np.array([False, *(is_convolution(name or "") for name in op.dictionary.to_pylist())])
+        convolves = np.array([False, *(is_convolution(name) for name in op.dictionary.to_pylist())])
         is_kernel = np.array([name == "kernel" for name in named])
         place = np.where(is_kernel[place] & convolves[codes(op)], len(named), place)
     return [*named, "convolution"], place

@@ -155,10 +155,11 @@ def list_operators(sample: list[Run], total_ns: float, by: str = "op") -> list[O
             time_ns / total_ns if total_ns else 0.0,
             _whole_sum([run.cost.flops for run in runs]),
             _whole_sum([run.cost.bytes for run in runs]),
-            _only({run.cost.precision for run in runs if run.cost.precision}),
+            precisions.pop() if len(precisions) == 1 else None,
         )
         for name, runs in groups.items()
         for time_ns in [sum(run.duration_ns for run in runs)]
+        for precisions in [{run.cost.precision for run in runs if run.cost.precision}]
     ]
     return sorted(operators, key=lambda operator: (-operator.time_s, operator.op))
 
@@ -171,10 +172,6 @@ def most_precision(sample: list[Run]) -> str | None:
             flops[run.cost.precision] = flops.get(run.cost.precision, 0.0) + run.cost.flops
     most = max(flops, key=lambda name: flops[name], default=None)
     return most if most is not None and flops[most] >= _MOSTLY * sum(flops.values()) else None
-
-
-def _only(names: set[str]) -> str | None:
-    return next(iter(names)) if len(names) == 1 else None
 
 
 def with_shapes(op: str, params: str | None) -> str:
@@ -215,7 +212,7 @@ def _given(forward: list[Signature]) -> dict[tuple[str | None, str | None], Any]
     """For every pooling and convolution of the forward pass the shape that it gave, which a later operation read."""
     shapes: dict[tuple[str | None, str | None], Any] = {}
     for place, signature in enumerate(forward):
-        if ("pool" in (signature.op or "") or is_convolution(signature.op or "")) and (
+        if ("pool" in (signature.op or "") or is_convolution(signature.op)) and (
             signature.op,
             signature.params,
         ) not in shapes:
@@ -232,7 +229,7 @@ def _weights(signatures: list[Signature], given: dict[tuple[str | None, str | No
     """
     forward: dict[tuple[Any, Any], Any] = {}
     for (op, params), output in given.items():
-        shapes = shapes_in(params or "") if is_convolution(op or "") else []
+        shapes = shapes_in(params or "") if is_convolution(op) else []
         if output and len(shapes) > 1:
             forward[shapes[0], output] = shapes[1]
     weights: dict[int, Any] = {}

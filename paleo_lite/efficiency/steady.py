@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import BadProfile
 from .iterations import Iterations, find_iterations, step_numbers, typical
 from .overlap import merge
-from .runs import Runs, Signature, divide, settle
+from .runs import Runs, divide, settle
 from .sample import Missing, Operator, Run, count_sample, list_missing, list_operators, most_precision
 from .traced_call import is_convolution
 
@@ -160,13 +160,20 @@ class _Loop:
         self.marks = found.marks
         self.count = len(found.starts)
         self.number = found.number
-        of_signature = [_facts(signature, found.thread) for signature in runs.signatures]
+        of_signature = [
+            (one.direction == "bprop", one.thread == found.thread, is_convolution(one.op), one.op is not None)
+            for one in runs.signatures
+        ]
         back, main, conv, named = np.array(of_signature, bool).reshape(-1, 4).T[:, self.table["signature"]]
-        self.conv = conv
         self.labelled = bool(back.any())
         self.part = self._parts(back, main, named)
         self.chosen = chosen
-        self.times_ns = self._times_ns()
+        # The time of each iteration in convolutions and without them, by part.
+        place = (self.number + 1) * (2 * len(PARTS)) + self.part * 2 + conv
+        sums = np.bincount(place, self.table["duration_ns"], (self.count + 1) * 2 * len(PARTS))
+        self.times_ns = sums.astype(np.float64).reshape(self.count + 1, len(PARTS), 2)[
+            1:
+        ]  # the first is outside of all
         times = self.times_ns.sum(axis=(1, 2))
         forward, backward = (self._mix(part) for part in (_FORWARD, _BACKWARD))
         self.forwards = typical(forward, self._has(_FORWARD) & chosen, times)
@@ -231,19 +238,16 @@ class _Loop:
         """Median over some iterations of their times."""
         return float(np.median(times_ns[among])) * 1e-9 if among.any() else None
 
-    def _times_ns(self) -> NDArray[np.float64]:
-        """The time of each iteration in convolutions and without them, by part."""
-        place = (self.number + 1) * (2 * len(PARTS)) + self.part * 2 + self.conv
-        sums = np.bincount(place, self.table["duration_ns"], (self.count + 1) * 2 * len(PARTS))
-        return sums.astype(np.float64).reshape(self.count + 1, len(PARTS), 2)[1:]  # the first is outside of all
-
     def summary(self, by: str) -> Steady:
         """Times as medians over the steady iterations, work as it stands in one of them."""
-        sample = self._sample()
+        chosen = np.flatnonzero(self.number == self.sample)
+        chosen = chosen[np.argsort(self.table["row"][chosen])]
+        parts = self.part[chosen]
+        sample = count_sample(self.runs, self.table[chosen], parts == _FORWARD, parts.tolist())
         by_part = self.times_ns.sum(axis=2).T
         kernel_s = self._median_s(self.whole, self.times_ns.sum(axis=(1, 2))) or 0.0
         sampled_ns = sum(run.duration_ns for run in sample)
-        flops, moved = (_known(getattr(run.cost, name) for run in sample) for name in ("flops", "bytes"))
+        flops, moved = (known_sum(getattr(run.cost, name) for run in sample) for name in ("flops", "bytes"))
         flops = flops or None  # where only copies are counted, nothing is
         compute = _share(sample, sampled_ns, lambda run: bool(run.cost.flops))
         covered = _share(sample, sampled_ns, lambda run: run.cost.flops is not None)
@@ -264,8 +268,8 @@ class _Loop:
             bytes=moved,
             flops_covered=covered,
             bytes_covered=covered_bytes,
-            profiler_flops=_known(run.profiler.flops for run in sample),
-            profiler_bytes=_known(run.profiler.bytes for run in sample),
+            profiler_flops=known_sum(run.profiler.flops for run in sample),
+            profiler_bytes=known_sum(run.profiler.bytes for run in sample),
             steps=self.steps if self.count > 1 or self.marks else [],
             precision=most_precision(sample),
             operators=list_operators(sample, sampled_ns, by),
@@ -277,24 +281,21 @@ class _Loop:
     def _with_convolutions(self, steady: Steady, sample: list[Run]) -> Steady:
         found: dict[str, float | None] = {}
         for name, part, among in (("forward", _FORWARD, self.forwards), ("backward", _BACKWARD, self.backwards)):
-            flops = [run.cost.flops for run in sample if run.part == part and _is_conv(run.signature)]
+            flops = [run.cost.flops for run in sample if run.part == part and is_convolution(run.signature.op)]
             if flops and None not in flops:
-                found[f"conv_flops_{name}"] = _known(flops)
+                found[f"conv_flops_{name}"] = known_sum(flops)
                 found[f"conv_{name}_s"] = self._median_s(among, self.times_ns[:, part, 1])
         return msgspec.structs.replace(steady, **found)
-
-    def _sample(self) -> list[Run]:
-        """The runs of one steady iteration in their order, with FLOPs and bytes."""
-        chosen = np.flatnonzero(self.number == self.sample)
-        chosen = chosen[np.argsort(self.table["row"][chosen])]
-        return count_sample(self.runs, self.table[chosen], self.part[chosen] == _FORWARD, self.part[chosen].tolist())
 
     def _busy_s(self) -> float | None:
         spans = self.runs.spans_ns
         if spans is None:
             return None
         number = np.repeat(self.number, self.table["rows"])
-        busy = [_union_ns(spans[number == iteration]) for iteration in np.flatnonzero(self.whole)]
+        busy = []
+        for iteration in np.flatnonzero(self.whole):
+            starts, ends = merge(*spans[number == iteration].T)
+            busy.append(int((ends - starts).sum()))
         return float(np.median(busy)) * 1e-9
 
     def _notes(self) -> list[str]:
@@ -326,15 +327,6 @@ class _Loop:
         return notes
 
 
-def _facts(signature: Signature, thread: int | None) -> tuple[bool, bool, bool, bool]:
-    """Whether it is labelled backward, on the forward thread, a convolution, a named operation."""
-    return signature.direction == "bprop", signature.thread == thread, _is_conv(signature), signature.op is not None
-
-
-def _is_conv(signature: Signature) -> bool:
-    return is_convolution(signature.op or "")
-
-
 def _share(sample: list[Run], total_ns: float, chosen: Callable[[Run], bool]) -> float:
     return sum(run.duration_ns for run in sample if chosen(run)) / total_ns if total_ns else 0.0
 
@@ -350,13 +342,7 @@ def _lower_bounds(flops: float | None, covered: float, moved: float | None, cove
     ]
 
 
-def _known(values: Iterable[float | None]) -> float | None:
+def known_sum(values: Iterable[float | None]) -> float | None:
     """The sum of what is known; None where nothing is."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def _union_ns(spans: NDArray[np.int64]) -> int:
-    """Time covered by at least one of the intervals."""
-    starts, ends = merge(spans[:, 0], spans[:, 1])
-    return int((ends - starts).sum())

@@ -101,9 +101,9 @@ def shapes_in(params: str) -> list[Shape]:
     return [] if call is None else call.tensors
 
 
-def is_convolution(operator: str) -> bool:
+def is_convolution(operator: str | None) -> bool:
     """Whether an operator is a convolution, by its name."""
-    return CONVOLUTION.search(operator) is not None
+    return CONVOLUTION.search(operator or "") is not None
 
 
 def read_call(operator: str, params: str) -> Call | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..counting.work import trains
 from ..distributed.strategies import STRATEGIES
 from ..timing.broadcast import keep_memory
 from ..timing.memory import RESERVE_BYTES, shared_out, usable_bytes
@@ -14,7 +15,7 @@ from ..timing.models import TimeModel
 from ..units import PRECISION_BYTES, format_si
 from ..version import __version__
 from .grid import Grid, Single, Words, along, one_worker
-from .inputs import ModelOf, memory_parts, passes
+from .inputs import ModelOf, memory_parts
 from .space import Chunk, Space
 from .workers import add_workers
 
@@ -102,7 +103,7 @@ def _add_memory(grid: Grid) -> None:
         parts, fixed, per_sample = memory_parts(network, number_bytes, phase, space.optimizer)
         held = []
         for strategy in space.strategies:
-            stage = STRATEGIES[strategy].zero_stage if passes(phase) > 1 else 0
+            stage = STRATEGIES[strategy].zero_stage if trains(phase) else 0
             held.append(sum(shared_out(parts, stage, grid.workers)) + 0 * grid.workers)
         memory[case] = (fixed + along(held, "strategy", "workers") + per_sample * batches)[0]
     own = grid.columns.pop("own_memory_bytes", None)  # of strategies that are predicted one at a time
@@ -139,11 +140,6 @@ def _derive(grid: Grid, single: Single) -> None:
     columns["energy_j"] = hours * 3600 * workers * grid.of_devices(powers)
 
 
-def answer_of(model: TimeModel) -> str:
-    """What a model's time is: what to expect, or what cannot be beaten."""
-    return FORECAST if model.is_forecast else BOUND
-
-
 def _table(grid: Grid) -> Columns:
     """The columns in their order, each as long as there are rows."""
     space, chunk = grid.space, grid.chunk
@@ -175,7 +171,7 @@ def _table(grid: Grid) -> Columns:
         "batch_size_per_worker": numbers(grid.per_worker, "scaling", "workers", "batch"),
         "time_model": of_models(lambda model: model.name),
         "calibration": of_models(lambda model: model.label),
-        "answer": of_models(answer_of),
+        "answer": of_models(lambda model: FORECAST if model.is_forecast else BOUND),
         "version": words([__version__]),
         **{name: grid.columns[name].ravel() for name in NUMBERS},
         "reason": grid.reason.over(grid.shape),

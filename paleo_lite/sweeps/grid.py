@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..counting.work import passes_of
 from ..hardware import Device, Machine
 from ..timing.broadcast import Passes
 from ..timing.calibrated import sums_by
 from ..timing.models import RooflineModel, TimeModel, Want
 from ..units import PRECISION_BYTES
-from .inputs import ModelOf, device_of, model_or_reason, network_of, passes, stack_of
+from .inputs import ModelOf, device_of, model_or_reason, network_of, stack_of
 from .space import Chunk, Sized, Space
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def _groups(cases: Sequence[tuple[Sized, str]], entries: int) -> list[tuple[int,
     """Neighbouring cases that have about so many entries together; alike layers make a third of all."""
     groups, first, held = [], 0, 0
     for place, (name, phase) in enumerate(cases):
-        held += len(network_of(name).layers) * passes(phase) // 3 + 1
+        held += len(network_of(name).layers) * len(passes_of(phase)) // 3 + 1
         if held >= entries:
             groups.append((first, place + 1))
             first, held = place + 1, 0

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..counting import Layer, Work, count
 from ..counting.fusion import fuse
-from ..counting.work import ENGINE, passes_of, trains
+from ..counting.work import ENGINE, trains
 from ..distributed.job import gradient_bytes
 from ..distributed.overlap import Buckets, make_buckets
 from ..errors import BadValue, PaleoError
@@ -64,10 +64,9 @@ def _of_size(number_bytes: int) -> str:
     return next(precision for precision, size in PRECISION_BYTES.items() if size == number_bytes)
 
 
-def work_of(name: Sized, precision: str, optimizer: str) -> Work:
+def work_of(name: Sized, precision_bytes: int, optimizer: str) -> Work:
     """A network's work with the update of an optimizer."""
-    work = counted(name, PRECISION_BYTES[precision])
-    return with_update(work, precision, TrainingOptions(optimizer))
+    return with_update(counted(name, precision_bytes), _of_size(precision_bytes), TrainingOptions(optimizer))
 
 
 @lru_cache(2048)
@@ -83,11 +82,6 @@ def memory_parts(
     fixed, per_sample = memory_coefficients(workload)
     model = model_bytes(workload)
     return model, fixed - sum(model), per_sample
-
-
-def passes(phase: str) -> int:
-    """How many passes a phase consists of."""
-    return len(passes_of(phase))
 
 
 @lru_cache(512)
@@ -106,7 +100,7 @@ def exchanges_of(name: Sized, number_bytes: int, optimizer: str = "") -> dict[tu
 @lru_cache(64)
 def layers_of(name: Sized, precision_bytes: int, optimizer: str) -> tuple[Stack, list[int]]:
     """The entries of a network's training step in pieces of layers that are alike, and each layer's piece."""
-    layers, work = network_of(name).layers, work_of(name, _of_size(precision_bytes), optimizer)
+    layers, work = network_of(name).layers, work_of(name, precision_bytes, optimizer)
     groups = alike(layers, work)
     return stack([Case(layers, work, "training", groups, groups)]), groups
 
@@ -114,12 +108,11 @@ def layers_of(name: Sized, precision_bytes: int, optimizer: str) -> tuple[Stack,
 @lru_cache(64)
 def stack_of(cases: tuple[tuple[Sized, str], ...], precision_bytes: int, optimizer: str, in_buckets: bool) -> Stack:
     """The entries of several networks and phases; in buckets: their backward passes in pieces."""
-    same = _of_size(precision_bytes)
     return stack(
         [
             Case(
                 network_of(name).layers,
-                work_of(name, same, optimizer),
+                work_of(name, precision_bytes, optimizer),
                 phase,
                 buckets_of(name, precision_bytes).of_layer.tolist() if in_buckets else (),
             )

@@ -151,6 +151,10 @@ class Space(Result, msgspec.Struct, frozen=True):
             for name in given:
                 if name not in known:
                     raise UnknownName(what, name, known)
+        if blocks := [name for name in self.strategies if STRATEGIES[name].in_blocks]:
+            raise BadValue(
+                f"a sweep has no --tensor and --pipeline, which {blocks[0]} divides by: ask 'paleo-lite scale'"
+            )
         for name in _DIMENSIONS:
             values = getattr(self, name)
             if not values:

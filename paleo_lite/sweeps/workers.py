@@ -61,19 +61,17 @@ class SweptJob(Job):
 
     def at(self, batch_size: Any) -> DeviceStep:
         """The step of one device at some batch sizes; put together once, as all strategies and links start from it."""
-        key = batch_size.tobytes()
-        if key not in self._steps:
-            self._steps[key] = self._swept(np.searchsorted(self.single.sizes, batch_size))
-        return self._steps[key]
-
-    def _swept(self, sizes: Ints) -> DeviceStep:
-        single = self.single
+        key, single = batch_size.tobytes(), self.single
+        if key in self._steps:
+            return self._steps[key]
+        sizes = np.searchsorted(single.sizes, batch_size)
         time_s, low_s, high_s = (times[self.place][sizes] for times in (single.time_s, single.low_s, single.high_s))
         passes = single.passes[self.place]
         backward_s, update_s = passes.backward_s[:, sizes], passes.update_s[sizes]
         # All else is the forward pass, and the overhead that lies with it.
         forward_s = (time_s - update_s - backward_s.sum(axis=0))[None]
-        return DeviceStep.of(forward_s, backward_s, update_s, interval=(low_s, high_s))
+        self._steps[key] = DeviceStep.of(forward_s, backward_s, update_s, interval=(low_s, high_s))
+        return self._steps[key]
 
     def memory_bytes(self, batch_size: Any, zero_stage: int, shards: int) -> float | None:
         """Left to the chunk, which knows it of rows without a time, too."""

@@ -1,4 +1,7 @@
-"""Isotonic regression on a partial order, against a quadratic program and against pool adjacent violators."""
+"""Isotonic regression on a partial order, against a quadratic program and against pool adjacent violators.
+
+Tests: calibration/pool.py.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paleo_lite.calibration.ordering import ENOUGH, better, comparable, isotonic
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.timing.fitted import rates_of
+from validation.ordering import ENOUGH, better, comparable, isotonic
 
 VALUES = st.lists(
     st.tuples(st.floats(-1, 1), st.floats(0.1, 2), st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=7

@@ -15,16 +15,13 @@ from hypothesis import strategies as st
 import paleo_lite as pl
 from measured import DATA
 from paleo_lite.calibration.calibrate import calibrate, runs_of
-from paleo_lite.calibration.ordering import better, comparable
 from paleo_lite.calibration.pool import (
     NotPooled,
     Pool,
-    make_pool,
     pool_prior,
     pooled_model,
     read_pool,
     why_not_pooled,
-    write_pool,
 )
 from paleo_lite.calibration.population import HOST, KERNELS
 from paleo_lite.cli import main
@@ -35,6 +32,7 @@ from paleo_lite.timing.calibrated import NAMES
 from paleo_lite.timing.fitted import CalibratedModel, rates_of
 from paleo_lite.timing.workload import Workload
 from strategies import costly
+from validation.ordering import better, comparable, make_pool, write_pool
 from validation.steps.networks import published_networks
 
 MEASURED = DATA / "measured"

@@ -17,7 +17,7 @@ from measured import DATA
 from paleo_lite.efficiency import BY
 from paleo_lite.efficiency.analysis import Reading, measure_efficiency, steady_figures
 from paleo_lite.efficiency.durations import read_durations
-from paleo_lite.efficiency.files import examiner
+from paleo_lite.efficiency.files import examine
 from paleo_lite.efficiency.iterations import parse_steps
 from paleo_lite.efficiency.parameters import UNKNOWN, Counted, count_operation, parse_parameters
 from paleo_lite.efficiency.run_table import FIELDS
@@ -314,7 +314,7 @@ def test_other_formats_go_the_same_way():
     """A Chrome trace has start times and no labels."""
     folder = DATA / "profiles"
     trace = next((folder / "torch_chrome_trace_resnet50").iterdir())
-    finding = examiner("steady", None)(trace)
+    finding = examine(trace)
     assert not finding.error
     assert finding.steady.iterations == 6  # its six ProfilerStep marks
     assert 0 < finding.steady.busy_s <= finding.steady.kernel_s * (1 + 1e-9)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from measured import DATA
-from paleo_lite.efficiency.files import examiner
+from paleo_lite.efficiency.files import examine
 from paleo_lite.efficiency.traced import UNKNOWN, count_traced
 from paleo_lite.efficiency.traced_call import is_convolution, shapes_in
 
@@ -195,7 +195,7 @@ def test_names_of_convolutions():
 
 
 def steady(path: Path):
-    return examiner("steady", None)(path).steady
+    return examine(path).steady
 
 
 @pytest.mark.slow
@@ -311,7 +311,7 @@ def test_a_timeline_is_by_tracelens_formula():
     ran = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     total_us = max(event["ts"] + event["dur"] for event in ran) - min(event["ts"] for event in ran)
     communication = [event for event in ran if event["cat"] == "kernel" and "nccl" in event["name"]]
-    idle = examiner("steady", None)(path).device_time.idle
+    idle = examine(path).device_time.idle
     assert idle.window_s == pytest.approx(total_us * 1e-6, rel=1e-6)
     assert sum(idle.idle_s.values()) == pytest.approx((total_us - union_us(ran)) * 1e-6, rel=1e-3)
     assert idle.communication_s == pytest.approx(union_us(communication) * 1e-6, rel=1e-6)

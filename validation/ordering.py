@@ -9,16 +9,20 @@ sheets (Barlow et al., 1972); Dykstra's projections find them (1983).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
-from ..errors import UnknownPrecision
-from ..hardware import Device, Machine
-from ..timing.calibrated import NAMES, Rates
-from ..timing.fitted import CalibratedModel, rates_of
-from .pool import Pool, order_key, pooled_model
-from .prior import KEPLER
+from paleo_lite.calibration.pool import FORMAT, Pool, order_key, pooled_model
+from paleo_lite.calibration.population import Evidence
+from paleo_lite.calibration.prior import KEPLER
+from paleo_lite.errors import UnknownPrecision
+from paleo_lite.files import write_aside
+from paleo_lite.hardware import Device, Machine
+from paleo_lite.timing.calibrated import NAMES, Rates
+from paleo_lite.timing.fitted import CalibratedModel, rates_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -132,3 +136,30 @@ def isotonic(
             correction[number] = step
         if np.abs(found - before).max(initial=0.0) < ENOUGH:
             return found
+
+
+# The file -------------------------------------------------------------------------------------------------------------
+
+
+def make_pool(evidence: Iterable[Evidence]) -> Pool:
+    """A pool, in the order of device, precision and source; of no device's order."""
+    ordered = sorted(evidence, key=lambda one: (one.id, one.measured_in, one.source, one.execution))
+    return Pool(FORMAT, list(NAMES), [_rounded(one) for one in ordered])
+
+
+def write_pool(pool: Pool, path: Path) -> None:
+    """Write the pool; the file appears whole or not at all."""
+    head = msgspec.json.encode(pool.parameters).decode()
+    lines = ",\n".join(msgspec.json.encode(other).decode() for other in pool.fits)  # a line per fit, for people's diffs
+    order = ",\n".join(f'"{name}":{msgspec.json.encode(shifts).decode()}' for name, shifts in pool.order.items())
+    text = f'{{"format":{pool.format},"parameters":{head},"fits":[\n{lines}\n],"order":{{\n{order}\n}}}}\n'
+    write_aside(path, text.encode())
+
+
+def _rounded(one: Evidence) -> Evidence:
+    """With as many digits as a file needs."""
+    return msgspec.structs.replace(
+        one,
+        theta=tuple([float(f"{value:.6g}") for value in one.theta]),
+        deviation=tuple([None if value is None else float(f"{value:.4g}") for value in one.deviation]),
+    )
