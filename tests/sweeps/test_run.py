@@ -253,6 +253,14 @@ def stop_after(number: int):
     return progress
 
 
+def test_strategies_without_options_of_theirs_are_not_swept() -> None:
+    space = Space(
+        ("gpt2",), ("k40m",), phases=("training",), workers=(2,), strategies=("data", "together"), links=("pcie3",)
+    )
+    with pytest.raises(BadValue, match="a sweep has no --tensor and --pipeline, which together divides by: ask scale"):
+        space.check()
+
+
 def test_an_interrupted_sweep_goes_on(tmp_path, small_chunks) -> None:
     whole, path = tmp_path / "whole.parquet", tmp_path / "sweep.parquet"
     run_sweep(SMALL, whole, default_model, jobs=1)
