@@ -242,7 +242,7 @@ _OWN: dict[str, Callable[..., Any]] = {
 def _drawn(kind: str, answer: Any) -> list[Any]:
     """What the function of a chart takes, out of an answer."""
     if kind == "batch":
-        return [answer.predictions]
+        return [answer.predictions, (), answer.left_out]
     if kind == "timeline":
         return [answer, f"What ran when in {answer.name}"]
     if kind == "accuracy":
@@ -251,7 +251,7 @@ def _drawn(kind: str, answer: Any) -> list[Any]:
         from ..report.charts.pairs import network_pairs
 
         title = f"Predicted beside measured: one {answer.split} left out at a time"
-        return [network_pairs(answer.points), title, "dashed: a factor of 1.2 to either side"]
+        return [network_pairs(answer.points), title]
     if kind == "fit":
         return list(answer.pairs())
     return [answer]

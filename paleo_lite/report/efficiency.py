@@ -199,8 +199,8 @@ def _figures(method: str) -> list[Column]:
         Column("compute_efficiency", "in\ncompute", _percent, spare=4),
         Column("flops_efficiency", "of peak\nFLOP/s", _percent),
         Column("bandwidth_efficiency", "of peak\nB/s", _percent, spare=2),
-        Column("conv_of_peak_forward", "conv. fw.,\nof peak", _ratio, spare=6),
-        Column("conv_of_peak_backward", "conv. bw.,\nof peak", _ratio, spare=5),
+        Column("conv_of_peak_forward", "conv. fw.,\nof peak", _percent, spare=6),
+        Column("conv_of_peak_backward", "conv. bw.,\nof peak", _percent, spare=5),
         Column("conv_of_peak", "conv. in\niteration", _percent, spare=7),
     ]
 
@@ -211,28 +211,25 @@ def _one(row: dict[str, Any], by: str) -> list[Table]:
     for part in ("forward", "backward", "update", "other"):
         if (time_s := row[f"{part}_s"]) is not None:
             parts.append({"part": part, "time_s": time_s, "share": time_s / row["kernel_s"]})
-    for part in ("forward", "backward"):
-        if (time_s := row[f"conv_{part}_s"]) is not None:
-            flops, of_peak = row[f"conv_flops_{part}"], row[f"conv_of_peak_{part}"]
-            share = time_s / row["kernel_s"]
-            parts.append(
-                {"part": f"conv. {part}", "time_s": time_s, "share": share, "flops": flops, "of_peak": of_peak}
-            )
-    total = {"part": "iteration", "time_s": row["kernel_s"], "share": 1.0, "flops": row["flops"]}
-    tables = [
-        Table(
-            "A steady iteration, by summed kernel time",
-            [
-                Column("part", "part", left=True),
-                Column("time_s", "time", _time),
-                Column("share", "share", _percent),
-                Column("flops", "FLOPs", format_si),
-                Column("of_peak", "share of peak", _ratio),
-            ],
-            parts,
-            [total],
-        )
+    convolutions = [
+        {"part": part, "time_s": time_s, "share": time_s / row[f"{part}_s"],
+         "flops": row[f"conv_flops_{part}"], "of_peak": row[f"conv_of_peak_{part}"]}
+        for part in ("forward", "backward")
+        if (time_s := row[f"conv_{part}_s"]) is not None and row[f"{part}_s"]
+    ]  # fmt: skip
+    total = {"part": "iteration", "time_s": row["kernel_s"], "share": 1.0, "flops": row["flops"],
+             "of_peak": row["flops_efficiency"]}  # fmt: skip
+    columns = [
+        Column("part", "part", left=True),
+        Column("time_s", "time", _time),
+        Column("share", "share", _percent),
+        Column("flops", "FLOPs", format_si),
+        Column("of_peak", "of peak\nFLOP/s", _percent),
     ]
+    tables = [Table("A steady iteration, by summed kernel time", columns, parts, [total])]
+    if convolutions:
+        of_pass = Column("share", "share of\nthe pass", _percent)
+        tables.append(Table("Convolutions in it", [*columns[:2], of_pass, *columns[3:]], convolutions))
     if by != "op" or any(item["flops"] for item in row["operators"]):
         tables.append(_operators(row["operators"], by))
     if len(row["steps"]) > 1:
@@ -338,10 +335,6 @@ def _percent(value: float) -> str:
 
 def _share(value: float | None) -> str:
     return "an unknown share" if value is None else _percent(value)
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.3f}"
 
 
 def _time(value: float) -> str:

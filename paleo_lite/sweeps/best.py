@@ -79,7 +79,7 @@ class Best(Result, msgspec.Struct, frozen=True):
     @property
     def counted(self) -> str:
         """Of how many rows these are the best, in words: the same below a table's and a chart's heading."""
-        of_front = f"{self.front:,} rows in the front, of " if self.front else ""
+        of_front = f"{self.front:,} row{'s' * (self.front > 1)} in the front, of " if self.front else ""
         return f"{of_front}{self.fitting:,} rows that fit, of {self.seen:,} in all"
 
     def to_dict(self) -> dict[str, Any]:

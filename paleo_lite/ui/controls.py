@@ -15,7 +15,7 @@ from ..networks import network_names
 from ..timing import TIME_MODELS
 from ..units import PRECISION_BYTES
 from .answers import devices, offered
-from .own import SUFFIXES, keep_own, own
+from .own import SUFFIXES, Own, keep_own, own
 from .show import plain
 from .view import BATCH_AT_MOST, DEVICES_AT_MOST, EPOCH_BOUNDS, PPP_BOUNDS, VIEWS, View
 
@@ -57,6 +57,7 @@ def draw_switch() -> None:
 def draw_controls(view: View) -> None:
     """All other controls, `view` being what they say."""
     _draw_own()
+    view = get(view)  # what was dropped in is chosen
     known = devices()
     _drop_unknown(view)
     st.selectbox("Network", [*own().names("network"), *network_names()], key=KEY + "network")
@@ -117,16 +118,34 @@ def _draw_scaling(view: View) -> None:
 
 
 def _draw_own() -> None:
-    """Ask for files of one's own; they are read before the controls that offer them are drawn."""
+    """Ask for files of one's own; they are read before the controls that offer them are drawn, and chosen there."""
+    before = own()
     with st.expander("Your own files", expanded=bool(own().wrong)):
         dropped = st.file_uploader(
             "A network (config.json, descriptor, prototxt, ONNX), a device or a calibration (TOML)",
             type=list(SUFFIXES), accept_multiple_files=True, key="own dropped",
-            help="Each is offered by its name among the networks, devices or calibrations. It stays on this computer.",
+            help="Each is chosen at once, and offered by its name from then on. It stays on this computer.",
         )  # fmt: skip
         keep_own([(file.name, file.getvalue()) for file in dropped or []])
         for sentence in own().wrong:
             st.error(plain(sentence))
+    _choose_new(before)
+
+
+def _choose_new(before: Own) -> None:
+    """Set the controls to what was dropped in just now: who brings a file asks about it."""
+    new = {name: [each for each in own().names(name) if each not in before.names(name)]
+           for name in ("network", "gpu", "calibration")}  # fmt: skip
+    state = st.session_state
+    if new["network"]:
+        state[KEY + "network"] = new["network"][-1]
+    for name in new["calibration"]:
+        found, _ = own().calibration[name]
+        state[KEY + "calibration"], state[KEY + "precision"] = name, found.precision
+        new["gpu"] += [found.device] if found.device in devices() else []
+    if new["gpu"]:
+        state[KEY + "gpu"] = list(dict.fromkeys([*new["gpu"], *state[KEY + "gpu"]]))[:DEVICES_AT_MOST]
+        state[KEY + "shown"] = ""
 
 
 def _drop_unknown(view: View) -> None:

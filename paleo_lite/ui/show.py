@@ -113,7 +113,7 @@ def _config() -> dict[str, Any]:
     """The charts' theme, less its colours of text and background: those are the page's, light or dark."""
     ours = THEMES["light"].config()
     return {
-        "axis": {"labelLimit": 180, "titleFontWeight": "normal"},
+        "axis": {"labelLimit": 180, "titleFontWeight": "normal", "labelFlush": False},
         "axisYBand": {"labelOverlap": False},
         "legend": {"orient": "bottom", "columns": 2, "labelLimit": 180, "titleFontWeight": "normal",
                    "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},

@@ -22,6 +22,7 @@ from click.testing import CliRunner
 import paleo_lite as pl
 from paleo_lite.api.serving import ADDRESS, free_port
 from paleo_lite.cli import main
+from paleo_lite.files import shipped
 from paleo_lite.units import format_si
 
 pytestmark = pytest.mark.slow
@@ -239,6 +240,10 @@ def test_a_bad_file_of_ones_own_is_told_in_a_sentence(visit, tmp_path):
     page.get_by_text("Your own files").click()
     page.locator('[data-testid=stSidebar] input[type="file"]').set_input_files(bad)
     page.get_by_test_id("stAlert").get_by_text("bad.prototxt: line 1").wait_for()
+    good = tmp_path / "mine.json"
+    good.write_bytes((shipped("models") / "alexnet.json").read_bytes())
+    page.locator('[data-testid=stSidebar] input[type="file"]').set_input_files(good)
+    until(page, "network", "mine.json")  # who brings a file asks about it
 
 
 def test_the_table_is_downloaded_as_the_command_prints_it(visit):

@@ -312,7 +312,7 @@ def test_the_download_is_the_sheet():
     from paleo_lite.report.predictions import prediction_page
 
     out = io.StringIO()
-    prediction_page(pl.predict("resnet50", **BASE), None).data.write_csv(out)
+    prediction_page(pl.predict("resnet50", **BASE), None).write_csv(out)
     rows = list(csv.DictReader(io.StringIO(out.getvalue())))
     page = opened()
     labels = [button.proto.label for button in page.get("download_button")]

@@ -58,13 +58,13 @@ def test_panels_below_one_another_have_one_legend(prediction):
     assert legends == [None, None, "its own"]
 
 
-def test_scaling_of_several_devices_is_a_panel_each():
+def test_scaling_of_several_strategies_is_a_curve_each():
     rows = []
     for strategy in ("data", "zero-1"):
         rows += pl.scale("alexnet", gpu="t4", link="25 GB/s", workers=[1, 2], strategy=strategy).rows
-    titles = [panel.get("title", "") for panel in split(scaling_chart(rows, "title").to_dict())]
-    assert len(titles) == 3
-    assert any(title.startswith("zero-1") and "share of a step" in title for title in titles)
+    _, communication = split(scaling_chart(rows, "title").to_dict())
+    shares = {(row["series"], row["workers"]): row["exposed"] for row in rows_of(communication)}
+    assert shares == {(row.strategy, row.workers): pytest.approx(row.exposed_s / row.time_s) for row in rows}
 
 
 @pytest.mark.parametrize(

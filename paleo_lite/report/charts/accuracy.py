@@ -34,6 +34,7 @@ class Pair(msgspec.Struct, frozen=True):
 def accuracy_chart(pairs: Sequence[Pair], title: str, subtitle: str = "") -> Any:
     """Predicted over measured time, and their ratio; the lines are equality and a factor of 1.2 to either side.
 
+    Above stands how far all pairs are off, and how many their intervals hold; then what they are (`title`).
     Beyond `POINTS_AT_MOST` every so many points, spread over all measured times, are drawn, and the subtitle says so.
     """
     alt = altair()
@@ -71,14 +72,25 @@ def accuracy_chart(pairs: Sequence[Pair], title: str, subtitle: str = "") -> Any
     bars = alt.Chart().mark_rule(opacity=0.35).encode(
         x=x, y=alt.Y("low:Q", scale=scale, axis=ruled, title="predicted (ms)"), y2=alt.Y2("high:Q"), color=colour
     )  # fmt: skip
-    lines = [subtitle] if subtitle else []
+    lines = [subtitle, "dashed: a factor of 1.2 to either side"]
     if few and any(row["low"] is not None for row in rows):
         guides.append(bars)
         lines.append("bars: 90 % intervals")
-    lines.append(f"{len(kept)} of {len(ordered)} points are drawn" if step > 1 else f"{len(kept):,} points")
+    lines.append(f"{len(kept):,} of {len(ordered):,} points are drawn" if step > 1 else "")
     above = alt.layer(*guides, dots).properties(width=480, height=370)
     below = _ratios(alt, rows, dots.encode(x=x.title("measured (ms)")))
-    return alt.vconcat(above, below, data=data).properties(title=alt.Title(title, subtitle=["; ".join(lines)]))
+    return alt.vconcat(above, below, data=data).properties(
+        title=alt.Title(_point(ordered), subtitle=[title, "; ".join(filter(None, lines))])
+    )
+
+
+def _point(pairs: Sequence[Pair]) -> str:
+    """How far predictions are off on average, and how many of their intervals hold what was measured."""
+    off = sum(abs(pair.predicted_s / pair.measured_s - 1) for pair in pairs) / len(pairs)
+    ends = [(pair.interval, pair.measured_s) for pair in pairs if pair.interval]
+    held = sum(interval[0] <= measured_s <= interval[1] for interval, measured_s in ends)
+    hold = f"; 90 % intervals hold {held / len(ends):.0%}" if ends else ""
+    return f"{off:.1%} off on average, of {len(pairs):,} point{'s' * (len(pairs) > 1)}{hold}"
 
 
 def _guide(alt: Any, x: Any, y: Any, low: float, high: float, share: float) -> Any:

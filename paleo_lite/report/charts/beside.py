@@ -37,15 +37,31 @@ def predicted_chart(beside: PredictedBeside) -> Any:
         for part in MEASURED_PASSES
     ]
     passes.insert(0, ("whole iteration", [("all kernels", beside.measured_s, prediction.time_s)]))
-    title = f"{prediction.network} on {prediction.device.name}, {prediction.phase}, batch {prediction.batch_size}"
     interval = "" if prediction.interval is None else f" ({say_interval(prediction.interval)} at 90 %)"
     predicted = "predicted" if prediction.is_forecast else "bound of the data sheet"
     lines = [
+        f"{prediction.network} on {prediction.device.name}, {prediction.phase}, batch {prediction.batch_size}",
         f"an iteration, summed over kernels: measured {format_si(beside.measured_s, 's')}, {predicted} "
-        f"{format_si(prediction.time_s, 's')}{interval}, {prediction.model.name} model"
+        f"{format_si(prediction.time_s, 's')}{interval}, {prediction.model.name} model",
     ]
     lines += [] if prediction.is_forecast else [BOUNDS_ARE]
-    return _paired(passes, ("measured", predicted), title, lines, prediction.interval, not prediction.is_forecast)
+    return _paired(
+        passes, ("measured", predicted), _apart(beside), lines, prediction.interval, not prediction.is_forecast
+    )
+
+
+def _apart(beside: PredictedBeside) -> str:
+    """How far the prediction is from what was measured, and in which class and pass most."""
+    prediction = beside.prediction
+    ratio = prediction.time_s / beside.measured_s
+    both = [row for row in beside.kinds if row.measured_s and row.predicted_s]
+    furthest = max(both, key=lambda row: abs((row.predicted_s or 0.0) - (row.measured_s or 0.0)), default=None)
+    most = f", most of it in {furthest.part}: {furthest.name.replace('_', ' ')}" if furthest else ""
+    if not prediction.is_forecast:
+        return f"Measured is {1 / ratio:.3g} times what the data sheet allows"
+    low, high = prediction.interval or (0.0, 0.0)
+    held = ", inside its interval" if low <= beside.measured_s <= high else ""
+    return f"Predicted {abs(ratio - 1):.0%} {'shorter' if ratio < 1 else 'longer'} than measured{held}{most}"
 
 
 def profiles_chart(comparison: Comparison) -> Any:
@@ -104,6 +120,8 @@ def _headline(total: ComparedKernel) -> str:
     if not total.a_s or not total.b_s or total.verdict == _WITHIN:
         return "A and B differ by no more than their repeats do" if total.verdict == _WITHIN else "B beside A"
     more = total.b_s / total.a_s - 1
+    if more >= 1:
+        return f"B takes {total.b_s / total.a_s:.3g} times as long as A"
     return (
         f"B takes {abs(more):.1%} {'longer' if more > 0 else 'less'} than A"
         if abs(more) >= 5e-4

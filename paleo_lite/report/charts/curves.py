@@ -7,20 +7,22 @@ from typing import Any
 
 from ...errors import BadValue
 from ...timing import Prediction
-from .marks import BOUNDS_ARE, PLAIN, SERIES_AT_MOST, either, hollow, told_apart
+from .marks import BOUNDS_ARE, PLAIN, SERIES_AT_MOST, either, hollow, told_apart, without
 from .render import altair, decades, time_unit, values
 
 _DECADE = 10.0
 """Times that span more than this are drawn on a logarithmic axis: on a linear one the small ones are all at 0."""
 
 
-def batch_chart(predictions: Sequence[Prediction], order: Sequence[str] = ()) -> Any:
+def batch_chart(predictions: Sequence[Prediction], order: Sequence[str] = (), left_out: Sequence[str] = ()) -> Any:
     """Throughput and time per batch over the batch size, one curve per device, with 90 % intervals where there are.
 
     Parameters
     ----------
     order : sequence of str
         Devices by whose places colours are given; without it their order in `predictions`.
+    left_out : sequence of str
+        Why others are not drawn.
 
     Raises
     ------
@@ -58,6 +60,7 @@ def batch_chart(predictions: Sequence[Prediction], order: Sequence[str] = ()) ->
     lines = [f"{_asked(predictions)}; {_models(predictions)}"]
     if any(row["bound"] for row in rows):
         lines.append(BOUNDS_ARE)
+    lines += without(left_out)
     return alt.hconcat(*panels).properties(title=alt.Title(_point(predictions), subtitle=lines))
 
 
@@ -97,7 +100,8 @@ def _panel(alt: Any, data: Any, rows: Sequence[dict[str, Any]], colour: Any, sha
     else:
         scale, axis = alt.Scale(zero=True), alt.Axis(format=PLAIN)
     y = {field: alt.Y(f"{field}:Q", title=title, scale=scale, axis=axis) for field in (key, f"{key}_low")}
-    band = base.mark_area(opacity=0.18).encode(y=y[f"{key}_low"], y2=alt.Y2(f"{key}_high:Q"), color=colour)
+    area = base.mark_area(opacity=0.18) if len(batches) > 1 else base.mark_rule(opacity=0.4, strokeWidth=3)
+    band = area.encode(y=y[f"{key}_low"], y2=alt.Y2(f"{key}_high:Q"), color=colour)
     dash = either(alt.StrokeDashValue, "datum.bound", [5, 4], [1, 0])
     line = base.mark_line().encode(y=y[key], color=colour, strokeDash=dash, detail=alt.Detail("bound:N"))
     dots = base.mark_point(filled=True, size=45, opacity=1).encode(

@@ -10,7 +10,7 @@ from ...calibration.several import Predictions
 from ...errors import BadValue
 from ...timing import Prediction
 from ...units import format_si
-from .marks import BOUNDS_ARE, PLAIN, hollow, told_apart
+from .marks import BOUNDS_ARE, PLAIN, hollow, told_apart, without
 from .render import altair, decades, time_unit, values
 
 ROWS_AT_MOST = 60
@@ -38,7 +38,10 @@ def devices_chart(predictions: Predictions | Prediction, order: Sequence[str] = 
     """
     if isinstance(predictions, Prediction):
         predictions = Predictions([predictions])
-    alt, found = altair(), list(predictions.predictions)
+    # A board is answered by one of its devices, which may have been asked for, too.
+    found = list({(each.device.id, *(getattr(each, name) for name in _ASKED)): each for each in predictions.predictions}
+                 .values())  # fmt: skip
+    alt = altair()
     if len(found) > ROWS_AT_MOST:
         raise BadValue(f"a chart shows {ROWS_AT_MOST} predictions beside each other, not {len(found)}: name fewer")
     rates = len({each.batch_size for each in found}) > 1
@@ -71,9 +74,8 @@ def devices_chart(predictions: Predictions | Prediction, order: Sequence[str] = 
         text = base.mark_text(align="center", dy=-9, fontSize=9).encode(x=x["value"], text=alt.Text("said:N"))
         head = alt.Title(network, fontSize=12, frame="group") if "network" in differ else ""
         panels.append(alt.layer(spread, dots, text).properties(width=460, height={"step": 26}, title=head))
-    return alt.vconcat(*panels, spacing=10).properties(
-        title=alt.Title(_point(predictions), subtitle=_said(found, rows))
-    )
+    lines = [*_said(found, rows), *without(predictions.left_out)]
+    return alt.vconcat(*panels, spacing=10).properties(title=alt.Title(_point(found), subtitle=lines))
 
 
 def _row(each: Prediction, differ: Sequence[str], rates: bool, factor: float) -> dict[str, Any]:
@@ -96,9 +98,9 @@ def _word(each: Prediction, name: str) -> str:
     return f"batch {each.batch_size}" if name == "batch_size" else str(getattr(each, name))
 
 
-def _point(predictions: Predictions) -> str:
+def _point(found: Sequence[Prediction]) -> str:
     """Which device is the fastest, for each network; those that cannot be told from it are named with it."""
-    able = [each for each in predictions.predictions if each.is_forecast and (each.memory is None or each.memory.fits)]
+    able = [each for each in found if each.is_forecast and (each.memory is None or each.memory.fits)]
     winners: dict[str, list[str]] = {}
     for network in dict.fromkeys(each.network for each in able):
         best = {}
@@ -109,11 +111,14 @@ def _point(predictions: Predictions) -> str:
         winners.setdefault(" or ".join([first.device.id, *ties][:3]) + " or others" * (len(ties) > 2), []).append(
             network
         )
-    devices = {each.device.id for each in predictions.predictions}
+    devices = {each.device.id for each in found}
     if len(devices) == 1:
-        return f"{', '.join(dict.fromkeys(each.network for each in predictions.predictions))} on {devices.pop()}"
+        only = f", {'' if found[0].is_forecast else 'at least '}{format_si(found[0].time_s, 's', 3)}"
+        return (
+            f"{', '.join(dict.fromkeys(each.network for each in found))} on {devices.pop()}{only * (len(found) == 1)}"
+        )
     if not winners:
-        forecast = any(each.is_forecast for each in predictions.predictions)
+        forecast = any(each.is_forecast for each in found)
         return "None of them holds it in its memory" if forecast else "What the data sheets allow"
     if len(winners) == 1:
         return f"{next(iter(winners))} is the fastest"

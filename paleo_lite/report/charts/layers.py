@@ -174,24 +174,29 @@ def pass_chart(prediction: Prediction) -> Any:
     ]  # fmt: skip
     overhead_s = prediction.terms.overhead_s
     if overhead_s:
-        rest = {"pass": "overhead", "group": "other", "order": len(groups)}
+        rest = {"pass": "overhead", "group": "overhead", "order": len(groups)}
         rows.append({**rest, "taken": overhead_s * factor, "time": format_si(overhead_s, "s")})
-    seen = [kind for kind, time_s in zip(prediction.kinds, prediction.terms.layers_s.sum(0)) if time_s]
-    colour = group_colour([*seen, *(["other"] if overhead_s else [])], "kind of layer")
+    inks = {**GROUPS, "overhead": GROUPS["other"]}
+    used = [group for group in inks if any(row["group"] == group for row in rows)]
+    scale = alt.Scale(domain=used, range=[inks[group] for group in used])
+    colour = alt.Color("group:N", scale=scale, title="kind of layer")
     order = [*(PASS_NAMES.get(part, part) for part in prediction.terms.passes), "overhead"]
     taken = {part: sum(row["taken"] for row in rows if row["pass"] == part) for part in order}
     longest = max(taken, key=lambda part: taken[part])
     point = f"The {longest} takes {taken[longest] / factor / prediction.time_s:.0%} of the time"
-    bars = (
-        alt.Chart(values(rows))
-        .mark_bar()
-        .encode(
-            y=alt.Y("pass:N", sort=order, title=None),
-            x=alt.X("taken:Q", title=f"time ({unit})", axis=alt.Axis(format=PLAIN, tickCount=8)),
-            color=colour,
-            **hollow(colour, dashed=True),
-            order=alt.Order("order:Q"),
-            tooltip=[alt.Tooltip("pass:N"), alt.Tooltip("group:N", title="kind of layer"), alt.Tooltip("time:N")],
-        )
+    for row in rows:
+        share = row["taken"] / factor / prediction.time_s
+        row["share"] = f"{share:.0%}" if share >= _LABELLED and prediction.is_forecast else ""
+    x = alt.X("taken:Q", title=f"time ({unit})", axis=alt.Axis(format=PLAIN, tickCount=8), stack="zero")
+    base = alt.Chart().encode(y=alt.Y("pass:N", sort=order, title=None), order=alt.Order("order:Q"))
+    tips = [alt.Tooltip("pass:N"), alt.Tooltip("group:N", title="kind of layer"), alt.Tooltip("time:N")]
+    bars = base.mark_bar().encode(x=x, color=colour, tooltip=tips, **hollow(colour, dashed=True))
+    text = base.mark_text(color="#000000").encode(
+        x=x.copy().bandPosition(0.5), text=alt.Text("share:N"), detail=alt.Detail("group:N")
     )
-    return bars.properties(width=620, height=alt.Step(34), title=alt.Title(point, subtitle=said_of(prediction)))
+    title = alt.Title(point, subtitle=said_of(prediction))
+    return alt.layer(bars, text, data=values(rows)).properties(width=620, height=alt.Step(34), title=title)
+
+
+_LABELLED = 0.04
+"""Share of the time from which a part of a bar has its own written on it."""

@@ -34,6 +34,13 @@ def say_share(share: float) -> str:
     return "< 0.05%" if 0 < share < 5e-4 else f"{share:.1%}"
 
 
+def without(left_out: Sequence[str]) -> list[str]:
+    """A line for each reason why something is not drawn, the first ones in full."""
+    reasons = list(dict.fromkeys(left_out))
+    more = [f"and {len(reasons) - 2} more"] if len(reasons) > 3 else []
+    return [*(f"left out: {why}" for why in (reasons[:2] if more else reasons)), *more]
+
+
 def hollow(colour: Any, where: str = "datum.bound", dashed: bool = False) -> dict[str, Any]:
     """The channels that make bounds hollow: of points, or, with dashed edges, of bars.
 

@@ -45,9 +45,14 @@ def ppp_chart(found: PredictedBeside | Comparison) -> Any:
     panels = [_classes(alt, kinds, ppp)]
     if layers := [row for row in found.layers if row.ppp]:
         panels.append(_layers(alt, found, layers, ppp))
-    title = f"{prediction.network} on {prediction.device.name}, {prediction.phase}, batch {prediction.batch_size}"
+    apart = max(kinds, key=lambda row: abs((row.measured_s or 0.0) - (row.at_peak_s or 0.0) / ppp))
+    title = (
+        f"One PPP of {ppp:.3g} is furthest off in {_named(apart)}: {format_si(apart.measured_s or 0.0, 's', 3)} "
+        f"measured, {format_si((apart.at_peak_s or 0.0) / ppp, 's', 3)} by it"
+    )
     at_peak_s = found.ppp * found.measured_s
     lines = [
+        f"{prediction.network} on {prediction.device.name}, {prediction.phase}, batch {prediction.batch_size}",
         f"{format_si(at_peak_s, 's', 3)} at peak / PPP {ppp:.3g} = {format_si(at_peak_s / ppp, 's', 3)} predicted; "
         f"measured {format_si(found.measured_s, 's', 3)}, all kernels of an iteration summed",
         prediction.model.label if prediction.model.ppp else "the PPP is that of this profile as a whole",

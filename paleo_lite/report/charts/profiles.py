@@ -113,8 +113,12 @@ def timeline_chart(timeline: Timeline, title: str) -> Any:
     whole_s = slices * length
     share = timeline.busy_s.sum() / whole_s / len(devices)
     each = " of each device" if len(devices) > 1 else ""
-    point = f"Kernels fill {share:.0%} of {format_si(whole_s, 's')}{each}"
-    point += "" if share <= 1 else ": they overlap"
+    classes_s = dict.fromkeys(map(group_of, timeline.classes), 0.0)
+    for label, seconds in zip(timeline.classes, timeline.busy_s.sum(axis=1)):
+        classes_s[group_of(label)] += float(seconds)
+    most = max(classes_s, key=lambda group: classes_s[group])
+    point = f"Kernels fill {say_share(share)} of {format_si(whole_s, 's')}{each}"
+    point += f", {classes_s[most] / sum(classes_s.values()):.0%} of that {most}" + ": they overlap" * bool(share > 1)
     named = alt.Title(point, subtitle=gathered)
     if len(panels) == 1:
         return panels[0].properties(title=named)

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ...errors import BadValue, UnknownName
 from ...extras import need
@@ -111,8 +111,20 @@ def group_colour(kinds: Sequence[str], title: str | None = None) -> Any:
     return altair().Color("group:N", scale=scale, title=title)
 
 
+class _Rows:
+    """Rows that altair hands on as they are: it takes longer to look through each number than to draw it."""
+
+    _schema: ClassVar[dict[str, str]] = {"type": "array"}
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def to_dict(self, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        return self.rows
+
+
 def values(rows: Sequence[dict[str, Any]]) -> Any:
-    """Rows as inline data.
+    """Rows of numbers, words and None as inline data.
 
     Raises
     ------
@@ -121,7 +133,8 @@ def values(rows: Sequence[dict[str, Any]]) -> Any:
     """
     if not rows:
         raise BadValue("there is nothing to draw: the result has no rows")
-    return altair().Data(values=list(rows))
+    with altair().utils.schemapi.debug_mode(False):
+        return altair().Data(values=_Rows(list(rows)))
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:

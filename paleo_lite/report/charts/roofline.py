@@ -16,7 +16,7 @@ from ...timing import Prediction
 from ...timing.terms import bound_seconds
 from ...units import format_si
 from .layers import said_of
-from .marks import LETTER, PLAIN, PREFIXED, Span, hollow, names_beside
+from .marks import LETTER, PLAIN, PREFIXED, Span, hollow, names_beside, say_share
 from .render import POINTS_AT_MOST, altair, decades, group_colour, values
 from .theme import SHAPES, group_of
 
@@ -133,8 +133,11 @@ def _stacked(dots: Sequence[Dot], total: float) -> list[dict[str, Any]]:
         first, time_s = pile[0], sum(dot.taken_s for dot in pile)
         more = f" and {len(pile) - 1} more" if len(pile) > 1 else ""
         rate = first.flops / first.time_s
+        many = f"{len(pile)} × {first.kind.replace('_', ' ')}"
+        label = many if len(pile) > 2 else f"{_short(first.name)}{more}"
         rows.append({
-            "name": f"{first.name}{more}", "label": f"{_short(first.name)}{more}", "kind": first.kind,
+            "name": f"{first.name}{more}",
+            "label": label, "kind": first.kind,
             "group": group_of(first.kind), "origin": first.origin, "bound": first.is_bound,
             "x": first.flops / first.bytes, "y": rate, "attained": format_si(rate, "FLOP/s", 3),
             "share": time_s / total, "time": format_si(time_s, "s"),
@@ -176,7 +179,8 @@ def _left_out(what: str, dots: Sequence[Dot], placed: Sequence[Dot], kept: int, 
     parts = []
     if len(placed) < len(dots):
         share = 1 - sum(dot.taken_s for dot in placed) / total
-        missing = f"{len(dots) - len(placed)} of {len(dots)} {what}s ({share:.0%} of the time)"
+        taken = f" ({say_share(share)} of the time)" if share > 1e-9 else ""
+        missing = f"{len(dots) - len(placed)} of {len(dots)} {what}s{taken}"
         parts.append(f"not drawn: {missing}, whose FLOPs, bytes or time are 0 or unknown")
     if kept < len(placed):
         parts.append(f"the {kept} that take longest of {len(placed)} are drawn")

@@ -128,7 +128,8 @@ def scaling_chart(
         {
             "series": series, "bound": series in bounds, "workers": row.workers, "collective": row.collective,
             "speedup": row.speedup, "cost": row.cost, "throughput": row.throughput_per_s,
-            "efficiency": row.efficiency, "limited": row.limited_by, **_ends(row),
+            "efficiency": row.efficiency, "limited": row.limited_by,
+            "exposed": row.exposed_s / row.time_s, **_ends(row),
         }
         for series, row in zip(_series(rows), rows)
     ]  # fmt: skip
@@ -138,7 +139,13 @@ def scaling_chart(
     look = _look(alt, series, order)
     key = "efficiency" if weak else "speedup"
     curves = alt.layer(*_ideal(alt, workers, key), *_lines(alt, data, look, workers, key))
-    panels = [_sized(curves), _shares(alt, rows, named, series)]
+    # Of several curves the part that grows is a curve of each, too; of one every part is drawn.
+    parts = (
+        _shares(alt, rows, bool(bounds))
+        if len(series) == 1
+        else alt.layer(*_lines(alt, data, look, workers, "exposed"))
+    )
+    panels = [_sized(curves), _sized(parts)]
     if all(row.cost is not None for row in rows):
         panels.append(_sized(alt.layer(*_lines(alt, data, look, workers, "cost"))))
     lines = [*subtitle, "hidden communication is not drawn: it takes no time of its own"]
@@ -212,72 +219,63 @@ def _ideal(alt: Any, workers: Sequence[int], key: str) -> list[Any]:
     return [line, name.encode(x=x, y=y, text=alt.Text("said:N"))]
 
 
-_TITLES = {"efficiency": "efficiency: share of the ideal speed-up", "speedup": "speed-up", "cost": "cost (USD)"}
+_SHARES = ("efficiency", "exposed")
+_TITLES = {"efficiency": "efficiency: share of the ideal speed-up", "speedup": "speed-up", "cost": "cost (USD)",
+           "exposed": "exposed communication: share of a step"}  # fmt: skip
 
 
 def _axis(alt: Any, key: str, field: str = "") -> Any:
     scale = alt.Scale(type="log", base=2, nice=False) if key == "speedup" else alt.Scale(zero=True)
-    axis = alt.Axis(format="%" if key == "efficiency" else PLAIN, tickCount=6)
+    axis = alt.Axis(format="%" if key in _SHARES else PLAIN, tickCount=6)
     return alt.Y(f"{field or key}:Q", title=_TITLES[key], scale=scale, axis=axis)
 
 
 def _lines(alt: Any, data: Any, look: tuple[Any, Any], workers: Sequence[int], key: str) -> list[Any]:
     """Curves with their bands; the legend stands below the first panel."""
     colour, shape = look
-    if key == "cost":
+    if key in ("cost", "exposed"):
         colour, shape = colour.copy().legend(None), shape.copy().legend(None)
     base = alt.Chart(data).encode(x=_workers(alt, workers), y=_axis(alt, key), color=colour)
-    band = (
-        alt.Chart(data)
-        .mark_area(opacity=0.18)
-        .encode(x=_workers(alt, workers), y=_axis(alt, key, f"{key}_low"), y2=alt.Y2(f"{key}_high:Q"), color=colour)
-    )
+    # One worker has no interval: of two a band has but one end.
+    area = alt.Chart(data).mark_area(opacity=0.18) if len(workers) > 2 else alt.Chart(data).mark_rule(opacity=0.4)
+    low, high = _axis(alt, key, f"{key}_low"), alt.Y2(f"{key}_high:Q")
+    bands = [area.encode(x=_workers(alt, workers), y=low, y2=high, color=colour)] if key != "exposed" else []
     tips = [alt.Tooltip("series:N"), alt.Tooltip("collective:N"), alt.Tooltip("workers:Q"),
-            alt.Tooltip(f"{key}:Q", format=".1%" if key == "efficiency" else ".4~r"),
+            alt.Tooltip(f"{key}:Q", format=".1%" if key in _SHARES else ".4~r"),
             alt.Tooltip("efficiency:Q", format=".1%"), alt.Tooltip("throughput:Q", format=",.4~r", title="per second"),
             alt.Tooltip("limited:N", title="limited by")]  # fmt: skip
     dash = either(alt.StrokeDashValue, "datum.bound", [5, 4], [1, 0])
     return [
-        band,
+        *bands,
         base.mark_line().encode(strokeDash=dash, detail=alt.Detail("bound:N")),
         base.mark_point(filled=True, size=45, opacity=1).encode(shape=shape, tooltip=tips, **hollow(colour)),
     ]
 
 
-def _shares(alt: Any, rows: Sequence[ScaleRow], named: Sequence[dict[str, Any]], series: list[str]) -> Any:
-    """What a step consists of, and above each bar how long it takes; a row of bars for each of the first four series.
+def _shares(alt: Any, rows: Sequence[ScaleRow], bound: bool) -> Any:
+    """What a step consists of, and above each bar how long it takes.
 
     Shares, not times: under strong scaling the bars would fall to nothing, and under weak scaling say one thing.
     """
-    drawn = series[:4]
     few = len({row.workers for row in rows}) <= _TIMES_AT_MOST
     parts = [
-        {"workers": row.workers, "series": name["series"], "part": part, "order": order, "bound": name["bound"],
+        {"workers": row.workers, "part": part, "order": order, "bound": bound,
          "time": getattr(row, field), "share": getattr(row, field) / row.time_s,
          "took": format_si(getattr(row, field), "s", 3), "step": format_si(row.time_s, "s", 2), "top": 1.0}
-        for row, name in zip(rows, named)
+        for row in rows
         for order, (part, (field, _)) in enumerate(PARTS.items())
-        if name["series"] in drawn
     ]  # fmt: skip
     x = alt.X("workers:O", title="workers", sort=None, axis=alt.Axis(labelAngle=0, labelOverlap=True))
-    said = "share of a step" + ("; above: its time" if few else "")
-    title = said if len(drawn) == 1 else None
-    y = alt.Y("share:Q", title=title, scale=alt.Scale(domain=[0, 1]),
-              axis=alt.Axis(format="%", tickCount=5 if title else 2))  # fmt: skip
+    title = "share of a step" + ("; above: its time" if few else "")
+    y = alt.Y("share:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5))
     colour = _part_colour(alt, alt.Legend(orient="bottom", columns=1))
-    base = alt.Chart() if len(drawn) > 1 else alt.Chart(alt.Data(values=parts))
+    base = alt.Chart(alt.Data(values=parts))
     bars = base.mark_bar().encode(
         x=x, y=y, color=colour, order=alt.Order("order:Q"), **hollow(colour, dashed=True),
-        tooltip=[alt.Tooltip("series:N"), alt.Tooltip("workers:O"), alt.Tooltip("part:N"),
-                 alt.Tooltip("took:N", title="time"),
+        tooltip=[alt.Tooltip("workers:O"), alt.Tooltip("part:N"), alt.Tooltip("took:N", title="time"),
                  alt.Tooltip("share:Q", format=".1%")],
     )  # fmt: skip
-    layers = [bars]
-    if few:
-        text = base.transform_filter("datum.order == 0").mark_text(dy=-6, fontSize=8)
-        layers.append(text.encode(x=x, y=alt.Y("top:Q", title=title), text=alt.Text("step:N")))
-    if len(drawn) == 1:
-        return _sized(alt.layer(*layers))
-    panel = alt.layer(*layers, data=alt.Data(values=parts)).properties(width=270, height=240 / len(drawn) - 20)
-    row = alt.Row("series:N", title=said, sort=drawn, header=alt.Header(labelOrient="top"))
-    return panel.facet(row=row, spacing=4)
+    if not few:
+        return bars
+    text = base.transform_filter("datum.order == 0").mark_text(dy=-6, fontSize=8)
+    return alt.layer(bars, text.encode(x=x, y=alt.Y("top:Q", title=title), text=alt.Text("step:N")))

@@ -68,7 +68,7 @@ class Theme(msgspec.Struct, frozen=True):
                 "subtitleFontSize": 11, "offset": 12, "limit": 900,
             },
             "axis": {**text, "gridColor": self.faint, "domainColor": self.ink, "tickColor": self.ink, "labelLimit": 260,
-                     "titleFontWeight": "normal"},
+                     "titleFontWeight": "normal", "labelFlush": False},
             "legend": {**text, "titleFontWeight": "normal", "labelLimit": 260,
                        "symbolBaseFillColor": self.ink, "symbolBaseStrokeColor": self.ink, "symbolOpacity": 1},
             "header": {**text, "titleFontWeight": "normal"},

@@ -97,7 +97,7 @@ def test_kernels_lie_where_their_counts_say(tmp_path):
     assert conv["x"] == pytest.approx(4290)
     assert conv["y"] == pytest.approx(4.29e9 / 2e-3)
     assert "cudnn::detail::dgrad_alg1_engine" not in placed
-    assert "not drawn: 1 of 3 kernels (50% of the time)" in subtitle(chart)
+    assert "not drawn: 1 of 3 kernels (50.0% of the time)" in subtitle(chart)
     assert {row["origin"] for row in placed.values()} == {"all calls counted"}
 
 
