@@ -169,6 +169,7 @@ def _predict_passes(workload: Workload, machine: Machine, model: TimeModel) -> P
 def _notes(workload: Workload, machine: Machine, model: TimeModel) -> list[str]:
     """What somebody who uses the number should know of how it was counted."""
     work, notes = workload.work, [STATIC] if workload.phase in GENERATING else []
+    notes += _in_fp32(workload, machine)
     peak, vector = model.peak(machine, workload.precision), machine.vector_peak(workload.precision)
     if work.convention.unit != "FLOP" and model.takes_count:  # a convention in FLOPs goes with the peak
         notes.append(
@@ -182,6 +183,15 @@ def _notes(workload: Workload, machine: Machine, model: TimeModel) -> list[str]:
     if (vector.peak.precision, vector.peak.unit) != (peak.peak.precision, peak.peak.unit):
         notes.append(f"all but convolution, linear, matmul and attention are held against the {vector.describe()}")
     return notes
+
+
+def _in_fp32(workload: Workload, machine: Machine) -> list[str]:
+    """What somebody should know who leaves out the precision of a large language model."""
+    narrow = [precision for precision in ("bf16", "fp16") if precision in machine.device.precisions]
+    is_large = workload.phase in GENERATING or (workload.phase == "training" and workload.network.blocks)
+    if not is_large or workload.precision != "fp32" or workload.options.products or not narrow:
+        return []
+    return [f"in fp32: language models mostly run in 16 bits, --precision {narrow[0]}"]
 
 
 TENSOR_MULTIPLE = 8

@@ -79,6 +79,12 @@ def test_text_is_generated_by_an_engine_unless_asked_otherwise():
     assert pl.predict("resnet50", gpu="t4").execution == "eager"
 
 
+def test_who_leaves_the_precision_out_is_told_what_was_taken():
+    said = [note for note in predicted(precision="fp32").notes if "--precision bf16" in note]
+    assert len(said) == 1 and not any("--precision bf16" in note for note in predicted().notes)
+    assert not any("16 bits" in note for note in predicted("gpt2", gpu="k80-die", precision="fp32", context=9).notes)
+
+
 def test_an_answer_says_tokens_and_that_the_batch_is_static():
     prediction = predicted(batch_size=8)
     assert prediction.to_dict()["tokens_per_s"] == pytest.approx(8 / prediction.time_s)
