@@ -44,8 +44,8 @@ def networks(network: str | Network | None = None, *, image_size: int | None = N
     if network is None:
         rows = network_rows(network_names())
         return Shown({"networks": rows}, networks_page(rows))
-    found = find_network(network, image_size) if isinstance(network, str) else network
-    return Shown(network_dict(found), network_page(found))
+    shown = find_network(network, image_size) if isinstance(network, str) else network
+    return Shown(network_dict(shown), network_page(shown))
 
 
 def export(
@@ -83,17 +83,17 @@ def export(
     path = Path(output)
     check_new(path, force=force)
     if isinstance(network, Network):
-        found = network
+        exported = network
     elif is_network_file(network):
         if inputs:
             raise BadValue("--input is for package.module:factory; a file says its own, and takes --image-size")
-        found = read_network_file(Path(network), image_size)
+        exported = read_network_file(Path(network), image_size)
     elif ":" in network:
-        found = trace_factory(network, inputs, image_size)
+        exported = trace_factory(network, inputs, image_size)
     else:
-        found = trace_named(network, image_size)
-    write_descriptor(found, path)
-    return Shown(network_dict(found), network_page(found))
+        exported = trace_named(network, image_size)
+    write_descriptor(exported, path)
+    return Shown(network_dict(exported), network_page(exported))
 
 
 def hardware(device: str | Device | None = None, *, hardware_files: Paths = ()) -> Shown:
@@ -113,9 +113,9 @@ def hardware(device: str | Device | None = None, *, hardware_files: Paths = ()) 
     further = paths_of(hardware_files)
     if device is None:
         devices = list_devices(further)
-        return Shown({"devices": [device_row(each) for each in devices]}, devices_page(devices))
-    found = find_device(device, further) if isinstance(device, str) else device
-    return Shown(device_dict(found), device_page(found))
+        return Shown({"devices": [device_row(listed) for listed in devices]}, devices_page(devices))
+    shown = find_device(device, further) if isinstance(device, str) else device
+    return Shown(device_dict(shown), device_page(shown))
 
 
 def devices(hardware_files: Sequence[str | Path] = ()) -> list[Device]:

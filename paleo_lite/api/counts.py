@@ -82,7 +82,7 @@ def layers(network: Any, **question: Unpack[Counting]) -> LayerCounts | CountsBe
     if isinstance(network, (list, tuple)) and not isinstance(network, Network):
         if not network:
             raise BadValue("name one network at least")
-        return CountsBeside(tuple(_count(each, **question) for each in network))
+        return CountsBeside(tuple(_count(counted, **question) for counted in network))
     return _count(network, **question)
 
 

@@ -214,13 +214,13 @@ def predict_several(
     devices = [find_device(gpu, files) if isinstance(gpu, str) else gpu for gpu in gpus]
     predictions: list[Prediction] = []
     failures: dict[str, PaleoError] = {}
-    found = {
+    resolved = {
         (place, phase): None if network is None else resolve(network, *shapes, Tokens(*lengths, phase))
         for place, network in enumerate(networks) for phase in phases
     }  # fmt: skip
     places = range(len(networks))
     for place, device, precision, phase, batch_size in product(places, devices, precisions, phases, batch_sizes):
-        network = found[place, phase]
+        network = resolved[place, phase]
         try:
             asked = {"precision": precision, "phase": phase, "batch_size": batch_size, **question}
             predictions.append(predict(network, gpu=device, **{"memory": network is not None, **asked}))

@@ -60,12 +60,12 @@ def choose_model(
 
     if plain:
         raise BadValue("a calibration is a time model of its own: leave --time-model, --ppp and --concurrent out")
-    found = find_calibration(calibration) if isinstance(calibration, str) else calibration
-    if (found.device, found.precision) != (device.id, precision):
+    known = find_calibration(calibration) if isinstance(calibration, str) else calibration
+    if (known.device, known.precision) != (device.id, precision):
         raise CalibrationFailed(
-            f"the calibration is of {found.device} in {found.precision}, not of {device.id} in {precision}"
+            f"the calibration is of {known.device} in {known.precision}, not of {device.id} in {precision}"
         )
-    return found.model()
+    return known.model()
 
 
 def _with_products(model: TimeModel, narrower: TimeModel) -> TimeModel:
@@ -115,7 +115,7 @@ def used_calibration(prediction: Prediction, name: str | Calibration | None) -> 
     if name is not None and not isinstance(name, str):
         return name
     try:
-        found = find_calibration(name or f"{prediction.device.id}-{prediction.precision}")
+        known = find_calibration(name or f"{prediction.device.id}-{prediction.precision}")
     except UnknownName:  # of none, it was pooled
         return None
-    return found if isinstance(found, Calibration) else None
+    return known if isinstance(known, Calibration) else None

@@ -109,8 +109,8 @@ def stack(features: Sequence[Features], rates: Rates, measured_s: Sequence[float
     for value in measured_s:
         if not (np.isfinite(value) and value > 0):
             raise CalibrationFailed(f"a measured time must be a number above 0, not {value!r}")
-    fields = {name: np.concatenate([getattr(each, name) for each in features]) for name in Features.__struct_fields__}
-    run = np.repeat(np.arange(len(features)), [len(each.flops) for each in features])
+    fields = {name: np.concatenate([getattr(one, name) for one in features]) for name in Features.__struct_fields__}
+    run = np.repeat(np.arange(len(features)), [len(one.flops) for one in features])
     return Runs(Features(**fields), run, rates, np.array(measured_s, dtype=np.float64))
 
 

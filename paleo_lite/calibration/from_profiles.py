@@ -42,7 +42,7 @@ def measure_profiles(
     BadProfile
         If a profile cannot be read, tells of another device or precision, its batch size is unknown, or none is left.
     """
-    found: list[Measurement] = []
+    measurements: list[Measurement] = []
     seen: set[str] = set()
     read = run_files(find_files(paths), partial(examine, name_pattern=name_pattern))
     for path, finding in sorted(read, key=lambda pair: pair[0]):
@@ -55,13 +55,13 @@ def measure_profiles(
         seen.add(f"{own} with batch size {size}")
         if own == network and batch_size in (None, size):
             question(open_profile(path, name_pattern), find_device(gpu, hardware_files), precision=precision)
-            found += _passes(finding, gpu, network, precision, int(size))
-    if not found:
+            measurements += _passes(finding, gpu, network, precision, int(size))
+    if not measurements:
         raise BadProfile(
             f"no forward or backward pass of {network}{'' if batch_size is None else f' with batch size {batch_size}'}"
             f" in these profiles: there are {', '.join(sorted(seen)) or 'none'}"
         )
-    return medians(found)
+    return medians(measurements)
 
 
 def _passes(finding: Finding, gpu: str, network: str, precision: str, batch_size: int) -> Sequence[Measurement]:

@@ -52,10 +52,12 @@ def execution_of(group: Sequence[Measurement]) -> str:
     CalibrationFailed
         If not all of it in one way: the host of one is not that of another.
     """
-    found = sorted({step.execution for step in group})
-    if len(found) > 1:
-        raise CalibrationFailed(f"one calibration is of one way of execution, not of {' and '.join(found)} together")
-    return found[0]
+    executions = sorted({step.execution for step in group})
+    if len(executions) > 1:
+        raise CalibrationFailed(
+            f"one calibration is of one way of execution, not of {' and '.join(executions)} together"
+        )
+    return executions[0]
 
 
 class MeasuredDevices:
@@ -110,26 +112,26 @@ class MeasuredDevices:
         return self._found[held_out]
 
     def _everything(self) -> dict[Key, Evidence]:
-        (*found,) = learn([*self._measured.values(), *self._operations])
-        self.operations = found[len(self._measured) :]
-        return dict(zip(self._measured, found))
+        (*learnt,) = learn([*self._measured.values(), *self._operations])
+        self.operations = learnt[len(self._measured) :]
+        return dict(zip(self._measured, learnt))
 
     def _without(self, held_out: str) -> dict[Key, Evidence]:
         everything = self.evidence()
-        found, changed = dict(everything), {}
+        learnt, changed = dict(everything), {}
         for key, measured in self._measured.items():
             seen = np.flatnonzero(self._labels[key] != held_out)
             if len(seen) < len(measured.runs):
-                del found[key]
+                del learnt[key]
                 if len(seen):
                     changed[key] = measured._replace(runs=measured.runs.choose(seen))
         for key, measured in changed.items():
             start = np.array(everything[key].theta)
-            found[key] = evidence_of(measured, device_prior(measured.device, measured.precision), start)
+            learnt[key] = evidence_of(measured, device_prior(measured.device, measured.precision), start)
         for key, measured in changed.items():
-            others = [*(one for other, one in found.items() if other != key), *self.operations]
-            found[key] = evidence_of(measured, prior_of(measured, others), np.array(found[key].theta))
-        return found
+            others = [*(one for other, one in learnt.items() if other != key), *self.operations]
+            learnt[key] = evidence_of(measured, prior_of(measured, others), np.array(learnt[key].theta))
+        return learnt
 
     def prior(
         self, key: Key, held_out: str = "", ignore: Callable[[Traits], bool] = lambda other: False, known: bool = True

@@ -92,11 +92,11 @@ def read_measurements(path: Path) -> list[Measurement]:
                 raise BadFile(
                     f"{path}: line 1: no column {', '.join(missing)}: a measurements CSV has {', '.join(COLUMNS)}"
                 )
-            found: list[Measurement] = []
+            measurements: list[Measurement] = []
             for row in reader:
-                if len(found) >= _ROWS_AT_MOST:
+                if len(measurements) >= _ROWS_AT_MOST:
                     raise BadFile(f"{path}: more than {_ROWS_AT_MOST} rows")
-                found.append(_measurement(row, f"{path}: line {reader.line_num}"))
+                measurements.append(_measurement(row, f"{path}: line {reader.line_num}"))
     except OSError as error:
         if path.is_dir():
             raise BadFile(
@@ -105,9 +105,9 @@ def read_measurements(path: Path) -> list[Measurement]:
         raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise BadFile(f"{path}: not a CSV file: {error}") from None
-    if not found:
+    if not measurements:
         raise BadFile(f"{path}: holds no measurement")
-    return found
+    return measurements
 
 
 def _measurement(row: dict[str, str | None], place: str) -> Measurement:

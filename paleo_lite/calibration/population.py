@@ -337,13 +337,13 @@ def learn(measured: Iterable[Measured], known: Sequence[Evidence] = (), rounds: 
         Of others, which stays as it is.
     """
     groups = list(measured)
-    found = [evidence_of(group, device_prior(group.device, group.precision)) for group in groups]
+    learnt = [evidence_of(group, device_prior(group.device, group.precision)) for group in groups]
     for _ in range(rounds - 1):
         for index, group in enumerate(groups):
-            others = [*found[:index], *found[index + 1 :], *known]
-            start = np.array(found[index].theta)
-            found[index] = evidence_of(group, prior_of(group, others), start)
-    return found
+            others = [*learnt[:index], *learnt[index + 1 :], *known]
+            start = np.array(learnt[index].theta)
+            learnt[index] = evidence_of(group, prior_of(group, others), start)
+    return learnt
 
 
 def prior_of(group: Measured, others: Sequence[Evidence]) -> Prior:
@@ -356,8 +356,8 @@ def prior_of(group: Measured, others: Sequence[Evidence]) -> Prior:
 
 def evidence_of(group: Measured, prior: Prior, start: Floats | None = None) -> Evidence:
     """What a group's own measurements say, its prior taken out of the precision again."""
-    found = fit(group.runs, prior, group.scatter, start)
-    precision = 1 / np.diag(found.covariance) - 1 / prior.deviation**2
+    fitted = fit(group.runs, prior, group.scatter, start)
+    precision = 1 / np.diag(fitted.covariance) - 1 / prior.deviation**2
     speaks = precision * prior.deviation**2 > LEAST
     deviation = tuple([
         float(value**-0.5) if moved and name in group.speaks_of else None
@@ -368,6 +368,6 @@ def evidence_of(group: Measured, prior: Prior, start: Floats | None = None) -> E
         **fields,
         points=len(group.runs),
         measured_in=group.precision,
-        theta=tuple(found.theta.tolist()),
+        theta=tuple(fitted.theta.tolist()),
         deviation=deviation,
     )

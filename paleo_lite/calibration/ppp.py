@@ -222,7 +222,7 @@ def _medians(runs: Iterable[PppRun]) -> list[PppRun]:
     return sorted(merged, key=lambda run: (run.network, run.phase, run.batch_size))
 
 
-def check_ppp(found: PppCalibration, path: Path) -> PppCalibration:
+def check_ppp(calibration: PppCalibration, path: Path) -> PppCalibration:
     """What has been read, if it can be one.
 
     Raises
@@ -230,12 +230,14 @@ def check_ppp(found: PppCalibration, path: Path) -> PppCalibration:
     BadFile
         If a number is impossible; the message names file and field.
     """
-    numbers: dict[str, Any] = {name: getattr(found, name) for name in ("ppp", "low", "high", "deviation", "within")}
-    for index, run in enumerate(found.runs):
+    numbers: dict[str, Any] = {
+        name: getattr(calibration, name) for name in ("ppp", "low", "high", "deviation", "within")
+    }
+    for index, run in enumerate(calibration.runs):
         numbers |= {f"runs[{index}].{name}": getattr(run, name) for name in ("batch_size", "at_peak_s", "measured_s")}
     for name, value in numbers.items():
         if not (math.isfinite(value) and value > 0):
             raise BadFile(f"{path}: {name} is {value}: expected a number above 0")
-    if not found.runs:
+    if not calibration.runs:
         raise BadFile(f"{path}: runs: holds none, so nothing says what the PPP was fitted to")
-    return found
+    return calibration

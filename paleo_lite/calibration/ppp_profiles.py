@@ -49,7 +49,7 @@ def beside_profiles(
     BadProfile
         If a profile cannot be read, tells of another device or precision, its batch size is unknown, or none is left.
     """
-    found, others = [], set()
+    beside, others = [], set()
     for path in sorted(find_files(paths)):
         profile = open_profile(path, name_pattern)
         size = profile.configuration.get("batch_size", batch_size)
@@ -62,10 +62,10 @@ def beside_profiles(
         question(profile, machine.device, precision=workload.precision)
         measured = measure_passes(profile)
         asked = workload.but(batch_size=size, phase=measured.phase)
-        found.append(lay_beside(str(path), measured, predict(asked, machine, AT_PEAK)))
-    if not found:
+        beside.append(lay_beside(str(path), measured, predict(asked, machine, AT_PEAK)))
+    if not beside:
         raise BadProfile(f"no profile of {workload.network.name}: there are {', '.join(sorted(others)) or 'no files'}")
-    return found
+    return beside
 
 
 def fit_beside(beside: PredictedBeside) -> PredictedBeside:
@@ -97,8 +97,8 @@ def shares_of(profiles: Sequence[PredictedBeside]) -> list[PppShare]:
         for key, (at_peak_s, measured_s) in own.items():
             rows.setdefault(key, []).append((at_peak_s / measured_s, measured_s / beside.measured_s))
     shares = []
-    for (kind, part), found in rows.items():
-        ppp, share = (float(median(values)) for values in zip(*found))
+    for (kind, part), values_of in rows.items():
+        ppp, share = (float(median(values)) for values in zip(*values_of))
         by_algorithm = {}
         if ppp > 1 and kind == "convolution" and part == "forward":
             by_algorithm = {name: ppp * fewer for name, fewer in _by_algorithm(profiles[0]).items()}

@@ -79,10 +79,14 @@ def log_ratio_variance(one: Estimate, other: Estimate, is_same_step: bool) -> fl
         apart = one.slopes - other.slopes
         parameters = float(apart @ one.model.covariance @ apart)
     else:
-        parameters = sum(float(each.slopes @ each.model.covariance @ each.slopes) for each in (one, other))
+        parameters = sum(
+            float(prediction.slopes @ prediction.model.covariance @ prediction.slopes) for prediction in (one, other)
+        )
         if one.precision == other.precision:
             parameters -= 2 * SHARED * float(one.kept @ other.kept)
-    own = (each.model.scatter**2 if is_same_step else each.model.own_variance for each in (one, other))
+    own = (
+        prediction.model.scatter**2 if is_same_step else prediction.model.own_variance for prediction in (one, other)
+    )
     return parameters + sum(own)
 
 

@@ -35,7 +35,7 @@ class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
     @property
     def first(self) -> Prediction:
         """What the others are compared with: the first forecast, or the first bound where there is no forecast."""
-        return next((each for each in self.predictions if each.is_forecast), self.predictions[0])
+        return next((prediction for prediction in self.predictions if prediction.is_forecast), self.predictions[0])
 
     def speedup(self, prediction: Prediction) -> Ratio | None:
         """How many times as many samples per second one of them has as the first: see `ratios.speedup`."""
@@ -44,37 +44,37 @@ class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
     def rows(self) -> Iterator[dict[str, Any]]:
         """One dict per prediction; a bound has no time, throughput, cost and speed-up, unless all are bounds."""
         first = self.first
-        for each in self.predictions:
-            low, high = each.interval or (None, None)
-            ratio = self.speedup(each)
-            least, most = (ratio and each is not first and ratio.interval()) or (None, None)
-            counts = each.is_forecast == first.is_forecast
+        for prediction in self.predictions:
+            low, high = prediction.interval or (None, None)
+            ratio = self.speedup(prediction)
+            least, most = (ratio and prediction is not first and ratio.interval()) or (None, None)
+            counts = prediction.is_forecast == first.is_forecast
             yield {
-                "network": each.network,
-                "gpu": each.device.id,
-                "precision": each.precision,
-                "phase": each.phase,
-                "batch_size": each.batch_size,
-                "is_forecast": each.is_forecast,
-                "time_s": each.time_s if each.is_forecast else None,
+                "network": prediction.network,
+                "gpu": prediction.device.id,
+                "precision": prediction.precision,
+                "phase": prediction.phase,
+                "batch_size": prediction.batch_size,
+                "is_forecast": prediction.is_forecast,
+                "time_s": prediction.time_s if prediction.is_forecast else None,
                 "low_s": low,
                 "high_s": high,
-                "bound_s": each.bound_s,
-                "throughput_per_s": each.throughput_per_s if counts else None,
-                "memory_bytes": None if each.memory is None else each.memory.memory.total_bytes,
-                "fits": None if each.memory is None else each.memory.fits,
-                "usd_per_million": usd(each) if each.is_forecast else None,
+                "bound_s": prediction.bound_s,
+                "throughput_per_s": prediction.throughput_per_s if counts else None,
+                "memory_bytes": None if prediction.memory is None else prediction.memory.memory.total_bytes,
+                "fits": None if prediction.memory is None else prediction.memory.fits,
+                "usd_per_million": usd(prediction) if prediction.is_forecast else None,
                 "speedup": None if ratio is None else ratio.value,
                 "speedup_low": least,
                 "speedup_high": most,
-                "time_model": each.model.name,
-                "calibration": each.calibration,
+                "time_model": prediction.model.name,
+                "calibration": prediction.calibration,
                 "version": __version__,
             }
 
     def to_dict(self) -> dict[str, Any]:
         """The documented JSON: the rows, what each was computed from, and what was left out."""
-        predictions = [each.to_dict() for each in self.predictions]
+        predictions = [prediction.to_dict() for prediction in self.predictions]
         return {"rows": list(self.rows()), "predictions": predictions, "left_out": list(self.left_out)}
 
     def __repr__(self) -> str:

@@ -179,20 +179,20 @@ def read_calibration(path: Path) -> AnyCalibration:
         from .ppp import PppCalibration, check_ppp
 
         return check_ppp(read_typed(path, PppCalibration, "calibration", _BYTES_AT_MOST), path)
-    found = read_typed(path, Calibration, "calibration", _BYTES_AT_MOST)
-    missing = [name for name in NAMES if name not in found.parameters]
+    calibration = read_typed(path, Calibration, "calibration", _BYTES_AT_MOST)
+    missing = [name for name in NAMES if name not in calibration.parameters]
     if missing:
         raise BadFile(f"{path}: parameters: {', '.join(missing)} missing")
-    bad = [name for name, parameter in found.parameters.items() if not (0 < parameter.value < math.inf)]
+    bad = [name for name, parameter in calibration.parameters.items() if not (0 < parameter.value < math.inf)]
     if bad:
         raise BadFile(f"{path}: parameters: {', '.join(bad)} must be above 0")
     try:
-        covariance = _matrix(found.covariance)
+        covariance = _matrix(calibration.covariance)
     except ValueError:
         covariance = np.zeros(0)
     if covariance.shape != (len(NAMES), len(NAMES)) or not np.isfinite(covariance).all():
         raise BadFile(f"{path}: covariance must have {len(NAMES)} rows of {len(NAMES)} numbers")
-    return found
+    return calibration
 
 
 def _matrix(rows: Sequence[str]) -> Floats:

@@ -140,7 +140,7 @@ class Suggestions(Result, msgspec.Struct, frozen=True):
     @property
     def command(self) -> str:
         """What measures them."""
-        steps = " ".join(each.step for each in self.suggestions)
+        steps = " ".join(suggestion.step for suggestion in self.suggestions)
         precision = "" if self.precision == "fp32" else f" --precision {self.precision}"
         return f"paleo-lite measure {steps} --device cuda --gpu {self.gpu}{precision} -o measured.csv"
 
@@ -185,16 +185,16 @@ def suggest(
         low, high = interval_of(asked_s, deviation)
         return float(high / low), (float(low), float(high)) if is_single else None
 
-    measuring_s, found = measuring(times), []
+    measuring_s, suggestions = measuring(times), []
     for place, covariance in choose(model.covariance, slopes, targets, measuring_s, count):
         taken = float(times[place]), float(measuring_s[place])
-        found.append(Suggestion(*_key(candidates[place]), *taken, *narrowed(covariance, _own_variance(model))))
+        suggestions.append(Suggestion(*_key(candidates[place]), *taken, *narrowed(covariance, _own_variance(model))))
     factor, interval = narrowed(model.covariance, model.own_variance)
     sizes = {step.batch_size for step in asked}
     return Suggestions(
         machine.device.id, first.precision, first.network.name if is_single else None,
         first.batch_size if len(sizes) == 1 else None, first.phase, asked_s if is_single else None, factor, interval,
-        found, model.label, len(candidates),
+        suggestions, model.label, len(candidates),
     )  # fmt: skip
 
 

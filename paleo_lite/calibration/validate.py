@@ -149,10 +149,10 @@ def validate(
         on_done(place, len(devices.groups))
         if (gpus and key.gpu not in gpus) or (precisions and key.precision not in precisions):
             continue
-        found = _by_fold(split, devices, key) if split in _LABELS else _by_expectation(split, devices, key)
-        if found is None:
+        held_out = _by_fold(split, devices, key) if split in _LABELS else _by_expectation(split, devices, key)
+        if held_out is None:
             continue
-        runs, predicted, deviation, simple = found
+        runs, predicted, deviation, simple = held_out
         group_points = [Point(step, float(p), float(d)) for step, p, d in zip(group, predicted, deviation)]
         rows += _rows(split, runs, group_points, simple)
         points += group_points
@@ -200,9 +200,9 @@ def expected_from(prior: Prior) -> Fit:
     return Fit(prior.mean, np.diag(prior.deviation**2), POOL_SCATTER, nothing[:0], nothing)
 
 
-def predict_measured(found: Fit, measurements: Sequence[Measurement], device: Device, precision: str) -> list[Point]:
+def predict_measured(basis: Fit, measurements: Sequence[Measurement], device: Device, precision: str) -> list[Point]:
     """Measurements that a fit has not seen beside its predictions of them."""
-    predicted, deviation = found.predict(runs_of(measurements, device, precision))
+    predicted, deviation = basis.predict(runs_of(measurements, device, precision))
     return [Point(step, float(p), float(d)) for step, p, d in zip(measurements, predicted, deviation)]
 
 

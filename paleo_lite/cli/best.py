@@ -76,5 +76,5 @@ def best(
         top=max(top, FRONT_AT_MOST) if charted else top,
         sample=ROWS_BEHIND_A_FRONT if charted else 0,
     )
-    found = msgspec.structs.replace(drawn, rows=drawn.rows[:top])
-    return Answer(found.to_dict, found.document, lambda: drawn)
+    listed = msgspec.structs.replace(drawn, rows=drawn.rows[:top])
+    return Answer(listed.to_dict, listed.document, lambda: drawn)

@@ -66,7 +66,7 @@ def calibrate(
     if gpu is None or not (paths or suggest):
         raise click.UsageError("a calibration takes measurements CSVs and --gpu; --template prints a CSV to fill in")
     if suggest is not None:
-        found = run_calibrate(paths, gpu=gpu, suggest=suggest, **question)
-        return Answer(found.to_dict, found.document)
+        suggestions = run_calibrate(paths, gpu=gpu, suggest=suggest, **question)
+        return Answer(suggestions.to_dict, suggestions.document)
     learnt = learn(CalibrateQuestion(paths, gpu=gpu, **question))
     return Answer(learnt.to_dict, learnt.document, None if learnt.fit is None else lambda: learnt)

@@ -17,13 +17,13 @@ def calibrations() -> None:
 @calibrations.command("list", cls=AnswerCommand)
 def list_calibrations() -> Answer:
     """List the shipped calibrations with their held-out error."""
-    found = find_calibrations()
-    return Answer(found.to_dict, found.document)
+    answer = find_calibrations()
+    return Answer(answer.to_dict, answer.document)
 
 
 @calibrations.command("show", cls=AnswerCommand)
 @click.argument("calibration", shell_complete=complete_calibrations)
 def show_calibration(calibration: str) -> Answer:
     """Show every parameter of CALIBRATION (a name or a file), its interval and what would narrow it."""
-    found = find_calibrations(calibration)
-    return Answer(found.to_dict, found.document)
+    answer = find_calibrations(calibration)
+    return Answer(answer.to_dict, answer.document)

@@ -58,8 +58,8 @@ def compare(
             f"compare takes two profiles, not {len(paths)}: join repeats of a side by commas, or use --a, --b"
         )
     first, second = (_split(paths[place]) if len(paths) > place else [] for place in (0, 1))
-    found = compare_profiles([*first, *more_a], [*second, *more_b], **question)
-    return Answer(found.to_dict, lambda: found.document(top=top), lambda: found)
+    comparison = compare_profiles([*first, *more_a], [*second, *more_b], **question)
+    return Answer(comparison.to_dict, lambda: comparison.document(top=top), lambda: comparison)
 
 
 def _split(path: Path) -> list[Path]:

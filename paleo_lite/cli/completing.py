@@ -46,14 +46,14 @@ def completing(*places: str, files: bool = False) -> Complete:
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         last = _LAST_NAME.search(incomplete)[0]  # type: ignore[index]  # it may be empty, so that it is found
         before = incomplete.removesuffix(last)
-        found: dict[str, None] = {}
+        fitting: dict[str, None] = {}
         for place in places:
             module, _, name = place.partition(":")
             names = getattr(importlib.import_module(module, "paleo_lite"), name)
             if callable(names):
                 names = names(_typed(ctx)) if inspect.signature(names).parameters else names()
-            found |= {known: None for known in names if known.startswith(last)}
-        items = [CompletionItem(before + name) for name in found]
+            fitting |= {known: None for known in names if known.startswith(last)}
+        items = [CompletionItem(before + name) for name in fitting]
         return [*items, CompletionItem(incomplete, type="file")] if files else items
 
     return complete

@@ -77,5 +77,5 @@ def feeding(no_pinned: bool, no_prefetch: bool, **question: Any) -> Answer:
     """
     from ..api.feeding import feeding as feed
 
-    found = feed(pinned=not no_pinned, prefetch=not no_prefetch, **question)
-    return Answer(found.to_dict, found.document)
+    answer = feed(pinned=not no_pinned, prefetch=not no_prefetch, **question)
+    return Answer(answer.to_dict, answer.document)

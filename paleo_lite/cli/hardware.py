@@ -22,8 +22,8 @@ def hardware() -> None:
 @options.hardware_files()
 def list_all(hardware_files: tuple[Path, ...]) -> Answer:
     """List all devices with their peaks and memory."""
-    found = catalogue.hardware(hardware_files=hardware_files)
-    return Answer(found.to_dict, found.document)
+    answer = catalogue.hardware(hardware_files=hardware_files)
+    return Answer(answer.to_dict, answer.document)
 
 
 @hardware.command("show", cls=AnswerCommand)
@@ -31,8 +31,8 @@ def list_all(hardware_files: tuple[Path, ...]) -> Answer:
 @options.hardware_files()
 def show_device(device: str, hardware_files: tuple[Path, ...]) -> Answer:
     """Show all figures of DEVICE, each with its source."""
-    found = catalogue.hardware(device, hardware_files=hardware_files)
-    return Answer(found.to_dict, found.document)
+    answer = catalogue.hardware(device, hardware_files=hardware_files)
+    return Answer(answer.to_dict, answer.document)
 
 
 @hardware.command("links", cls=AnswerCommand)
@@ -48,8 +48,8 @@ def list_links(move: float | None) -> Answer:
     \b
       paleo-lite hardware links --move 1PB
     """
-    found = catalogue.links(move=move)
-    return Answer(found.to_dict, found.document)
+    answer = catalogue.links(move=move)
+    return Answer(answer.to_dict, answer.document)
 
 
 @hardware.command(cls=AnswerCommand)
@@ -59,6 +59,6 @@ def audit(hardware_files: tuple[Path, ...]) -> Answer:
 
     Exits with 1 if anything is wrong; what a file explains is listed and is not an error.
     """
-    found = catalogue.audit(hardware_files=hardware_files)
-    wrong = any(finding["severity"] == "error" for finding in found.data["findings"])
-    return Answer(found.to_dict, found.document, exit_code=int(wrong))
+    answer = catalogue.audit(hardware_files=hardware_files)
+    wrong = any(finding["severity"] == "error" for finding in answer.data["findings"])
+    return Answer(answer.to_dict, answer.document, exit_code=int(wrong))

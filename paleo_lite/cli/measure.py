@@ -48,5 +48,5 @@ def measure(**question: Any) -> Answer:
       paleo-lite measure -o mine.csv --calibration-out mine.toml --hardware-out mine-hw.toml
       paleo-lite predict vgg16 --gpu ID --hardware-file mine-hw.toml --calibration mine.toml
     """
-    found = measure_machine(**question, on_step=lambda text: click.echo(f"measuring {text}", err=True))
-    return Answer(found.to_dict, found.document)
+    measured = measure_machine(**question, on_step=lambda text: click.echo(f"measuring {text}", err=True))
+    return Answer(measured.to_dict, measured.document)

@@ -19,8 +19,8 @@ def networks() -> None:
 @networks.command("list", cls=AnswerCommand)
 def list_networks() -> Answer:
     """List the shipped networks with image size, parameters and MACs."""
-    found = catalogue.networks()
-    return Answer(found.to_dict, found.document)
+    answer = catalogue.networks()
+    return Answer(answer.to_dict, answer.document)
 
 
 @networks.command("show", cls=AnswerCommand)
@@ -28,8 +28,8 @@ def list_networks() -> Answer:
 @options.image_size()
 def show_network(network: str, image_size: int | None) -> Answer:
     """Show the layers of NETWORK: kinds, shapes, attributes, parents."""
-    found = catalogue.networks(network, image_size=image_size)
-    return Answer(found.to_dict, found.document)
+    answer = catalogue.networks(network, image_size=image_size)
+    return Answer(answer.to_dict, answer.document)
 
 
 @networks.command("export")
@@ -47,5 +47,5 @@ def export(
     NETWORK is a torchvision classification model, googlenet-caffe, resnet50-caffe, package.module:factory (which
     is imported and called), timm:NAME, hf:FOLDER, ONNX, a program of torch.export, a Caffe prototxt, or PALEO's JSON.
     """
-    found = catalogue.export(network, output, image_size=image_size, inputs=inputs, force=force).to_dict()
-    click.echo(f"{output}: {len(found['layers'])} layers, {found['parameters']:,} parameters")
+    exported = catalogue.export(network, output, image_size=image_size, inputs=inputs, force=force).to_dict()
+    click.echo(f"{output}: {len(exported['layers'])} layers, {exported['parameters']:,} parameters")

@@ -98,10 +98,10 @@ def _batch(network: str, gpus: tuple[str, ...], batch_sizes: str, **question: An
     \b
       paleo-lite plot batch resnet50 --gpu titan-rtx --gpu v100-sxm2 --precision fp16 -o batch.png
     """
-    found = batch(network, gpus=gpus, batch_sizes=batch_sizes, **question)
-    for reason in found.left_out:
+    several = batch(network, gpus=gpus, batch_sizes=batch_sizes, **question)
+    for reason in several.left_out:
         click.echo(f"left out: {reason}", err=True)
-    return Answer(drawn=lambda: found)
+    return Answer(drawn=lambda: several)
 
 
 @click.command("timeline")

@@ -79,8 +79,8 @@ def predict(
         if explain:
             raise BadValue("--explain shows the arithmetic of one prediction: name one network, device and batch size")
         rest = {name: value for name, value in question.items() if name not in asked}
-        each = {f"{name}s": _listed(value) for name, value in asked.items()}
-        several = predict_several(_listed(network), **each, **rest)
+        lists = {f"{name}s": _listed(value) for name, value in asked.items()}
+        several = predict_several(_listed(network), **lists, **rest)
         return Answer(several.to_dict, several.document, lambda: several, chart="devices")
     in_json = ctx.meta.get("paleo_lite.format") == "json" and network is not None
     prediction = run_prediction(network, memory=memory or in_json, **question)

@@ -49,5 +49,5 @@ def report(**question: Any) -> None:
     """
     from ..api.reporting import report as write_report
 
-    found = write_report(**question)
-    click.echo(f"{found.path}: {found.page.title}, {found.bytes / 1e6:.2f} MB", err=True)
+    written = write_report(**question)
+    click.echo(f"{written.path}: {written.page.title}, {written.bytes / 1e6:.2f} MB", err=True)

@@ -85,5 +85,5 @@ def sweep(**question: Any) -> Answer:
     What is infeasible is kept with its reason. What is interrupted goes on from where it was: give the same command.
     """
     with progress("sweep, in chunks") as on_done:
-        found = run_sweep(on_done=on_done, **question)
-    return Answer(found.to_dict, found.document)
+        answer = run_sweep(on_done=on_done, **question)
+    return Answer(answer.to_dict, answer.document)

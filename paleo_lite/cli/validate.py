@@ -35,5 +35,5 @@ def validate(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
       paleo-lite plot accuracy --data held_out.json -o accuracy.png
     """
     with progress("holding out, by device") as on_done:
-        found = hold_out(data, split=split, gpus=gpus, precisions=precisions, on_done=on_done)
-    return Answer(found.to_dict, found.document, lambda: found)
+        validation = hold_out(data, split=split, gpus=gpus, precisions=precisions, on_done=on_done)
+    return Answer(validation.to_dict, validation.document, lambda: validation)

@@ -35,12 +35,12 @@ class Names(click.Choice):  # type: ignore[type-arg]
     @functools.cached_property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
         """The names, in the order of their lists."""
-        found: dict[str, None] = {}
+        every_name: dict[str, None] = {}
         for place in self.places:
             module, _, name = place.partition(":")
             names = getattr(importlib.import_module(module, "paleo_lite"), name)
-            found.update(dict.fromkeys(names() if callable(names) else names))
-        return tuple(found)
+            every_name.update(dict.fromkeys(names() if callable(names) else names))
+        return tuple(every_name)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
@@ -104,8 +104,8 @@ class Several(click.ParamType):  # type: ignore[type-arg]
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """That of one value."""
-        found: list[CompletionItem] = self.one.shell_complete(ctx, param, incomplete)
-        return found
+        completions: list[CompletionItem] = self.one.shell_complete(ctx, param, incomplete)
+        return completions
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         text = str(value)
@@ -115,8 +115,8 @@ class Several(click.ParamType):  # type: ignore[type-arg]
             parts: list[Any] = list(map(str, parse_range(text, _called(param))))
         else:
             parts = [text] if is_there(text, Path.exists) else [part.strip() for part in text.split(",")]
-        found = list(dict.fromkeys(self.one.convert(part, param, ctx) for part in parts))
-        return found if len(found) > 1 else found[0]
+        values = list(dict.fromkeys(self.one.convert(part, param, ctx) for part in parts))
+        return values if len(values) > 1 else values[0]
 
 
 class Quantity(click.ParamType):  # type: ignore[type-arg]

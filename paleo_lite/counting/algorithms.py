@@ -77,17 +77,17 @@ def algorithms_of(
         return []
     weight = layer.weights[0]
     macs = batch_size * prod(layer.outputs[0]) * prod(weight[1:])
-    found = [Algorithm("direct, or implicit matrix product", 2 * macs, macs)]
+    algorithms = [Algorithm("direct, or implicit matrix product", 2 * macs, macs)]
     if unit == "tensor" or precision not in PRECISIONS or not _plain(layer):
-        return found
+        return algorithms
     if set(weight[2:]) == {3} and year >= 2016:
-        found += [winograd(layer, batch_size, transform) for transform in WINOGRAD]
+        algorithms += [winograd(layer, batch_size, transform) for transform in WINOGRAD]
     if max(weight[2:]) > 1:
         if max(_padded(layer)) <= _FFT_LARGEST:
-            found.append(fourier(layer, batch_size, tiled=False))
+            algorithms.append(fourier(layer, batch_size, tiled=False))
         if max(weight[2:]) <= FFT_TILE:
-            found.append(fourier(layer, batch_size, tiled=True))
-    return found
+            algorithms.append(fourier(layer, batch_size, tiled=True))
+    return algorithms
 
 
 def winograd(layer: Layer, batch_size: int, transform: Transform) -> Algorithm:

@@ -147,23 +147,23 @@ def _edges(layers: Sequence[Layer], seen: np.ndarray) -> _Reader:
         if not seen[index]:
             parent = layer.parents[0] if layer.parents else -1
             source[index] = source[parent] if parent >= 0 else parent
-        found = [source[parent] if parent >= 0 else parent for parent in layer.parents]
-        sources.append(found)
+        made_by = [source[parent] if parent >= 0 else parent for parent in layer.parents]
+        sources.append(made_by)
         if seen[index]:
-            for each in {parent for parent in found if parent >= 0}:
-                readers[each].append(index)
+            for maker in {parent for parent in made_by if parent >= 0}:
+                readers[maker].append(index)
     return _Reader(readers, sources)
 
 
 def _folded(layers: Sequence[Layer], edges: _Reader) -> dict[int, int]:
     """Batch norms that alone read a convolution or linear layer, and that layer."""
-    found = {}
+    folded = {}
     for index, layer in enumerate(layers):
         parent = edges.sources[index][0] if edges.sources[index] else -1
         alone = parent >= 0 and edges.readers[parent] == [index]
         if alone and fusion_of(layer) == "folded" and fusion_of(layers[parent]) == "library":
-            found[index] = parent
-    return found
+            folded[index] = parent
+    return folded
 
 
 class _Grouping:
@@ -188,7 +188,7 @@ class _Grouping:
 
     def _place(self, index: int) -> None:
         parents = {self.of[source] for source in self.edges.sources[index] if source in self.of}
-        joined = [each for each in sorted(parents) if self._takes(each, index) and self._in_time(each, parents)]
+        joined = [parent for parent in sorted(parents) if self._takes(parent, index) and self._in_time(parent, parents)]
         waits_for = self._waits_for(parents)
         if not joined:
             self.found.append(self._alone(index, waits_for))
@@ -293,8 +293,8 @@ class _Grouping:
 
     def _waits_for(self, parents: set[int]) -> int:
         bits = 0
-        for each in parents:
-            bits |= 1 << each | self._kernel(each).waits_for
+        for parent in parents:
+            bits |= 1 << parent | self._kernel(parent).waits_for
         return bits
 
     def _kernel(self, number: int) -> _Kernel:

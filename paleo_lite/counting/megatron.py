@@ -143,14 +143,14 @@ class _Blocks:
 
     def _chain(self, index: int, kinds: str, second: int = 0) -> tuple[int, ...]:
         """What made a layer's input, one behind the other, where of these kinds; of the second layer input `second`."""
-        found: list[int] = []
+        chain: list[int] = []
         for number, kind in enumerate(kinds.split()):
-            makers = self.makers[found[-1] if found else index]
+            makers = self.makers[chain[-1] if chain else index]
             place = second if number == 1 else 0
             if len(makers) <= place or makers[place] < 0 or self.layers[makers[place]].kind != kind:
                 return ()
-            found.append(makers[place])
-        return tuple(found)
+            chain.append(makers[place])
+        return tuple(chain)
 
     def _rotated(self, index: int) -> Iterator[Fused]:
         """Rotary positions: a tensor times cosines, and its halves turned, times sines (Su et al. 2021)."""

@@ -96,10 +96,10 @@ def _parts(job: Job, *key: Any) -> Parts:
 def _counted(job: Job, *key: Any) -> tuple[tuple[Workload, Memory], ...]:
     """Networks of one and of two blocks for one micro-batch, and their memory: what no time model changes."""
     *shared, micro, selective = key
-    found = job.counted(_blocks, *shared)
+    pieces = job.counted(_blocks, *shared)
     return tuple(
         (micro_batch(one.but(batch_size=micro), job.machine), (fused if selective else memory)(micro))
-        for one, memory, fused in found
+        for one, memory, fused in pieces
     )
 
 
@@ -220,12 +220,12 @@ def training_constants() -> TrainingConstants:
         If they are malformed.
     """
     path = shipped("calibrations") / TRAINING_FILE
-    found = read_typed(path, TrainingConstants, "calibration of training", _BYTES_AT_MOST)
-    if unknown := found.constants.keys() - set(NAMES):
+    constants = read_typed(path, TrainingConstants, "calibration of training", _BYTES_AT_MOST)
+    if unknown := constants.constants.keys() - set(NAMES):
         raise BadFile(f"{path}: there is no parameter {min(unknown)}")
-    if found.deviation.keys() != found.constants.keys():
+    if constants.deviation.keys() != constants.constants.keys():
         raise BadFile(f"{path}: constants and their deviations have other names")
-    return found
+    return constants
 
 
 class TrainingModel(CalibratedModel, frozen=True, eq=False):

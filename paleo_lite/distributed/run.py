@@ -178,11 +178,11 @@ def _learnt(
     totals = [samples * point.workers if request.scaling == "weak" else samples for point in points]
 
     def seconds(scores: Scores, pace: float) -> list[float]:
-        paced, found = job.paced(pace), []
+        paced, times = job.paced(pace), []
         for point, total in zip(points, totals):
             machine, how = prior.at(scores, topology.with_workers(point.workers), settings)
-            found.append(float(step_of(paced, machine, how, total, request.strategy).time_s))
-        return found
+            times.append(float(step_of(paced, machine, how, total, request.strategy).time_s))
+        return times
 
     alone = job.at(samples)
     apart = UNKNOWN if alone.interval is None else math.log(alone.interval[1] / alone.interval[0]) / (2 * WORST)

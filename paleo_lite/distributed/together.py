@@ -105,8 +105,8 @@ def all_splits(network: Network, topology: Topology) -> Iterator[Split]:
     sizes = [2**power for power in range(topology.workers.bit_length())]
     rings = [size for size in sizes if size == 1 or (tokens // size >= LONG and not is_unfused)]
     for tensor, ring, pipeline, micro in product(sizes, rings, sizes, (1, 2, 4, 8)):
-        each = tensor * ring * pipeline
-        if topology.workers % each or tensor > topology.devices_per_node:
+        replica = tensor * ring * pipeline
+        if topology.workers % replica or tensor > topology.devices_per_node:
             continue
         stage = topology.workers // pipeline
         for interleaved in (1, 2, 4) if pipeline > 1 else (1,):
@@ -130,10 +130,10 @@ def lay_out(network: Network, topology: Topology, batch_size: int, split: Split)
     BadValue
         If the network was not made from a config, or devices, blocks or batch cannot be divided so.
     """
-    workers, each = topology.workers, split.each
+    workers, replica = topology.workers, split.each
     if not network.blocks or network.lengths is None:
         raise BadValue(f"{network.name} has no equal blocks: --tensor and --pipeline are for networks from a config")
-    if workers % each:
+    if workers % replica:
         ring = f" times --context-parallel {split.context}" if split.context > 1 else ""
         raise BadValue(
             f"--tensor {split.tensor} times --pipeline {split.pipeline}{ring} does not divide {workers} workers"
@@ -147,7 +147,7 @@ def lay_out(network: Network, topology: Topology, batch_size: int, split: Split)
     if (blocks := _stages(network.blocks, stages)) is None:
         pieces = f", {split.interleaved} pieces each" if split.interleaved > 1 else ""
         raise BadValue(f"{split.pipeline} stages{pieces} do not divide the {network.blocks} blocks of {network.name}")
-    data = workers // each
+    data = workers // replica
     if batch_size % (data * split.micro_batch):
         raise BadValue(
             f"{data} replicas with micro-batches of {split.micro_batch} do not divide a batch of {batch_size}"

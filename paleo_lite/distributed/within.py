@@ -44,11 +44,11 @@ def _of_ring(
     """
     hops = devices - 1
     ways = [(piece.ring_bytes, piece.attention_s)] * forwards + [(2 * piece.ring_bytes, piece.attention_backward_s)]
-    found = []
+    exchanges = []
     for size, attention_s in ways:
         hop = _ring_hop_s(topology, stride, devices, size)
-        found.append((hops * hop, hops * max(hop - attention_s * longer / devices, 0.0)))
-    return found
+        exchanges.append((hops * hop, hops * max(hop - attention_s * longer / devices, 0.0)))
+    return exchanges
 
 
 def _ring_hop_s(topology: Topology, stride: int, devices: int, size: float) -> float:

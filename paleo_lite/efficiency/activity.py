@@ -127,22 +127,22 @@ class Activity:
         return {name: sums[place] for name, place in self._names.items() if sums[place]}
 
     def _of_device(self, rows: pa.RecordBatch) -> NDArray[Any]:
-        found = np.empty(rows.num_rows, EVENT)
-        found["start"] = rows.column("start_ns").to_numpy()
-        found["end"] = found["start"] + np.rint(numbers(rows, "duration_ns")).astype(np.int64)
+        events = np.empty(rows.num_rows, EVENT)
+        events["start"] = rows.column("start_ns").to_numpy()
+        events["end"] = events["start"] + np.rint(numbers(rows, "duration_ns")).astype(np.int64)
         for name in ("device", "stream"):
-            found[name] = places(rows, name)
-        found["launch"] = -1
+            events[name] = places(rows, name)
+        events["launch"] = -1
         if "launch_ns" in rows.schema.names:
-            found["launch"] = rows.column("launch_ns").fill_null(-1).to_numpy()
-        found["name"] = _codes(rows, "kernel", self._names)
-        found["step"] = _codes(rows, "step", self._steps)
-        found["lane"] = _lanes(rows)
-        found["message"] = -1
-        collective = found["lane"] == COMMUNICATION
+            events["launch"] = rows.column("launch_ns").fill_null(-1).to_numpy()
+        events["name"] = _codes(rows, "kernel", self._names)
+        events["step"] = _codes(rows, "step", self._steps)
+        events["lane"] = _lanes(rows)
+        events["message"] = -1
+        collective = events["lane"] == COMMUNICATION
         if collective.any():
-            found["message"][collective] = _codes(rows.filter(pa.array(collective)), "params", self._messages)
-        return found
+            events["message"][collective] = _codes(rows.filter(pa.array(collective)), "params", self._messages)
+        return events
 
     def _add_host(self, batch: pa.RecordBatch) -> None:
         category = batch.column("category")
@@ -153,12 +153,12 @@ class Activity:
             kept &= batch.column("thread").is_valid().to_numpy(zero_copy_only=False)
         chosen = np.flatnonzero(kept)
         if len(chosen) and not batch.column("start_ns").null_count:
-            found = np.empty(len(chosen), CALL)
-            found["start"] = batch.column("start_ns").to_numpy()[chosen]
-            found["end"] = found["start"] + np.rint(duration[chosen]).astype(np.int64)
-            found["name"] = _codes(batch, "kernel", self._names)[chosen]
-            found["kind"] = kind[chosen]
-            self._host.append(found)
+            calls = np.empty(len(chosen), CALL)
+            calls["start"] = batch.column("start_ns").to_numpy()[chosen]
+            calls["end"] = calls["start"] + np.rint(duration[chosen]).astype(np.int64)
+            calls["name"] = _codes(batch, "kernel", self._names)[chosen]
+            calls["kind"] = kind[chosen]
+            self._host.append(calls)
 
 
 def length(*parts: NDArray[Any]) -> int:

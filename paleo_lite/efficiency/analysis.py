@@ -172,15 +172,15 @@ def measure_efficiency(
     steps = None if reading.steps is None else parse_steps(reading.steps)
     work = partial(examine, method=reading.method, name_pattern=name_pattern, steps=steps, by=reading.by)
     files = find_files(paths)
-    found: dict[Path, Finding] = {}
+    finding_of: dict[Path, Finding] = {}
     for number, (path, read) in enumerate(run_files(files, work, jobs, scheduler, failed), 1):
         finding = _with_duration(read, reading)
         if finding.error and not reading.keep_going:
             raise BadProfile(finding.error)
-        found[path] = finding
+        finding_of[path] = finding
         if on_done is not None:
             on_done(number, len(files))
-    findings = [found[path] if path in found else found[path.absolute()] for path in files]
+    findings = [finding_of[path] if path in finding_of else finding_of[path.absolute()] for path in files]
     good = [finding for finding in findings if not finding.error]
     columns = list(dict.fromkeys(name for finding in good for name in finding.configuration))
     for name in group_by:
@@ -212,9 +212,9 @@ def measure_efficiency(
 
 def _ranks(findings: Sequence[Finding]) -> Ranks | None:
     """The findings beside each other, where each is of another rank."""
-    found = [(f.rank, f.path, f.device_time) for f in findings if f.rank is not None and f.device_time is not None]
-    distinct = {rank for rank, _, _ in found}
-    return compare_ranks(found) if len(distinct) == len(findings) > 1 else None
+    ranked = [(f.rank, f.path, f.device_time) for f in findings if f.rank is not None and f.device_time is not None]
+    distinct = {rank for rank, _, _ in ranked}
+    return compare_ranks(ranked) if len(distinct) == len(findings) > 1 else None
 
 
 def _order(values: tuple[Any, ...]) -> list[tuple[bool, bool, Any]]:

@@ -78,10 +78,10 @@ def measure_passes(profile: Profile) -> PassTimes:
     for iteration in chosen:
         inside = np.flatnonzero(iterations.number == iteration)
         inside = inside[np.argsort(runs.table["row"][inside])]
-        found: dict[tuple[str, str], list[float]] = {}
+        times_of: dict[tuple[str, str], list[float]] = {}
         for run in inside.tolist():
-            found.setdefault((kind_of[run], passes[run]), []).append(float(runs.table["duration_ns"][run]) * 1e-9)
-        for key, durations in found.items():
+            times_of.setdefault((kind_of[run], passes[run]), []).append(float(runs.table["duration_ns"][run]) * 1e-9)
+        for key, durations in times_of.items():
             seconds.setdefault(key, []).append(sum(durations))
             layers.setdefault(key, []).append(tuple(durations))
     # What an iteration lacks took no time in it: a median over those that have it would say too much.

@@ -113,10 +113,10 @@ def list_collectives(recorded: Recorded) -> list[Collective]:
     groups: dict[Message, list[int]] = {}
     for place, message in enumerate(messages_of(recorded, events)):
         groups.setdefault(message, []).append(place)
-    found = []
+    rows = []
     for message, places in groups.items():
         time_s = float((events["end"] - events["start"])[places].sum()) * 1e-9
-        found.append(
+        rows.append(
             Collective(
                 message.collective,
                 message.dtype,
@@ -128,7 +128,7 @@ def list_collectives(recorded: Recorded) -> list[Collective]:
                 bus_bandwidth(message, len(places), time_s),
             )
         )
-    return sorted(found, key=lambda row: (-row.time_s, row.collective, row.bytes or 0))
+    return sorted(rows, key=lambda row: (-row.time_s, row.collective, row.bytes or 0))
 
 
 def list_exchanges(recorded: Recorded) -> dict[Message, list[float]]:
@@ -151,13 +151,13 @@ def messages_of(recorded: Recorded, events: NDArray[Any]) -> list[Message]:
     """What each of some collectives carried."""
     told = [_read(text) for text in recorded.messages]
     by_name: dict[int, Message] = {}
-    found = []
+    messages = []
     for message, name in zip(events["message"].tolist(), events["name"].tolist()):
         known = told[message] if message >= 0 else None
         if known is None:
             known = by_name.setdefault(name, Message(_kernel(recorded.names[name] if name >= 0 else "")))
-        found.append(known)
-    return found
+        messages.append(known)
+    return messages
 
 
 def _read(text: str) -> Message | None:
@@ -196,5 +196,5 @@ def _before(starts: NDArray[np.int64], ends: NDArray[np.int64], times: NDArray[n
     total = np.concatenate([[0], np.cumsum(ends - starts)])
     place = np.searchsorted(starts, times, side="right")
     inside = np.where(place > 0, np.minimum(times, ends[np.maximum(place - 1, 0)]) - ends[np.maximum(place - 1, 0)], 0)
-    found: NDArray[np.int64] = total[place] + inside
-    return found
+    busy: NDArray[np.int64] = total[place] + inside
+    return busy

@@ -253,14 +253,14 @@ def _applications(path: Path) -> dict[_Key, list[float]]:
         if missing:
             raise BadProfile(f"{path}: not TAU intervals: the column {missing[0]!r} is missing")
         names = [name for name in file.schema_arrow.names if name in _KNOWN]
-        found: dict[_Key, list[float]] = {}
+        seconds: dict[_Key, list[float]] = {}
         for batch in file.iter_batches(2**16, columns=[*names, *_TAU_COLUMNS], use_threads=False):
             first = pc.and_(pc.equal(batch["gpu"], 0), pc.equal(batch["thread"], 0))
             chosen = batch.filter(pc.and_(first, pc.equal(batch["function"], ".tau application")))
             for row in chosen.to_pylist():
                 # The profiler differs between runs that belong together.
                 key = tuple((SAME.get(n, n), row[n]) for n in names if SAME.get(n, n) != "profiler")
-                found.setdefault(key, []).append(float(row["inc_time"]) * 1e-6)
+                seconds.setdefault(key, []).append(float(row["inc_time"]) * 1e-6)
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
         raise BadProfile(f"{path}: TAU intervals that cannot be read ({str(error).splitlines()[0]})") from None
-    return found
+    return seconds

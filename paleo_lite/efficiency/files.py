@@ -122,7 +122,7 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
     BadValue
         If a path does not exist, or there is no file at all.
     """
-    found: dict[Path, Path] = {}
+    by_place: dict[Path, Path] = {}
     paths = list(paths)
     for path in paths:
         if path.is_dir():
@@ -133,10 +133,10 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
         else:
             raise BadValue(f"{path}: no such file or folder")
         for file in files:
-            found.setdefault(file.resolve(), file)
-    if not found:
+            by_place.setdefault(file.resolve(), file)
+    if not by_place:
         raise BadValue(f"no files in {', '.join(map(str, paths)) or 'nothing'}")
-    return list(found.values())
+    return list(by_place.values())
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

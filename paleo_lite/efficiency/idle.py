@@ -126,10 +126,10 @@ def describe_idle(recorded: Recorded) -> Idle:
             ("copy", whole - both),
         ):  # fmt: skip
             sums[name] += value
-        found = _gaps(mine)
-        for cause, lasted in zip(found["cause"], found["end"] - found["start"]):
+        own = _gaps(mine)
+        for cause, lasted in zip(own["cause"], own["end"] - own["start"]):
             causes[cause] += int(lasted)
-        gaps.append(found)
+        gaps.append(own)
     longest = np.concatenate(gaps)
     longest = longest[np.argsort(longest["start"] - longest["end"], kind="stable")][:LISTED]
     seconds = {name: value * 1e-9 for name, value in sums.items()}
@@ -165,12 +165,12 @@ def _gaps(events: NDArray[Any]) -> NDArray[Any]:
     after = np.flatnonzero(events["start"][1:] > reach[:-1]) + 1
     last = np.maximum.accumulate(np.where(events["end"] == reach, np.arange(len(events)), 0))[after - 1]
     following = events[after]
-    found = np.empty(len(after), _GAP)
-    found["start"], found["end"], found["name"] = reach[after - 1], following["start"], following["name"]
+    gaps = np.empty(len(after), _GAP)
+    gaps["start"], gaps["end"], gaps["name"] = reach[after - 1], following["start"], following["name"]
     crosses = (following["step"] != events["step"][last]) & (following["step"] >= 0)
-    found["cause"] = np.select(
-        [crosses, following["launch"] < 0, following["launch"] >= found["start"]],
+    gaps["cause"] = np.select(
+        [crosses, following["launch"] < 0, following["launch"] >= gaps["start"]],
         ["between_steps", "unknown", "host"],
         "device",
     )
-    return found
+    return gaps

@@ -110,10 +110,10 @@ def parse_steps(text: str) -> range:
     BadValue
         If it is neither.
     """
-    found = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text.strip())
-    if found is None or int(found[2] or found[1]) < int(found[1]):
+    span = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text.strip())
+    if span is None or int(span[2] or span[1]) < int(span[1]):
         raise BadValue(f"--steps must be a number or two such as 2:5, the first and the last step, not {text!r}")
-    return range(int(found[1]), int(found[2] or found[1]) + 1)
+    return range(int(span[1]), int(span[2] or span[1]) + 1)
 
 
 def typical(

@@ -207,11 +207,11 @@ def report_kernels(
 
 def _raw_seconds(totals: KernelTotals) -> dict[str, float]:
     """Seconds of each kernel by the name that the profiler printed, whichever operation called it."""
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for (raw, kind), sums in totals.sums.items():
         if kind in ("kernel", "convolution"):
-            found[raw] = found.get(raw, 0.0) + float(sums[_TIME]) * 1e-9
-    return found
+            seconds[raw] = seconds.get(raw, 0.0) + float(sums[_TIME]) * 1e-9
+    return seconds
 
 
 _TIME = SUMS.index("duration_ns")

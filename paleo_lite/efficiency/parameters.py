@@ -66,10 +66,10 @@ def parse_parameters(text: str) -> Shapes:
     """Read ``N=32,C=256,H=14,...,fp32,`` or ``T=[(32,1000),(32,)],['float32','int64']``, and nothing else."""
     if len(text) > _LONGEST:
         return Shapes({}, [], None)
-    found = _PRECISION.search(text)
+    said = _PRECISION.search(text)
     precision = None
-    if found:
-        precision = "bf16" if found.group(2) else f"fp{found.group(1)}"
+    if said:
+        precision = "bf16" if said.group(2) else f"fp{said.group(1)}"
     tensors = [tuple(int(size) for size in re.findall(r"\d+", inside)) for inside in _SHAPE.findall(text)]
     return Shapes({name: int(value) for name, value in _NUMBER.findall(text)}, tensors, precision)
 

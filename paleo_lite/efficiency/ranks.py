@@ -64,11 +64,11 @@ class Ranks(msgspec.Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
+        answer: dict[str, Any] = msgspec.to_builtins(self)
+        return answer
 
 
-def compare_ranks(found: Sequence[tuple[int, Path, DeviceTime]]) -> Ranks:
+def compare_ranks(ranked: Sequence[tuple[int, Path, DeviceTime]]) -> Ranks:
     """Lay ranks of one job beside each other.
 
     Parameters
@@ -76,9 +76,9 @@ def compare_ranks(found: Sequence[tuple[int, Path, DeviceTime]]) -> Ranks:
     found : sequence of (rank, path, DeviceTime)
         At least two.
     """
-    found = sorted(found, key=lambda known: known[0])
-    calls = [known.exchanges for _, _, known in found]
-    waiting = [0.0] * len(found)
+    ranked = sorted(ranked, key=lambda known: known[0])
+    calls = [known.exchanges for _, _, known in ranked]
+    waiting = [0.0] * len(ranked)
     collectives = []
     for message in calls[0]:
         times = [of_rank.get(message, []) for of_rank in calls]
@@ -91,7 +91,7 @@ def compare_ranks(found: Sequence[tuple[int, Path, DeviceTime]]) -> Ranks:
     rows = [
         Rank(rank, path.name, known.idle.busy_share, known.idle.window_s, known.idle.computing_s,
              known.idle.communication_s, known.idle.exposed_communication_s, waited)
-        for (rank, path, known), waited in zip(found, waiting)
+        for (rank, path, known), waited in zip(ranked, waiting)
     ]  # fmt: skip
     mean_s = sum(row.computing_s for row in rows) / len(rows)
     return Ranks(

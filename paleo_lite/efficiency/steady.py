@@ -130,21 +130,21 @@ def steady_state(runs: Runs, steps: range | None = None, by: str = "op") -> Stea
         raise BadProfile("there are no kernels in it")
     if not runs.table["duration_ns"].sum():
         raise BadProfile("its kernels took no time at all")
-    found = find_iterations(runs)
+    iterations = find_iterations(runs)
     notes = []
-    if found is None:
+    if iterations is None:
         notes.append("no iterations were found in it: the figures are of the whole profile")
         first = runs.signatures[runs.table["signature"][0]]
-        found = Iterations(first, None, np.zeros(1, np.int64), np.zeros(len(runs.table), np.int64))
-    elif not found.marks:
-        runs = divide(runs, found.starts)
-        number = np.searchsorted(found.starts, runs.table["row"], side="right") - 1
-        found = msgspec.structs.replace(found, number=number)
-    return _Loop(runs, found, notes, _chosen(found, steps)).summary(by)
+        iterations = Iterations(first, None, np.zeros(1, np.int64), np.zeros(len(runs.table), np.int64))
+    elif not iterations.marks:
+        runs = divide(runs, iterations.starts)
+        number = np.searchsorted(iterations.starts, runs.table["row"], side="right") - 1
+        iterations = msgspec.structs.replace(iterations, number=number)
+    return _Loop(runs, iterations, notes, _chosen(iterations, steps)).summary(by)
 
 
-def _chosen(found: Iterations, steps: range | None) -> NDArray[np.bool_]:
-    numbers = step_numbers(found)
+def _chosen(iterations: Iterations, steps: range | None) -> NDArray[np.bool_]:
+    numbers = step_numbers(iterations)
     chosen = np.array([steps is None or number in steps for number in numbers])
     if steps is not None and not chosen.any():
         known = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
@@ -155,13 +155,13 @@ def _chosen(found: Iterations, steps: range | None) -> NDArray[np.bool_]:
 class _Loop:
     """The runs of a profile, each with its iteration and part."""
 
-    def __init__(self, runs: Runs, found: Iterations, notes: list[str], chosen: NDArray[np.bool_]) -> None:
+    def __init__(self, runs: Runs, loop: Iterations, notes: list[str], chosen: NDArray[np.bool_]) -> None:
         self.runs, self.table, self.notes = runs, runs.table, notes
-        self.marks = found.marks
-        self.count = len(found.starts)
-        self.number = found.number
+        self.marks = loop.marks
+        self.count = len(loop.starts)
+        self.number = loop.number
         of_signature = [
-            (one.direction == "bprop", one.thread == found.thread, is_convolution(one.op), one.op is not None)
+            (one.direction == "bprop", one.thread == loop.thread, is_convolution(one.op), one.op is not None)
             for one in runs.signatures
         ]
         back, main, conv, named = np.array(of_signature, bool).reshape(-1, 4).T[:, self.table["signature"]]
@@ -184,10 +184,8 @@ class _Loop:
         if not self.labelled:
             self.whole = typical(self._mix(None), chosen, times)
         self.steps = [
-            Step(
-                found.marks[place] if found.marks else str(number), float(times[place]) * 1e-9, bool(self.whole[place])
-            )
-            for place, number in enumerate(step_numbers(found))
+            Step(loop.marks[place] if loop.marks else str(number), float(times[place]) * 1e-9, bool(self.whole[place]))
+            for place, number in enumerate(step_numbers(loop))
         ]
         self.sample = int(np.flatnonzero(self.whole)[0])
 
@@ -279,13 +277,13 @@ class _Loop:
         return self._with_convolutions(steady, sample)
 
     def _with_convolutions(self, steady: Steady, sample: list[Run]) -> Steady:
-        found: dict[str, float | None] = {}
+        changed: dict[str, float | None] = {}
         for name, part, among in (("forward", _FORWARD, self.forwards), ("backward", _BACKWARD, self.backwards)):
             flops = [run.cost.flops for run in sample if run.part == part and is_convolution(run.signature.op)]
             if flops and None not in flops:
-                found[f"conv_flops_{name}"] = known_sum(flops)
-                found[f"conv_{name}_s"] = self._median_s(among, self.times_ns[:, part, 1])
-        return msgspec.structs.replace(steady, **found)
+                changed[f"conv_flops_{name}"] = known_sum(flops)
+                changed[f"conv_{name}_s"] = self._median_s(among, self.times_ns[:, part, 1])
+        return msgspec.structs.replace(steady, **changed)
 
     def _busy_s(self) -> float | None:
         spans = self.runs.spans_ns

@@ -120,8 +120,8 @@ def _labels(rows: pa.RecordBatch) -> NDArray[np.object_]:
     """The class of every row: found once for each name and category, in which its operation tells of convolutions."""
     kernel, (named, category) = rows.column("kernel"), categories(rows)
     names = [None, *kernel.dictionary.to_pylist()]
-    found, place = np.unique(codes(kernel) * len(named) + category, return_inverse=True)
-    pairs = [(names[key // len(named)] or "", named[key % len(named)]) for key in found.tolist()]
+    keys, place = np.unique(codes(kernel) * len(named) + category, return_inverse=True)
+    pairs = [(names[key // len(named)] or "", named[key % len(named)]) for key in keys.tolist()]
     return np.array([classify(name, kind).label for name, kind in pairs], dtype=object)[place]
 
 

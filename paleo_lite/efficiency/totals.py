@@ -87,8 +87,8 @@ class KernelTotals:
         self.rows += timed.num_rows
         kernel, (named, category) = timed.column("kernel"), categories(timed)
         names = [None, *kernel.dictionary.to_pylist()]
-        found, place = np.unique(codes(kernel) * len(named) + category, return_inverse=True)
-        labels = [(names[k // len(named)] or "(no name)", named[k % len(named)]) for k in found.tolist()]
+        keys, place = np.unique(codes(kernel) * len(named) + category, return_inverse=True)
+        labels = [(names[k // len(named)] or "(no name)", named[k % len(named)]) for k in keys.tolist()]
         columns = self._columns(timed)
         for label, *values in zip(labels, *(np.bincount(place, columns[name], len(labels)) for name in SUMS)):
             self.sums[label] = self.sums.get(label, np.zeros(len(SUMS))) + values

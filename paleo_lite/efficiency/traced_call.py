@@ -84,10 +84,10 @@ class Call(NamedTuple):
 
     def mask(self) -> list[bool]:
         """Which gradients a backward operator is to give: all where it does not say."""
-        found = next(
+        flags = next(
             (t for t in reversed(self.numbers) if re.fullmatch(r"\[(?:True|False)(?:,(?:True|False))*\]", t)), ""
         )
-        return [word == "True" for word in found[1:-1].split(",")] if found else [True, True, True]
+        return [word == "True" for word in flags[1:-1].split(",")] if flags else [True, True, True]
 
 
 def is_traced(params: str) -> bool:

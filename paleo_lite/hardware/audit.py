@@ -182,8 +182,8 @@ def _peak_problem(device: Device, peak: Peak) -> str:
 
 def _check_ratios(device: Device) -> Iterator[AuditFinding]:
     tensor = {p.precision: p for p in device.peaks if p.unit == "tensor" and p.accumulate != "fp16"}
-    found = [(tensor[name], share) for name, share in (("tf32", 1), ("fp16", 2), ("fp8", 4)) if name in tensor]
-    for (slow, low), (fast, high) in pairwise(found):
+    ratios = [(tensor[name], share) for name, share in (("tf32", 1), ("fp16", 2), ("fp8", 4)) if name in tensor]
+    for (slow, low), (fast, high) in pairwise(ratios):
         if slow.clock == fast.clock and not close(fast.per_s / slow.per_s, high / low):
             message = f"{fast.precision} is {fast.per_s / slow.per_s:.3g} x {slow.precision}, not {high // low} x"
             # An exception about a clock does not hold for a ratio: it has to name the other precision.

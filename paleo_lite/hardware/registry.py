@@ -112,10 +112,10 @@ def find_device(name: str, files: Iterable[Path] = ()) -> Device:
         raise UnknownName("GPU", name, devices, "A file is added with --hardware-file and then called by its name.")
     if name in devices:
         return devices[name]
-    found = [device for device in devices.values() if key(name) in _keys(device)]
-    if len(found) == 1:
-        return found[0]
-    candidates = [device.id for device in found] or [
+    matching = [device for device in devices.values() if key(name) in _keys(device)]
+    if len(matching) == 1:
+        return matching[0]
+    candidates = [device.id for device in matching] or [
         device.id
         for device in devices.values()
         if key(name) and any(part.startswith(key(name)) for part in _keys(device))

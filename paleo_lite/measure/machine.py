@@ -204,22 +204,22 @@ def peak_per_s(probed: Sequence[Probed], precision: str) -> float:
     Libraries for convolutions and for matrix products differ, on some CPUs by a factor of 2: what the faster of them
     reaches is what the machine can do.
     """
-    return max(_rate(each, precision, "flops") for each in probed if each.probe.is_product)
+    return max(_rate(measured, precision, "flops") for measured in probed if measured.probe.is_product)
 
 
 def bandwidth_bytes_per_s(probed: Sequence[Probed], precision: str) -> float:
     """Bytes read and written per second by the fastest stream."""
-    return max(_rate(each, precision, "bytes") for each in probed if each.probe.purpose == "stream")
+    return max(_rate(measured, precision, "bytes") for measured in probed if measured.probe.purpose == "stream")
 
 
 def launch_s(probed: Sequence[Probed]) -> float:
     """Seconds of the shortest operation."""
-    return min(each.timing.median_s for each in probed if each.probe.purpose == "launch")
+    return min(measured.timing.median_s for measured in probed if measured.probe.purpose == "launch")
 
 
-def _rate(each: Probed, precision: str, column: str) -> float:
-    work = count([each.probe.layer], precision).column(column, "inference", each.probe.batch_size)
-    return float(work.sum()) / each.timing.median_s
+def _rate(measured: Probed, precision: str, column: str) -> float:
+    work = count([measured.probe.layer], precision).column(column, "inference", measured.probe.batch_size)
+    return float(work.sum()) / measured.timing.median_s
 
 
 def hardware(

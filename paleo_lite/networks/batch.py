@@ -49,12 +49,12 @@ def with_growth(layers: Sequence[Layer], twice: Sequence[Layer]) -> tuple[tuple[
         if actual != scaled:
             settled[index] = one._replace(attributes={**one.attributes, "scales": actual})
         scales.append(actual)
-    expected, found = (
+    expected, computed = (
         count(part).column("macs", "training", batch_size).sum() for part, batch_size in ((settled, 2), (twice, 1))
     )
-    more = 100 * (float(found) / max(float(expected), 1) - 1)
+    more = 100 * (float(computed) / max(float(expected), 1) - 1)
     note = f"two samples have {more:+.3g} % multiply-accumulates beyond those that follow from one: {LARGER_BATCHES}"
-    return tuple(settled), note if found != expected else ""
+    return tuple(settled), note if computed != expected else ""
 
 
 def _growth(one: Layer, two: Layer) -> int | None:

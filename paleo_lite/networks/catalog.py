@@ -58,13 +58,13 @@ def network_names() -> list[str]:
 
 def networks_of_macs(macs: float, share: float = 0.005) -> list[str]:
     """The shipped networks with about so many multiply-accumulates per sample, nearest first; no layers are read."""
-    found = []
+    near = []
     for path in sorted(shipped("models").glob("*.json")):
         with path.open("rb") as file:
             head = _MACS.search(file.read(_HEAD))
         if head is not None and abs(int(head[1]) - macs) <= share * macs:
-            found.append((abs(int(head[1]) - macs), len(path.stem), path.stem))
-    return [name for *_, name in sorted(found)]
+            near.append((abs(int(head[1]) - macs), len(path.stem), path.stem))
+    return [name for *_, name in sorted(near)]
 
 
 def normalise(name: str) -> str:

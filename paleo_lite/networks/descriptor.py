@@ -107,7 +107,7 @@ def write_descriptor(network: Network, path: Path) -> None:
             fields[field].append(getattr(layer, field))
         for field in ("inputs", "outputs", "weights"):
             together = zip(*(getattr(one, field) for one in alike))
-            fields[field].append([shapes.place(_beside(list, *each)) for each in together])
+            fields[field].append([shapes.place(_beside(list, *three_shapes)) for three_shapes in together])
         fields["parents"].append(list(layer.parents))
         fields["attributes"].append(attributes.place(_beside(_by_length, *(one.attributes for one in alike))))
     head = {
@@ -115,7 +115,7 @@ def write_descriptor(network: Network, path: Path) -> None:
         "name": network.name,
         "source": network.source,
         "notes": list(network.notes),
-        "inputs": [_beside(list, *each) for each in zip(*(one.inputs for one in three or (network,)))],
+        "inputs": [_beside(list, *three_shapes) for three_shapes in zip(*(one.inputs for one in three or (network,)))],
         "parameters": network.parameters,
         "macs": int(count(network.layers).column("macs", "inference").sum()),
         "shapes": shapes.items,
@@ -153,17 +153,19 @@ def read_bounded(path: Path) -> bytes:
 def decode_descriptor(data: bytes, path: Path) -> Network:
     """A network from a descriptor's bytes; see `read_descriptor`."""
     try:
-        found = msgspec.json.decode(data, type=Descriptor)
+        descriptor = msgspec.json.decode(data, type=Descriptor)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadDescriptor(f"{path}: {error}") from None
-    if found.format != FORMAT:
-        raise BadDescriptor(f"{path}: $.format is {found.format}, this version of paleo-lite reads {FORMAT}")
-    one = Network(found.name, (), (), found.parameters, found.source, tuple(found.notes))
-    if found.lengths is None:
-        return one._replace(inputs=_shapes(found.inputs, 0), layers=_layers(found, path, 0))
+    if descriptor.format != FORMAT:
+        raise BadDescriptor(f"{path}: $.format is {descriptor.format}, this version of paleo-lite reads {FORMAT}")
+    one = Network(descriptor.name, (), (), descriptor.parameters, descriptor.source, tuple(descriptor.notes))
+    if descriptor.lengths is None:
+        return one._replace(inputs=_shapes(descriptor.inputs, 0), layers=_layers(descriptor, path, 0))
     return with_lengths([
-        one._replace(inputs=_shapes(found.inputs, which), layers=_layers(found, path, which), lengths=Lengths(n, n))
-        for which, n in enumerate(found.lengths)
+        one._replace(
+            inputs=_shapes(descriptor.inputs, which), layers=_layers(descriptor, path, which), lengths=Lengths(n, n)
+        )
+        for which, n in enumerate(descriptor.lengths)
     ])  # fmt: skip
 
 
@@ -195,8 +197,8 @@ def _at(value: Any, which: int) -> Any:
     return [_at(item, which) for item in value] if isinstance(value, list) else value
 
 
-def _layers(found: Descriptor, path: Path, which: int) -> tuple[Layer, ...]:
-    columns = found.layers
+def _layers(descriptor: Descriptor, path: Path, which: int) -> tuple[Layer, ...]:
+    columns = descriptor.layers
     length = len(columns.name)
     for field in Columns.__struct_fields__:
         if len(getattr(columns, field)) != length:
@@ -205,8 +207,8 @@ def _layers(found: Descriptor, path: Path, which: int) -> tuple[Layer, ...]:
             )
     if len(set(columns.name)) < length:
         raise BadDescriptor(f"{path}: $.layers.name has the same name twice")
-    shapes = _shapes(found.shapes, which)
-    attributes = [_at(one, which) for one in found.attributes] if found.lengths else found.attributes
+    shapes = _shapes(descriptor.shapes, which)
+    attributes = [_at(one, which) for one in descriptor.attributes] if descriptor.lengths else descriptor.attributes
     try:
         msgspec.convert(attributes, list[Attributes])
     except msgspec.ValidationError as error:
@@ -219,7 +221,7 @@ def _layers(found: Descriptor, path: Path, which: int) -> tuple[Layer, ...]:
             raise BadDescriptor(f"{path}: layer {columns.name[index]!r} has no outputs")
         if any(not 0 <= pointer < len(shapes) for pointer in pointers):
             raise BadDescriptor(f"{path}: layer {columns.name[index]!r} points outside $.shapes")
-        if not 0 <= columns.attributes[index] < len(found.attributes):
+        if not 0 <= columns.attributes[index] < len(descriptor.attributes):
             raise BadDescriptor(f"{path}: layer {columns.name[index]!r} points outside $.attributes")
         if len(inputs) != len(parents) or any(not CONSTANT <= parent < index for parent in parents):
             raise BadDescriptor(

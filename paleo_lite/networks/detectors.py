@@ -55,18 +55,18 @@ def with_most_boxes(module: nn.Module, recorder: Recorder, proposals: int | None
     if proposing is None or heads is None:
         return
     most = proposing._post_nms_top_n["testing"]
-    kept, found = proposals or most, min(heads.detections_per_img, proposals or most)
+    kept, detections = proposals or most, min(heads.detections_per_img, proposals or most)
 
     def filter_proposals(proposals: Any, objectness: Any, shapes: Any, *_: Any) -> tuple[list[Any], list[Any]]:
         scores = objectness.reshape(len(shapes), -1)
-        return [each[:kept] for each in proposals], [each[:kept] for each in scores]
+        return [image[:kept] for image in proposals], [image[:kept] for image in scores]
 
     def postprocess(
         logits: Any, regression: Any, proposals: Any, shapes: Any
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        boxes = [each[:found] for each in proposals]
-        labels = [torch.empty(len(each), dtype=torch.int64, device="meta") for each in boxes]
-        return boxes, [each[:, 0] for each in boxes], labels
+        boxes = [image[:detections] for image in proposals]
+        labels = [torch.empty(len(image), dtype=torch.int64, device="meta") for image in boxes]
+        return boxes, [image[:, 0] for image in boxes], labels
 
     proposing.filter_proposals, heads.postprocess_detections = filter_proposals, postprocess
     for part in heads.children():
@@ -74,7 +74,7 @@ def with_most_boxes(module: nn.Module, recorder: Recorder, proposals: int | None
             part.forward = _aligned(part, recorder)
     if heads.keypoint_predictor is not None:
         heads.keypoint_predictor.forward = _last(heads.keypoint_predictor.forward)
-    further = "" if heads.mask_head is None and heads.keypoint_head is None else f" and {found:,} detections"
+    further = "" if heads.mask_head is None and heads.keypoint_head is None else f" and {detections:,} detections"
     why = "as asked" if proposals else "the most that it keeps (rpn_post_nms_top_n_test, box_detections_per_img)"
     yield f"counted for {kept:,} proposals{further} of each image, {why}; what chooses among boxes is not counted"
 
@@ -82,7 +82,7 @@ def with_most_boxes(module: nn.Module, recorder: Recorder, proposals: int | None
 def _aligned(pool: Any, recorder: Recorder) -> Any:
     def forward(features: dict[str, Any], boxes: list[Any], shapes: Any) -> Any:
         levels = [features[name] for name in pool.featmap_names if name in features]
-        rows = sum(len(each) for each in boxes)
+        rows = sum(len(image) for image in boxes)
         made = torch.empty((rows, levels[0].shape[1], *pool.output_size), device="meta")
         attributes = {"samples": max(pool.sampling_ratio, 1) ** 2}
         recorder.record(Reading("roi_align", [*levels, *boxes], [], attributes), [made], "roi_align", "function")

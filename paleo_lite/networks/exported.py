@@ -56,8 +56,8 @@ def read_exported(path: Path, image_size: int | None = None, tokens: Tokens | No
         try:
             return trace(module, *map(one, args), **names, **{key: one(value) for key, value in kwargs.items()})
         except TraceFailed:  # exported for that many samples and no other
-            found = trace(module, *args, **names, **kwargs)
-            return found._replace(notes=(*found.notes, f"exported for {rows} samples: a sample here is all of them"))
+            traced = trace(module, *args, **names, **kwargs)
+            return traced._replace(notes=(*traced.notes, f"exported for {rows} samples: a sample here is all of them"))
     return trace(module, *args, **names, **kwargs)
 
 

@@ -76,8 +76,8 @@ def fit(trace_at: Callable[[int], Network], least: int, most: int) -> Network:
     for other in (second, check, last):
         _check_alike(first, other)
     assert check.lengths is not None
-    found = at_length(three, check.lengths.queries, (least, most))
-    for foretold, traced in zip(found.layers, check.layers):
+    expected = at_length(three, check.lengths.queries, (least, most))
+    for foretold, traced in zip(expected.layers, check.layers):
         if foretold != traced:
             raise TraceFailed(_NO_LAW.format(first.name, traced.name, least, most))
     return with_lengths(three)

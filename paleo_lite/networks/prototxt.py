@@ -126,11 +126,11 @@ class _Reader:
             for index, top in enumerate(tops):
                 self._input(top, shapes[min(index, len(shapes) - 1)])
             return
-        found = [
+        sizes = [
             get(sub(message, field), "crop_size", None)
             for field in ("transform_param", f"{kind[:-4]}_param", "data_param")
         ]
-        crop = self.image_size or next((size for size in found if size), None)
+        crop = self.image_size or next((size for size in sizes if size), None)
         if not tops or crop is None:
             raise self.builder.fail(name, "does not say how large its images are: give --image-size")
         self.notes.append(f"{Path(self.where).name} does not say how many channels its images have: taken to be 3")

@@ -88,7 +88,7 @@ class _Parser:
         """Fields up to the closing bracket, or the end of the file."""
         if depth > _DEPTH_AT_MOST:
             raise self.fail(f"messages nested more than {_DEPTH_AT_MOST} deep")
-        found: Message = {}
+        fields: Message = {}
         while self.token != close or self.kind not in ("mark", ""):
             if self.kind != "word":
                 missing = (
@@ -99,7 +99,7 @@ class _Parser:
             colon = self.token == ":" and self.kind == "mark"
             if colon:
                 self.advance()
-            values = found.setdefault(name, [])
+            values = fields.setdefault(name, [])
             if self.kind == "mark" and self.token == "[":
                 self.advance()
                 while not (self.kind == "mark" and self.token == "]"):
@@ -111,7 +111,7 @@ class _Parser:
                 values.append(self.value(depth))
         if close:
             self.advance()
-        return found
+        return fields
 
     def value(self, depth: int) -> Any:
         self.values += 1

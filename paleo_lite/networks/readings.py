@@ -284,15 +284,15 @@ twice, three_times = _plain(per_element=2), _plain(per_element=3)
 
 def tensors_in(*values: Any) -> list[Any]:
     """All tensors in nested tuples, lists and dicts, in order."""
-    found = []
+    tensors = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif type(value) in ATOMS:
             continue
         elif isinstance(value, (tuple, list)):
             if value:
-                found += tensors_in(*value)
+                tensors += tensors_in(*value)
         elif isinstance(value, dict) and value:
-            found += tensors_in(*value.values())
-    return found
+            tensors += tensors_in(*value.values())
+    return tensors

@@ -207,15 +207,15 @@ class Recorder:
         if not self.needs_stand_in(tensor):
             return tensor
         key = id(tensor)
-        found = self._stand_ins.get(key)
-        if found is None:
-            found = self._stand_ins[key] = _meta_like(tensor)
+        on_meta = self._stand_ins.get(key)
+        if on_meta is None:
+            on_meta = self._stand_ins[key] = _meta_like(tensor)
             self._alive.append(tensor)
             if key in self._roots:
-                self._roots[id(found)] = self._roots[key]
+                self._roots[id(on_meta)] = self._roots[key]
             elif key in self._makers:
-                self.made_by(found, self._makers[key])
-        return found
+                self.made_by(on_meta, self._makers[key])
+        return on_meta
 
     def stand_in_of_numbers(self, tensor: torch.Tensor) -> torch.Tensor:
         """The same, but for whole numbers that are known: a call may ask for them."""

@@ -27,20 +27,20 @@ _keep_alive: list[Any] = []  # a torch.library.Library takes its operators with 
 
 def import_torch(purpose: str = "tracing a network") -> ModuleType:
     """The torch module."""
-    found: ModuleType = need("torch", purpose, "torch")
-    return found
+    torch: ModuleType = need("torch", purpose, "torch")
+    return torch
 
 
 def import_torchvision(purpose: str = "building a torchvision network") -> ModuleType:
     """The torchvision module, also beside a CPU build of torch."""
     torch = import_torch(purpose)
     try:
-        found: ModuleType = need("torchvision", purpose, "torch")
+        torchvision: ModuleType = need("torchvision", purpose, "torch")
     except RuntimeError as error:
         if MISSING_OPERATOR not in str(error):
             raise
     else:
-        return found
+        return torchvision
     library = torch.library.Library("torchvision", "FRAGMENT")
     for schema in _SCHEMAS:
         library.define(schema)

@@ -28,7 +28,7 @@ def left_as_found(module: nn.Module, *arguments: Any) -> Iterator[None]:
 
     Values of tensors need no putting back: a trace never writes into the memory of a tensor that it did not make.
     """
-    found = _contents(module, *arguments)
+    contents = _contents(module, *arguments)
     scripted = [(part, part.training) for part in module.modules() if isinstance(part, torch.jit.ScriptModule)]
     random_state, torch_state = random.getstate(), torch.get_rng_state()
     numpy_random: Any = getattr(sys.modules.get("numpy"), "random", None)
@@ -36,7 +36,7 @@ def left_as_found(module: nn.Module, *arguments: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        for container, before in found:
+        for container, before in contents:
             if container or before:
                 _refill(container, before)
         random.setstate(random_state)
@@ -49,7 +49,7 @@ def left_as_found(module: nn.Module, *arguments: Any) -> Iterator[None]:
 
 def _contents(*values: Any) -> list[tuple[Any, Any]]:
     """Every container and dict of attributes within values, at any depth, beside a copy of what it holds."""
-    found: list[tuple[Any, Any]] = []
+    contents: list[tuple[Any, Any]] = []
     seen: set[int] = set()  # what was seen lives as long as what holds it: in `found`, or in the values themselves
     stack = list(values)
     while stack:
@@ -58,7 +58,7 @@ def _contents(*values: Any) -> list[tuple[Any, Any]]:
         if kind in ATOMS:
             continue
         if kind in _CONTAINERS and not value:
-            found.append((value, ()))
+            contents.append((value, ()))
             continue
         if id(value) in seen:
             continue
@@ -66,7 +66,7 @@ def _contents(*values: Any) -> list[tuple[Any, Any]]:
         if isinstance(value, nn.Module):
             stack.append(value.__dict__)
         elif kind in _CONTAINERS:
-            found.append((value, value.copy()))
+            contents.append((value, value.copy()))
             stack += value.values() if isinstance(value, dict) else value
         elif isinstance(value, dict):
             stack += dict.values(value)
@@ -74,7 +74,7 @@ def _contents(*values: Any) -> list[tuple[Any, Any]]:
             stack += value
         elif not isinstance(value, _NOT_LOOKED_INTO) and _is_of_the_user(kind.__module__):
             stack.append(getattr(value, "__dict__", None))
-    return found
+    return contents
 
 
 @lru_cache(4096)

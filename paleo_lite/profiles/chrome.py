@@ -74,17 +74,17 @@ class ChromeTrace:
             names, params = pa.array(rows.names, pa.string()), pa.array(rows.params, pa.string())
             spool.seek(0)
             for batch in pa.ipc.open_stream(spool):
-                found = {name: batch.column(name) for name in batch.schema.names}
-                external, correlation, own = (np.asarray(found.pop(key)) for key in ("external", "correlation", "own"))
+                values = {name: batch.column(name) for name in batch.schema.names}
+                external, correlation, own = (np.asarray(values.pop(key)) for key in ("external", "correlation", "own"))
                 if launched is not None:
-                    found |= launched.columns(correlation, np.asarray(found["start_ns"]), base_ns)
-                found["start_ns"] = pa.compute.add(found["start_ns"], base_ns)
+                    values |= launched.columns(correlation, np.asarray(values["start_ns"]), base_ns)
+                values["start_ns"] = pa.compute.add(values["start_ns"], base_ns)
                 if links is not None:
                     at = np.where(own >= 0, own, links.find(external, correlation))
-                    found |= links.columns(at, names, params)
+                    values |= links.columns(at, names, params)
                 if places is not None and placed is not None:
-                    found["layer"] = coded(np.where(at >= 0, placed[at], -1), places.names)
-                yield batch_of(found, batch.num_rows, columns)
+                    values["layer"] = coded(np.where(at >= 0, placed[at], -1), places.names)
+                yield batch_of(values, batch.num_rows, columns)
 
 
 def _spool(path: Path, rows: Rows, spool: IO[bytes]) -> int:

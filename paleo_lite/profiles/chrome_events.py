@@ -147,15 +147,15 @@ def _decode_one_by_one(text: bytes) -> Decoded:
 
 def counters_of(text: bytes) -> list[dict[str, float]]:
     """The counters of the kernels of `COUNTED` in a JSON array of events, in their order."""
-    found = []
+    counters = []
     for raw in _RAW.decode(text):
         if COUNTED.encode() in bytes(raw):
             event = msgspec.json.decode(raw, type=_Counters)
             if event.cat == COUNTED and event.ph == "X":
                 args = event.args if isinstance(event.args, dict) else {}
                 numbers = {name: value for name, value in args.items() if type(value) in (int, float)}
-                found.append({name: float(value) for name, value in numbers.items() if 0 <= value < 2**63})
-    return found
+                counters.append({name: float(value) for name, value in numbers.items() if 0 <= value < 2**63})
+    return counters
 
 
 def bad_event(path: Path, piece: Piece[Decoded], place: int, what: str) -> BadProfile:

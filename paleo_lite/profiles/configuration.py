@@ -39,5 +39,5 @@ def parse_name(name: str, pattern: str | None = None) -> dict[str, Any]:
     match = compiled.search(name)
     if match is None:
         return {}
-    found = {key: value for key, value in match.groupdict().items() if value is not None}
-    return {key: int(value) if value.isdecimal() else value for key, value in found.items()}
+    settings = {key: value for key, value in match.groupdict().items() if value is not None}
+    return {key: int(value) if value.isdecimal() else value for key, value in settings.items()}

@@ -71,28 +71,28 @@ class Nest:
 
     def innermost(self, thread: NDArray[Any], time: Integers) -> Integers:
         """Index of the innermost interval on each thread at each time, -1 where there is none."""
-        found = np.full(len(time), -1, dtype=np.int64)
+        operation = np.full(len(time), -1, dtype=np.int64)
         order = np.argsort(thread, kind="stable")
         cuts = np.flatnonzero(np.diff(thread[order])) + 1
         for part in np.split(order, cuts) if len(order) else ():
             known = self._threads.get(int(thread[part[0]]))
             if known is not None:
-                found[part] = self._on_thread(time[part], *known)
-        return found
+                operation[part] = self._on_thread(time[part], *known)
+        return operation
 
     def _on_thread(
         self, time: Integers, starts: Integers, ends: Integers, levels: Integers, level_starts: Integers, at: Integers
     ) -> Integers:
         depth = np.searchsorted(starts, time, side="right") - np.searchsorted(ends, time, side="right")
-        found = np.full(len(time), -1, dtype=np.int64)
+        operation = np.full(len(time), -1, dtype=np.int64)
         order = np.argsort(depth, kind="stable")
         for part in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1):
             low, high = np.searchsorted(levels, [depth[part[0]], depth[part[0]] + 1])
             last = np.searchsorted(level_starts[low:high], time[part], side="right") - 1
             if high > low:
-                found[part] = np.where(last >= 0, at[low + np.maximum(last, 0)], -1)
+                operation[part] = np.where(last >= 0, at[low + np.maximum(last, 0)], -1)
         # Intervals that overlap without nesting mislead the depth: rather none than a wrong one.
-        return np.where((found >= 0) & (self.end[found] > time), found, -1)
+        return np.where((operation >= 0) & (self.end[operation] > time), operation, -1)
 
 
 class _Names(NamedTuple):
@@ -154,8 +154,8 @@ class Links:
 
     def find(self, external: Integers, correlation: Integers) -> Integers:
         """Index of the operation behind each event, -1 where the trace does not tell."""
-        found = self._by_external.look_up(external)
-        return np.where(found >= 0, found, self._by_correlation.look_up(correlation))
+        launch = self._by_external.look_up(external)
+        return np.where(launch >= 0, launch, self._by_correlation.look_up(correlation))
 
     def columns(self, at: Integers, names: pa.Array, params: pa.Array) -> dict[str, pa.Array]:
         """`op`, `params`, `direction` and `execution` of the events that these operations (-1 for none) stand behind.

@@ -94,8 +94,8 @@ class Launched:
         place = self.find(correlation)
         time = start.copy()
         time[place >= 0] = self.launches["start"][place[place >= 0]]
-        found = np.where(place >= 0, self.steps.find(time), self._ran.find(start))
-        return {"launch_ns": pa.array(time + base_ns, mask=place < 0), "step": coded(found, self.steps.names)}
+        step = np.where(place >= 0, self.steps.find(time), self._ran.find(start))
+        return {"launch_ns": pa.array(time + base_ns, mask=place < 0), "step": coded(step, self.steps.names)}
 
 
 def find_steps(names: Sequence[str], starts: Integers, ends: Integers, launches: Integers) -> Steps:

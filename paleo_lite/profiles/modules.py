@@ -77,7 +77,7 @@ class Places:
     def of(self, links: Links) -> Integers:
         """The same of each of the links' operations; of a backward one that is nowhere, that of its forward one."""
         operations, forward = links.operations, links.forward
-        found = self.find(operations["thread"], operations["start"])
-        outside = (found < 0) & (forward >= 0)
-        found[outside] = found[forward[outside]]
-        return found
+        module = self.find(operations["thread"], operations["start"])
+        outside = (module < 0) & (forward >= 0)
+        module[outside] = module[forward[outside]]
+        return module

@@ -96,11 +96,11 @@ def _kernels(path: Path) -> Iterator[tuple[dict[str, str], dict[str, float]]]:
     for number, fields in table.rows():
         row = dict(zip(table.names, fields))
         if "Metric Name" not in row:
-            found: dict[str, float] = {}
+            metrics: dict[str, float] = {}
             for name, text, unit in zip(table.names, fields, table.units):
                 if name not in _ABOUT:
-                    _add(found, path, number, name, text, unit)
-            yield row, found
+                    _add(metrics, path, number, name, text, unit)
+            yield row, metrics
             continue
         if about and (row["ID"], row["Process ID"]) != (about["ID"], about["Process ID"]):
             yield about, values

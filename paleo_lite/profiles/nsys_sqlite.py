@@ -107,10 +107,10 @@ class _Reader:
                 raise BadProfile(f"{self.path}: {table} has more rows than the file has bytes")
             row_ids, numbers, *values = map(list, zip(*rows))
             names = [self._name(table, row, given) for row, given in zip(row_ids, numbers)]
-            found = dict(zip(_COLUMNS, values))
-            own = found["text"]
-            found["name"] = [str(n if text is None else text) if n or text else None for n, text in zip(names, own)]
-            yield row_ids, found
+            values_of = dict(zip(_COLUMNS, values))
+            own = values_of["text"]
+            values_of["name"] = [str(n if text is None else text) if n or text else None for n, text in zip(names, own)]
+            yield row_ids, values_of
 
     @staticmethod
     def _groups(cursor: sqlite3.Cursor) -> Iterator[list[tuple[Any, ...]]]:
@@ -132,10 +132,10 @@ class _Reader:
         if number is None:
             return None
         if number not in self._names:
-            found = self.connection.execute("SELECT value FROM StringIds WHERE id = ?", (number,)).fetchone()
-            if found is None or found[0] is None:
+            text = self.connection.execute("SELECT value FROM StringIds WHERE id = ?", (number,)).fetchone()
+            if text is None or text[0] is None:
                 raise BadProfile(f"{self.path}: {table} row {row}: StringIds has no entry {number!r:.40}")
-            self._names[number] = str(found[0])[:LONGEST_LINE]
+            self._names[number] = str(text[0])[:LONGEST_LINE]
         return self._names[number]
 
     def link(self, present: list[str]) -> None:
@@ -178,7 +178,7 @@ class _Reader:
             names = ["[CUDA memset]"] * len(row_ids)
         kinds = [gpu_category(name or "") for name in names] if category == "kernel" else [category] * len(row_ids)
         on_host = category in ("api", "marker")
-        found: dict[str, Any] = {
+        values_of: dict[str, Any] = {
             "category": kinds,
             "kernel": names,
             "start_ns": start,
@@ -190,15 +190,15 @@ class _Reader:
             "thread": [_whole(tid) and tid & 0xFFFFFF for tid in rows["globalTid"]] if on_host else None,
         }
         for ours, theirs in (("bytes", "bytes"), ("stream", "streamId"), ("device", "deviceId")):
-            found[ours] = [_whole(value) for value in rows[theirs]]
-        for row, size in zip(row_ids, found["bytes"]):
+            values_of[ours] = [_whole(value) for value in rows[theirs]]
+        for row, size in zip(row_ids, values_of["bytes"]):
             if size is not None and not 0 <= size <= _LONGEST_NS:
                 raise BadProfile(f"{self.path}: {table} row {row}: {size:,} bytes, expected 0 to {_LONGEST_NS:,}")
         if self.linked is not None and category != "marker":
             owners = rows["globalTid"] if category == "api" else rows["globalPid"]
             keys = self._launch_keys(owners, rows["correlationId"])
-            found |= self.linked.columns(keys, np.array(start, np.int64))
-        return found
+            values_of |= self.linked.columns(keys, np.array(start, np.int64))
+        return values_of
 
     def _launch_keys(self, owners: list[Any], correlations: list[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Correlation ids count anew in each process: the process, by a number of ours, and the 32 bits of the id."""

@@ -56,14 +56,14 @@ def _is_heading(line: str) -> bool:
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     report: _Report | None = None
     told: dict[str, int] = {}  # by which report, given as the line of its heading, a category is told
-    found = False
+    has_report = False
     for number, line in numbered_lines(path):
         if _is_heading(line):
-            report, found = _Report(path, number, _fields(path, number, line)), True
+            report, has_report = _Report(path, number, _fields(path, number, line)), True
             continue
         if not line.lstrip('"')[:1].isdigit() and not line.startswith(("-", "nan")):
             report = None  # what nsys prints between reports, or the heading of one that is not read
-            if not found and number > MOST_PREAMBLE:
+            if not has_report and number > MOST_PREAMBLE:
                 break
             continue
         if report is None:
@@ -77,7 +77,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                 f"{told[row['category']]}: they would count twice"
             )
         yield row
-    if not found:
+    if not has_report:
         raise BadProfile(f"{path}: no heading of a report that can be read (traces and summaries of nsys stats)")
 
 

@@ -174,7 +174,7 @@ def _trace_batch(
         category = pa.array(["api"] * len(rows), pa.string())
     else:
         category = pc.if_else(pc.equal(device, ""), "api", category)
-    found = {
+    table = {
         "category": category,
         "kernel": kernel,
         "start_ns": pc.round(start).cast(pa.int64()),
@@ -190,7 +190,7 @@ def _trace_batch(
         "metric.dynamic_shared_bytes": measured("Dynamic SMem", SIZE_BYTES),
         "metric.throughput_bytes_per_s": measured("Throughput", _RATES),
     }
-    return batch_of(found, len(rows), columns)
+    return batch_of(table, len(rows), columns)
 
 
 def _numbers(path: Path, numbers: Sequence[int], name: str, texts: pa.Array, factor: float) -> pa.Array:
@@ -220,8 +220,8 @@ def _last_numbers(texts: pa.Array | None) -> pa.Array | None:
     if texts is None:
         return None
     encoded = texts.dictionary_encode()
-    found = pa.array([_device(text) for text in encoded.dictionary.to_pylist()], pa.int64())
-    return found.take(encoded.indices)
+    devices = pa.array([_device(text) for text in encoded.dictionary.to_pylist()], pa.int64())
+    return devices.take(encoded.indices)
 
 
 def _device(text: str) -> int | None:

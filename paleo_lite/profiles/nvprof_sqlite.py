@@ -138,7 +138,7 @@ class _Reader:
 
     def batch(self, kind: str, rows: Sequence[dict[str, Any]], columns: tuple[str, ...] | None) -> pa.RecordBatch:
         names = [self._name(kind, row) for row in rows]
-        found: dict[str, Any] = {
+        table: dict[str, Any] = {
             "category": [_category(kind, name) for name in names],
             "kernel": names,
             "start_ns": [row["start"] for row in rows],
@@ -150,9 +150,9 @@ class _Reader:
             "thread": [_low_bits(row.get("threadId")) for row in rows],
         }
         for ours, theirs in _NUMBERS.items():
-            found[ours] = [row.get(theirs) for row in rows]
+            table[ours] = [row.get(theirs) for row in rows]
         try:
-            return batch_of(found, len(rows), columns)
+            return batch_of(table, len(rows), columns)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             where = f"{_PREFIX}{kind} rows from {rows[0].get('_id_')}"
             raise BadProfile(f"{self.path}: {where}: not what nvprof writes ({error!s:.100})") from None
@@ -182,10 +182,10 @@ class _Reader:
         if number not in self.names:
             if len(self.names) >= _MOST_NAMES:
                 self.names.clear()
-            found = self.connection.execute("SELECT value FROM StringTable WHERE _id_ = ?", (number,)).fetchone()
-            if found is None:
+            row = self.connection.execute("SELECT value FROM StringTable WHERE _id_ = ?", (number,)).fetchone()
+            if row is None:
                 raise BadProfile(f"{self.path}: StringTable has no entry {number}, which an activity has as its name")
-            self.names[number] = str(found[0])[:_LONGEST_NAME]
+            self.names[number] = str(row[0])[:_LONGEST_NAME]
         return self.names[number]
 
 

@@ -133,8 +133,8 @@ def _rows(path: Path) -> Iterator[_Row]:
             section = "memory"
         elif _LOOSE_HEADER.match(line.strip()):
             raise BadProfile(f"{path}: line {number}: the heading is {shown(line)}, expected Time(%), Time, Calls, ...")
-        elif found := _DEVICE.fullmatch(line):
-            device = int(found[1])
+        elif heading := _DEVICE.fullmatch(line):
+            device = int(heading[1])
         elif section == "csv":
             is_row = bool(units)
             units = units or _units(path, number, line, names)

@@ -105,10 +105,10 @@ class Linked:
 
     def columns(self, keys: Integers, start: Integers) -> dict[str, Any]:
         """`step`, `launch_ns`, `layer`, and those of an operation where there is one."""
-        found: dict[str, Any] = self._launched.columns(keys, start)
+        table: dict[str, Any] = self._launched.columns(keys, start)
         inside = self._of_launch[self._launched.find(keys)]
         if self._links is not None and self._of_operation is not None:
             at = self._links.find(np.full(len(keys), -1), keys)
-            found |= self._links.columns(at, *self._texts)
+            table |= self._links.columns(at, *self._texts)
             inside = np.where(at >= 0, self._of_operation[at], inside)
-        return found | {"layer": coded(inside, self._places.names)}
+        return table | {"layer": coded(inside, self._places.names)}

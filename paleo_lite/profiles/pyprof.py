@@ -179,17 +179,17 @@ def _tidy(
     path: Path, row: int, piece: pa.RecordBatch, wanted: dict[str, str], columns: tuple[str, ...] | None
 ) -> pa.RecordBatch:
     """A batch of pyprof's as one of ours; `row` is the number of rows before it."""
-    found: dict[str, Any] = {}
+    table: dict[str, Any] = {}
     measured: dict[str, NDArray[np.float64]] = {}
     try:
         for ours, theirs in wanted.items():
             values = piece.column(theirs)
             if ours == "tensor_core":
-                found[ours] = _truth(_text(values))
+                table[ours] = _truth(_text(values))
             elif ours in TEXT:
-                found[ours] = _text(values)
+                table[ours] = _text(values)
             elif ours in ("stream", "device", "thread"):
-                found[ours] = values if values.type == pa.int64() else values.cast(pa.int64())
+                table[ours] = values if values.type == pa.int64() else values.cast(pa.int64())
             else:
                 measured[ours] = _measured(path, row, theirs, values)
         uncounted: Any = False
@@ -197,12 +197,12 @@ def _tidy(
             uncounted = (measured["flops"] == 0) & (measured["bytes"] == 0)
         for ours, numbers in measured.items():
             valid = ~(np.isnan(numbers) | uncounted) if ours != "duration_ns" else None
-            found[ours] = from_numpy(numbers, pa.float64(), valid)
+            table[ours] = from_numpy(numbers, pa.float64(), valid)
         if columns is None or "category" in columns:
-            found["category"] = _one_word("kernel", piece.num_rows)
+            table["category"] = _one_word("kernel", piece.num_rows)
         if columns is None or "calls" in columns:
-            found["calls"] = from_numpy(np.ones(piece.num_rows, np.int64), pa.int64())
-        return batch_of(found, piece.num_rows, columns)
+            table["calls"] = from_numpy(np.ones(piece.num_rows, np.int64), pa.int64())
+        return batch_of(table, piece.num_rows, columns)
     except _PROBLEMS as error:
         raise BadProfile(f"{path}: rows from {row}: not what pyprof writes ({_first_line(error)})") from None
 

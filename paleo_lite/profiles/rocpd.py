@@ -68,9 +68,9 @@ def _rows(path: Path, connection: sqlite3.Connection, tables: dict[str, list[str
             spans = isinstance(start, int) and isinstance(end, int) and 0 <= end - start < _LONGEST_NS
             if not spans or count > most:
                 raise BadProfile(f"{path}: {table}: begins at {start!r:.40} and ends at {end!r:.40}")
-            found = _kernel(named, name, sizes) if base == _KERNELS else _copy(named, name, sizes)
+            fields = _kernel(named, name, sizes) if base == _KERNELS else _copy(named, name, sizes)
             number = named.of("rocpd_info_agent", agent)
-            yield found | {
+            yield fields | {
                 "start_ns": start,
                 "duration_ns": end - start,
                 "calls": 1,
@@ -81,11 +81,11 @@ def _rows(path: Path, connection: sqlite3.Connection, tables: dict[str, list[str
 
 def _kernel(named: _Named, symbol: Any, sizes: list[Any]) -> dict[str, Any]:
     name = str(named.of("rocpd_info_kernel_symbol", symbol) or "")
-    found = {"category": gpu_category(name), "kernel": name}
+    fields = {"category": gpu_category(name), "kernel": name}
     if all(isinstance(size, int) and size > 0 for size in sizes):
-        found["block"] = ",".join(map(str, sizes[:3]))
-        found["grid"] = ",".join(str(-(-items // group)) for group, items in zip(sizes[:3], sizes[3:]))
-    return found
+        fields["block"] = ",".join(map(str, sizes[:3]))
+        fields["grid"] = ",".join(str(-(-items // group)) for group, items in zip(sizes[:3], sizes[3:]))
+    return fields
 
 
 def _copy(named: _Named, number: Any, sizes: list[Any]) -> dict[str, Any]:
@@ -108,8 +108,8 @@ class _Named:
         if (table, number) not in self.known:
             key, value = _NEEDED[table]
             query = f'SELECT {value} FROM "{table + self.suffix}" WHERE {key} = ?'
-            found = self.connection.execute(query, (number,)).fetchone()
-            if found is None:
+            row = self.connection.execute(query, (number,)).fetchone()
+            if row is None:
                 raise BadProfile(f"{self.path}: {table + self.suffix} has no entry {number!r:.40}")
-            self.known[table, number] = found[0][:LONGEST_LINE] if isinstance(found[0], str) else found[0]
+            self.known[table, number] = row[0][:LONGEST_LINE] if isinstance(row[0], str) else row[0]
         return self.known[table, number]

@@ -53,12 +53,12 @@ def tables_of(connection: sqlite3.Connection) -> dict[str, list[str]]:
     rows = connection.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%' LIMIT 10000"
     ).fetchall()
-    found = {}
+    tables = {}
     for (name,) in rows:
         if isinstance(name, str) and name.isidentifier():
             columns = connection.execute(f'PRAGMA table_info("{name}")').fetchall()
-            found[name] = [str(column[1]) for column in columns]
-    return found
+            tables[name] = [str(column[1]) for column in columns]
+    return tables
 
 
 def _check_length(path: Path) -> None:

@@ -151,8 +151,8 @@ def batches_of(
     left = iter(rows)
     while True:
         some = list(islice(left, _ROWS))
-        found = names if names is not None else {name for row in some for name in row}
-        yield batch_of({name: [row.get(name) for row in some] for name in found}, len(some), keep)
+        present = names if names is not None else {name for row in some for name in row}
+        yield batch_of({name: [row.get(name) for row in some] for name in present}, len(some), keep)
         if len(some) < _ROWS:
             return
 

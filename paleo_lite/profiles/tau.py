@@ -103,27 +103,27 @@ def _tidy(path: Path, row: int, piece: pa.RecordBatch, columns: tuple[str, ...] 
     """A batch of TAU's rows as one of ours; `row` is the number of rows before it."""
     function = piece.column("function").cast(_WORDS)
     words = [category_of(word or "") for word in function.dictionary.to_pylist()]
-    found: dict[str, Any] = {
+    table: dict[str, Any] = {
         "category": pa.array(words, pa.string()).take(function.indices),
         "kernel": function,
     }
     for ours, theirs in (("device", "gpu"), ("thread", "thread")):
         if theirs in piece.schema.names:
-            found[ours] = piece.column(theirs).cast(pa.int64())
+            table[ours] = piece.column(theirs).cast(pa.int64())
     if "inc_time" in piece.schema.names:
-        found["calls"] = _counted(path, row, piece, "calls").cast(pa.int64())
+        table["calls"] = _counted(path, row, piece, "calls").cast(pa.int64())
         inclusive = _present(path, row, piece, "inc_time")
-        found["duration_ns"] = pc.if_else(pc.less(inclusive, 0), None, pc.multiply(inclusive, 1e3))
-        found["metric.exclusive_ns"] = pc.multiply(_present(path, row, piece, "exc_time"), 1e3)
+        table["duration_ns"] = pc.if_else(pc.less(inclusive, 0), None, pc.multiply(inclusive, 1e3))
+        table["metric.exclusive_ns"] = pc.multiply(_present(path, row, piece, "exc_time"), 1e3)
     else:
         messages = _counted(path, row, piece, "num_samples")
-        found["calls"] = messages.cast(pa.int64())
+        table["calls"] = messages.cast(pa.int64())
         # TAU writes 0 as mean, least and most of no messages
         none = pc.equal(messages, 0)
-        found["bytes"] = pc.round(pc.multiply(_counted(path, row, piece, "mean"), messages))
+        table["bytes"] = pc.round(pc.multiply(_counted(path, row, piece, "mean"), messages))
         for ours, theirs in (("metric.message_min_bytes", "min"), ("metric.message_max_bytes", "max")):
-            found[ours] = pc.if_else(none, None, _counted(path, row, piece, theirs))
-    return batch_of(found, piece.num_rows, columns)
+            table[ours] = pc.if_else(none, None, _counted(path, row, piece, theirs))
+    return batch_of(table, piece.num_rows, columns)
 
 
 def _with_configuration(piece: pa.RecordBatch, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -71,18 +71,18 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _row(path: Path, number: int, line: str, is_event: bool) -> dict[str, Any]:
-    found = _NAMED.match(line)
+    match = _NAMED.match(line)
     try:
-        values = [number_of(word) for word in found[2].split()] if found else []
+        values = [number_of(word) for word in match[2].split()] if match else []
     except ValueError as error:
         raise BadProfile(f"{path}: line {number}: {shown(str(error))} is not a number") from None
-    if found is None or len(values) != 5:
+    if match is None or len(values) != 5:
         raise BadProfile(f"{path}: line {number}: {shown(line)}, expected a quoted name and 5 numbers")
     if not 0 <= values[0] < 2**53 or not max(map(abs, values[1:4])) < 2**53:
         raise BadProfile(f"{path}: line {number}: a number out of range")
-    name = found[1].strip()
+    name = match[1].strip()
     row: dict[str, Any] = {"kernel": name, "calls": int(values[0])}
-    row["category"] = "message" if "MPI" in re.split(r"\W+", found[3] or "") else category_of(name)
+    row["category"] = "message" if "MPI" in re.split(r"\W+", match[3] or "") else category_of(name)
     if not is_event:
         exclusive, inclusive = values[2:4]
         return row | {

@@ -75,8 +75,8 @@ class XlaTrace:
                     _name(event, event.args.name, devices, lines)
                 elif event.ph == "X" and event.pid in devices and (stream := _stream(event, lines)) is not None:
                     rows.append(_row(path, event, devices[event.pid], stream))
-            found = {name: [row.get(name) for row in rows] for name in _COLUMNS}
-            yield batch_of(found, len(rows), columns)
+            table = {name: [row.get(name) for row in rows] for name in _COLUMNS}
+            yield batch_of(table, len(rows), columns)
 
 
 def _name(event: _Event, name: str, devices: dict[int, int], lines: dict[tuple[int, int], str]) -> None:

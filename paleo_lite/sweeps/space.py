@@ -219,8 +219,8 @@ class Space(Result, msgspec.Struct, frozen=True):
         plain = [phase for phase in self.phases if phase not in GENERATING]
         sized = list(product(self.networks, self.sequence_lengths))
         groups = (
-            tuple((Sized(*each), phase) for each in sized for phase in plain),
-            tuple((Sized(*each, phase), phase) for each in sized for phase in self.phases if phase in GENERATING),
+            tuple((Sized(*size), phase) for size in sized for phase in plain),
+            tuple((Sized(*size, phase), phase) for size in sized for phase in self.phases if phase in GENERATING),
         )
         return [group for group in groups if group]
 
@@ -264,8 +264,8 @@ class Space(Result, msgspec.Struct, frozen=True):
 
 
 def _check(network: Sized) -> None:
-    found = find_network(network.name, tokens=network.tokens)
-    if network.phase and any("active" in layer.attributes for layer in found.layers):
+    resolved = find_network(network.name, tokens=network.tokens)
+    if network.phase and any("active" in layer.attributes for layer in resolved.layers):
         raise BadValue(
             f"which experts {network.name} reads depends on the batch: predict says how it writes, sweep not"
         )

@@ -240,13 +240,13 @@ def _entries(case: Case, run: int, first_piece: int) -> list[_Entry]:
 def alike(layers: Sequence[Layer], work: Work) -> list[int]:
     """Of each layer, from 0, the group of those that take as long as it in every pass, by every model."""
     counts, groups = np.stack([work.fixed, work.per_sample]), dict[tuple[object, ...], int]()
-    found = []
+    numbers = []
     for place, layer in enumerate(layers):
         of_class = class_index(layer)
         form = _form(layer) if of_class < len(MATRIX_CLASSES) else ()
         key = of_class, len(layer.weights), form, counts[..., place].tobytes()
-        found.append(groups.setdefault(key, len(groups)))
-    return found
+        numbers.append(groups.setdefault(key, len(groups)))
+    return numbers
 
 
 def _form(layer: Layer) -> tuple[object, ...]:

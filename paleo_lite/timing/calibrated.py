@@ -212,13 +212,13 @@ class Sums:
     def _split(self, first: int, last: int) -> Iterator[tuple[slice, Ints, Floats]]:
         """Stretches of entries; of each the groups that occur, and for each of them how often every entry counts."""
         members = np.stack([column[first:last, 0] for column in self.group])
-        found = np.unique(members)
-        if len(found) * (last - first) > _PRODUCT:
+        distinct = np.unique(members)
+        if len(distinct) * (last - first) > _PRODUCT:
             yield from self._split(first, (first + last) // 2)
             yield from self._split((first + last) // 2, last)
         else:
-            counts = (found[:, None, None] == members).sum(axis=1, dtype=np.float64)
-            yield slice(first, last), found, counts
+            counts = (distinct[:, None, None] == members).sum(axis=1, dtype=np.float64)
+            yield slice(first, last), distinct, counts
 
     def of(self, weights: Floats) -> Floats:
         """The sums, shape (groups,), or (groups, batch sizes)."""
@@ -231,8 +231,8 @@ class Sums:
         if weights.ndim == 1:
             for column in self.group:
                 sums += np.bincount(column, weights, self.groups)
-        for stretch, found, counts in self.parts:
-            sums[found] += counts @ weights[stretch]  # a third of what np.add.reduceat takes
+        for stretch, distinct, counts in self.parts:
+            sums[distinct] += counts @ weights[stretch]  # a third of what np.add.reduceat takes
 
 
 def sums_by(group: Ints, weights: Floats, groups: int) -> Floats:

@@ -120,10 +120,10 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def narrow(self) -> NDArray[np.bool_]:
         """Layers whose products are computed in the narrower precision of the training options, shape (layers,)."""
-        found = np.array([self.options.products is not None and matrix_weights(layer) > 0 for layer in self.layers])
-        if found.any():
-            found[np.flatnonzero(found)[-1]] = False  # logits
-        return found
+        is_narrow = np.array([self.options.products is not None and matrix_weights(layer) > 0 for layer in self.layers])
+        if is_narrow.any():
+            is_narrow[np.flatnonzero(is_narrow)[-1]] = False  # logits
+        return is_narrow
 
     @cached_property
     def work(self) -> Work:

@@ -59,8 +59,8 @@ def own_note(kinds: Sequence[str]) -> str:
 def count_layer(op: Op) -> Cost | None:
     """The canonical cost of a layer, or None where its kind has no record."""
     kind = KINDS.get(op.layer.kind)
-    found = None if kind is None else guarded(kind.rule, op)
-    return Cost(*map(of_complex, found)) if found is not None and op.attribute("complex") else found
+    cost = None if kind is None else guarded(kind.rule, op)
+    return Cost(*map(of_complex, cost)) if cost is not None and op.attribute("complex") else cost
 
 
 def guarded(rule: Callable[[Op], Counted], op: Op) -> Counted:
