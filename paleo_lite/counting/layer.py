@@ -6,7 +6,6 @@ A layer is described by shapes alone, so that layers of a network and kernels of
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -62,6 +61,10 @@ class Op:
     ----------
     inputs, outputs, weights : list of int
         Elements of each tensor, those that depend on the network's input multiplied by the batch size.
+    x, y, w : int
+        Elements of all inputs, of all outputs, of all weights.
+    has_bias : bool
+        Whether a convolution or linear layer adds a bias.
     wants_gradient : list of bool
         For each input whether a backward pass computes its gradient.
     trainable : bool
@@ -80,28 +83,10 @@ class Op:
         ]
         self.outputs = [prod(shape) * self.samples for shape in layer.outputs]
         self.weights = [prod(shape) for shape in layer.weights]
+        self.x, self.y, self.w = sum(self.inputs), sum(self.outputs), sum(self.weights)
+        self.has_bias = len(layer.weights) > 1
         self.wants_gradient = list(wants_gradient)
         self.trainable = bool(layer.weights) and not layer.attributes.get("frozen", False)
-
-    @cached_property
-    def x(self) -> int:
-        """Elements of all inputs."""
-        return sum(self.inputs)
-
-    @cached_property
-    def y(self) -> int:
-        """Elements of all outputs."""
-        return sum(self.outputs)
-
-    @cached_property
-    def w(self) -> int:
-        """Elements of all weights."""
-        return sum(self.weights)
-
-    @property
-    def has_bias(self) -> bool:
-        """Whether a convolution or linear layer adds a bias."""
-        return len(self.layer.weights) > 1
 
     @property
     def spatial_rank(self) -> int:

@@ -42,7 +42,15 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
         if prediction.terms.overhead_s:
             share = prediction.terms.overhead_s / prediction.time_s
             kinds.append({"kind": "overhead", "time_s": prediction.terms.overhead_s, "share": share})
-        tables.append(Table("Time by kind of layer", _kind_columns(prediction), kinds, [total | {"kind": "total"}]))
+        columns = [
+            Column("kind", "kind", left=True),
+            Column("layers", "layers"),
+            Column("flops", "count" if prediction.convention != "flops" else "FLOPs", format_si),
+            Column("bytes", "bytes", lambda value: format_si(value, "B")),
+            Column("time_s", "time", lambda value: format_si(value, "s")),
+            Column("share", "share", lambda value: f"{value:.1%}", bar=True),
+        ]
+        tables.append(Table("Time by kind of layer", columns, kinds, [total | {"kind": "total"}]))
         table = layer_table(prediction, layers if top is None else sorted(layers, key=lambda row: -row["time_s"])[:top])
         if table.rows:
             tables.append(table)
@@ -187,17 +195,6 @@ def _counted(prediction: Prediction) -> str:
 
 def _unit(prediction: Prediction) -> str:
     return {"macs": "MAC", "pthflops": "op", "lu2017": "op"}.get(prediction.convention, "FLOP")
-
-
-def _kind_columns(prediction: Prediction) -> list[Column]:
-    return [
-        Column("kind", "kind", left=True),
-        Column("layers", "layers"),
-        Column("flops", "count" if prediction.convention != "flops" else "FLOPs", format_si),
-        Column("bytes", "bytes", lambda value: format_si(value, "B")),
-        Column("time_s", "time", lambda value: format_si(value, "s")),
-        Column("share", "share", lambda value: f"{value:.1%}", bar=True),
-    ]
 
 
 def layer_table(prediction: Prediction, rows: list[dict[str, Any]]) -> Table:

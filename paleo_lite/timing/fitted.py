@@ -93,7 +93,8 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
             features = msgspec.structs.replace(features, padding=features.padding / np.where(narrow, faster, 1.0))
         total, deviation, slopes = self._steps(features, rates, np.zeros(len(features.flops), dtype=np.int64), 1)
         entries = evaluate(features, rates, np.exp(self.theta))
-        waiting = float(self._stretch(total, entries.device_s.sum())[0])
+        # How much longer than the device's own work layers take because the host launches them; 1: not at all.
+        waiting = float((total - self.overhead_s)[0] / entries.device_s.sum())
         shape = len(workload.passes), len(workload.layers)
 
         def laid_out(seconds: Floats) -> Floats:
@@ -119,7 +120,8 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
             total = step_times(features, rates, values, run, cases, laid.steps)
         if want.pieces:
             device_s = evaluate(features, rates, values).device_s
-            pieces_s = laid.by_piece(device_s * self._stretch(total, laid.by_case(device_s))[run[:, 0]])
+            waiting = (total - self.overhead_s) / laid.by_case(device_s)
+            pieces_s = laid.by_piece(device_s * waiting[run[:, 0]])
         return Times(total, low, high, pieces_s)
 
     @property
@@ -139,10 +141,6 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         slopes = gradient / total.reshape(len(gradient), 1, -1)
         variance = np.einsum("rpb,rpb->rb", slopes, self.covariance @ slopes).reshape(total.shape)
         return total, np.sqrt(variance + self.own_variance), slopes
-
-    def _stretch(self, total_s: Floats, device_s: Floats) -> Floats:
-        """How much longer than the device's own work layers take because the host launches them; 1: not at all."""
-        return (total_s - self.overhead_s) / device_s
 
 
 def rates_of(machine: Machine, precision: str) -> Rates:

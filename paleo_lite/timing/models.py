@@ -128,6 +128,8 @@ class TwoTerms:
     uses_memory: ClassVar[bool] = True
     takes_count: ClassVar[bool] = True
     notes: tuple[str, ...] = ()
+    deviation_of: Callable[[Workload], float] | None = None
+    """Says the standard deviation of the logarithm of a time; None for models that do not."""
 
     def peak(self, machine: Machine, precision: str) -> PeakRate:
         """See `TimeModel.peak`."""
@@ -136,10 +138,6 @@ class TwoTerms:
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
         """Seconds of each layer from the seconds of its arithmetic and of its memory traffic at peak, any shape."""
         raise TypeError(f"{type(self).__name__} does not say how its two terms make a time")
-
-    def deviation(self, workload: Workload) -> float | None:
-        """Standard deviation of the logarithm of a time; None for models that do not say."""
-        return None
 
     def evaluate(self, workload: Workload, machine: Machine) -> Terms:
         """See `TimeModel.evaluate`: products against the peak, all other arithmetic against the vector units."""
@@ -156,7 +154,7 @@ class TwoTerms:
             compute_s,
             memory_s,
             self.time_s(compute_s, memory_s),
-            deviation=self.deviation(workload),
+            deviation=None if self.deviation_of is None else self.deviation_of(workload),
         )
 
     def evaluate_many(self, laid: Laid, machine: Machine, precision: str, want: Want) -> Times:
@@ -205,10 +203,6 @@ class PppModel(TwoTerms, msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not (isinstance(self.ppp, (int, float)) and math.isfinite(self.ppp) and self.ppp > 0):
             raise BadValue(f"the PPP must be a number above 0 (a share of peak, such as 0.62), not {self.ppp!r}")
-
-    def deviation(self, workload: Workload) -> float | None:
-        """See `TwoTerms.deviation`."""
-        return None if self.deviation_of is None else self.deviation_of(workload)
 
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
         """Sum of the two over the PPP; where they are concurrent the larger."""
