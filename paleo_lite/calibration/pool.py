@@ -191,6 +191,13 @@ def why_not_pooled(device: Device) -> str:
     return ""
 
 
+# Engines for inference ------------------------------------------------------------------------------------------------
+#
+# Matrix products and attention under vLLM, SGLang and TensorRT-LLM (ai-dynamo/aiconfigurator 095f58a) on five devices
+# say what a device's own prior leaves open; operations of decoder layers that others timed are held against it
+# (docs/transformers.md). Two things were not measured there and are assumed: that a graph's kernels follow one another
+# without the host, and what the engine does between two steps.
+
 ENGINE_KERNELS: dict[str, tuple[float, float]] = {
     "efficiency_gemm": (0.85, 0.12),
     "efficiency_attention": (0.55, 0.2),

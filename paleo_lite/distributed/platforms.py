@@ -1,4 +1,7 @@
-"""Platforms: computers whose training on several devices was measured, and what that taught."""
+"""Platforms: computers whose training on several devices was measured, and what that taught; and computers by name.
+
+What a node of a DGX or of a cloud's instance is made of is as its maker documents it.
+"""
 
 from __future__ import annotations
 

@@ -88,6 +88,12 @@ def no_times() -> dict[str, None]:
     return dict.fromkeys([*nothing.to_dict(), *_BESIDE])
 
 
+# How long what the host launched waited for the device, and how much at once ------------------------------------------
+#
+# HolisticTraceAnalysis' definitions: the delay is from the end of the call that launched something to its begin, 0
+# where it began before; a stream's queue is what was launched and has not begun, its mean that over all changes.
+
+
 class Queue(msgspec.Struct, frozen=True):
     """What waited on a stream: over all changes the mean, and the most at once."""
 

@@ -143,6 +143,11 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
 
+# The method ``notebook`` ----------------------------------------------------------------------------------------------
+#
+# Three efficiencies over every row of a profile, as SURFBoard's authors defined them: the functions compute_efficiency,
+# flops_per_sec and bandwidth of their notebook ``gpu_efficiency.ipynb``.
+
 COLUMNS = ("category", "kernel", "duration_ns", "flops", "bytes")
 """What the method reads."""
 

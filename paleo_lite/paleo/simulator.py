@@ -142,6 +142,13 @@ def make_simulator(device: str, link: str, **options: Any) -> Simulator:
     return Simulator(find_paleo_device(device), link_rate(own or link), **options)
 
 
+# Devices, by the three figures that PALEO has of each, and what work takes there, in milliseconds ---------------------
+#
+# ``compute = max(tick, FLOPs / peak / PPP)``, ``transfer = max(tick, bytes / 2^30 / (bandwidth in GB/s) / PPP)``: the
+# bytes are counted in GiB though the bandwidth is given in GB, 7 % too fast.
+# Source: ``device.py`` and ``profilers/flops_profiler.py``.
+
+
 class PaleoDevice(msgspec.Struct, frozen=True):
     """A device; its times are those of each amount, where it is given several."""
 

@@ -1,4 +1,4 @@
-"""Two runs side by side to look at."""
+"""Two runs, or a prediction and a profile, side by side to look at."""
 
 from __future__ import annotations
 

@@ -136,6 +136,11 @@ def model_or_reason(
         return str(error)
 
 
+# Networks that write text at every context ----------------------------------------------------------------------------
+#
+# From two that were read: attention and the cache grow by as much for every token, all else stays. Where a window ends
+# that, the network is read.
+
 _FIRST = 1
 
 
