@@ -89,7 +89,7 @@ Scale = record("Scale", {
     "rows": list[record("ScaleRow", {
         "workers batch_size speedup_over": int, "strategy collective limited_by": str,
         "compute_s communication_s exposed_s update_s input_s time_s throughput_per_s speedup efficiency": float,
-        "memory_bytes cost hours bound_s flops_per_s mfu hfu tokens_per_s kwh_per_million cost_per_million": Number,
+        "memory_bytes cost hours bound_s flops_per_s mfu hfu tokens_per_s kwh_per_million cost_per_million kwh": Number,
         "fits": bool | None, "interval efficiency_interval": list[float] | None, "notes": Names})],
     "notes": Names, "best runner_up": NotRequired[Word], "why": NotRequired[str], "refused": NotRequired[list[Any]],
 })  # fmt: skip

@@ -87,7 +87,8 @@ def scale(
     ppp_comm : float, optional
         The share of the links' bandwidth that is reached, instead of the calibrated one, or 1.
     images, epochs, price
-        For hours and cost: samples per epoch, epochs, USD per hour of one device (else what it rents for).
+        For hours, cost and energy: samples per epoch, or ``"300B tokens"``; epochs; USD per hour of one device (else
+        what it rents for).
     cost : bool
         Insist on a cost: an error where no price is known.
     storage, decode, pageable

@@ -243,7 +243,9 @@ cluster = together(
     click.option("--strategy", type=STRATEGIES, default="data", show_default=True, help="How work is divided."),
     click.option("--collective", type=COLLECTIVES, help="How gradients are summed. [default: the fastest]"),
     click.option("--advise", is_flag=True, help="Try all strategies and collectives on one number of workers."),
-    click.option("--images", metavar="COUNT", help="Samples of an epoch, such as 1.28M: gives hours and cost."),
+    click.option(
+        "--images", metavar="COUNT", help="Samples of an epoch: 1.28M, or '300B tokens'; gives hours, cost, energy."
+    ),
     click.option("--epochs", type=float, metavar="NUMBER", help="Epochs that hours and cost are of. [default: 1]"),
     price(),
 )  # fmt: skip

@@ -61,6 +61,7 @@ def make_budget(
     price: float | str | None = None,
     *,
     cost_asked: bool = False,
+    tokens: int | None = None,
 ) -> Budget:
     """A budget; the price is the one given, else what the device rents for.
 
@@ -69,13 +70,15 @@ def make_budget(
     device : Device or None
         None where its price plays no part.
     images : float or str, optional
-        ``1281167`` or ``"1.28M"``.
+        ``1281167`` or ``"1.28M"``, or ``"300B tokens"``.
     epochs : float, optional
         1 where none is given.
     price : float or str, optional
         USD per hour of one device: ``"0.90 USD/h"``.
     cost_asked : bool
         Whether an answer without a cost is an error.
+    tokens : int, optional
+        Of a sample; None where it has none.
 
     Raises
     ------
@@ -83,7 +86,7 @@ def make_budget(
         If images, epochs or price are not above 0, epochs come without images, or a cost is asked for and images or
         price are missing.
     """
-    count = None if images is None else parse_quantity(images, "")
+    count = None if images is None else _samples(images, tokens)
     if count is not None and not 0 < count < math.inf:
         raise BadValue(f"the number of images must be above 0, not {images!r}")
     if epochs is not None and not 0 < epochs < math.inf:
@@ -101,3 +104,13 @@ def make_budget(
             "give --price, such as '0.90 USD/h'"
         )
     return Budget(count, 1.0 if epochs is None else epochs, usd)
+
+
+def _samples(images: float | str, tokens: int | None) -> float:
+    """Samples, said as such or as their tokens."""
+    if not isinstance(images, str) or not images.rstrip().endswith("tokens"):
+        return parse_quantity(images, "")
+    if tokens is None:
+        raise BadValue(f"--images {images}: this network reads no tokens, say how many samples there are")
+    number = images.rstrip().removesuffix("tokens").rstrip()
+    return parse_quantity(f"{number[:-1]}G" if number.endswith("B") else number, "") / tokens  # B: billions

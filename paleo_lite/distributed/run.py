@@ -130,7 +130,10 @@ def run(
         raise BadValue(f"the topology is of {topology.device}, not of {machine.device.id}: name one of them")
     named = find_platform(request.platform) if request.platform is not None else None
     price = named.price_usd_per_h if isinstance(named, Computer) and request.price is None else request.price
-    budget = make_budget(machine.device, request.images, request.epochs, price, cost_asked=request.cost_asked)
+    budget = make_budget(
+        machine.device, request.images, request.epochs, price, cost_asked=request.cost_asked,
+        tokens=workload.network.tokens,
+    )  # fmt: skip
     platform = named if isinstance(named, Platform) else None
     if platform is not None:
         settings = platform.settings(settings or Settings())

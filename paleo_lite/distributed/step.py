@@ -21,8 +21,8 @@ COLUMNS = (
 )  # fmt: skip
 """The documented columns of a row, in their order; further ones stand behind them."""
 
-PER_DEVICE = ("flops_per_s", "mfu", "hfu", "tokens_per_s", "kwh_per_million", "cost_per_million")
-"""What a row says of how well devices are used, and what a million samples take."""
+PER_DEVICE = ("flops_per_s", "mfu", "hfu", "tokens_per_s", "kwh_per_million", "cost_per_million", "kwh")
+"""What a row says of how well devices are used, and what a million samples, or all, take."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -214,6 +214,12 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     def kwh_per_million(self) -> float | None:
         """Kilowatt-hours for a million samples, every device at its rated power; hosts and cooling come on top."""
         return None if self.power_w is None else self.power_w * self.workers * 1e3 / self.throughput_per_s / 3600
+
+    @property
+    def kwh(self) -> float | None:
+        """The same for the images and epochs that were asked for."""
+        known = self.hours is not None and self.power_w is not None
+        return self.hours * self.workers * self.power_w / 1e3 if known else None  # type: ignore[operator]
 
     @property
     def cost_per_million(self) -> float | None:

@@ -22,7 +22,8 @@ def scale_page(table: ScaleTable) -> Document:
     if table.memory_bytes is not None:
         facts.append(("memory", f"{format_si(table.memory_bytes, 'B')} per device"))
     if table.images is not None:
-        spent = f"{format_si(table.images)} images, {table.epochs:g} epoch{'' if table.epochs == 1 else 's'}"
+        samples = "images" if answer is None or answer.tokens is None else "sequences"
+        spent = f"{format_si(table.images)} {samples}, {table.epochs:g} epoch{'' if table.epochs == 1 else 's'}"
         price = "price not known" if table.price_usd_per_h is None else f"{table.price_usd_per_h:g} USD/h per device"
         facts.append(("hours and cost", f"for {spent}; {price}"))
     notes = list(table.notes)
@@ -124,6 +125,7 @@ def _columns(table: ScaleTable) -> list[Column]:
         ("cost_per_million", "USD per\n1M samples", lambda value: f"{value:,.3g}", 9),
         ("memory_bytes", "memory", lambda value: format_si(value, "B", 3), 5),
         ("hours", "hours", lambda value: f"{value:,.4g}", 0),
+        ("kwh", "kWh", lambda value: f"{value:,.4g}", 8),
         ("cost", "USD", lambda value: f"{value:,.4g}", 0),
     ):
         if known(key):

@@ -55,6 +55,7 @@ def test_a_price_of_a_node_is_shared_by_its_devices() -> None:
     row = table[0]
     assert row.price_usd_per_h == pytest.approx(21.957642 / 8)
     assert row.cost_per_million == pytest.approx(1e6 / row.throughput_per_s / 3600 * 21.957642 * 8)
+    assert row.kwh is None  # of no number of samples
     assert row.kwh_per_million == pytest.approx(64 * 0.4 * 1e6 / row.throughput_per_s / 3600)
     assert row.mfu == pytest.approx(row.flops_per_s / 312e12)
     # 3 x 8.178 GFLOP of forward and backward pass (4.089 GMAC, torchvision), but for the first layer's data gradient.

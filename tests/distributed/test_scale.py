@@ -268,6 +268,7 @@ def test_hours_and_cost_by_hand():
         ({"images": "1M", "epochs": 0.0}, "epochs must be above 0"),
         ({"images": 0, "epochs": None}, "images must be above 0"),
         ({"images": "1M", "epochs": None, "price": -1}, "price must be above 0"),
+        ({"images": "3B tokens", "epochs": None}, "reads no tokens, say how many samples"),
         ({"images": "1M", "epochs": None, "cost_asked": True}, "the price of an hour of Tesla K40m is unknown"),
     ],
 )

@@ -276,3 +276,16 @@ def test_where_no_worker_holds_the_network_no_speed_up_is_claimed():
     assert "times" not in one.document().title and "speedup" not in [c.key for c in one.document().content[0].columns]
     assert f"{two[1].speedup / 64:.4g} times 64 workers" in two.document().title
     assert "small batches" not in one[0].limited_by
+
+
+def test_gpt3_takes_a_month_on_1024_a100():
+    """Narayanan et al. 2021, section 5.1: 300 billion tokens of 175 B parameters take 34 days, batch 1,536."""
+    split = Split(8, 16, 2, recompute="full")
+    table = pl.scale(
+        "gpt3-175b", platform="dgx-a100", workers=1024, precision="bf16", scaling="strong", batch_size=1536,
+        training=TrainingOptions("adam", mixed_precision=True), settings=Settings(split=split), images="300B tokens",
+    )  # fmt: skip
+    row = table[0]
+    assert table.images == pytest.approx(300e9 / 2048)
+    assert row.hours / 24 == pytest.approx(34, rel=0.12)
+    assert row.kwh == pytest.approx(row.hours * 1024 * 0.4)  # 400 W each, by the data sheet
