@@ -36,7 +36,6 @@ class Alternative(msgspec.Struct, frozen=True):
         What was changed.
     name : str
         To what, in words.
-    prediction : Prediction
     note : str
         What to mind.
     """

@@ -38,7 +38,6 @@ class PredictedRow(msgspec.Struct, frozen=True):
     ----------
     name, part : str
         Kind or layer, and pass.
-    measured_s, predicted_s : float or None
     at_peak_s, flops_at_peak_s : float or None
         Seconds at peak: of arithmetic and memory traffic one after the other, and of the FLOPs alone.
     """
@@ -89,9 +88,6 @@ class PredictedBeside(Result, msgspec.Struct, frozen=True, eq=False):
 
     Attributes
     ----------
-    path : str
-    prediction : Prediction
-    measured : PassTimes
     kinds, layers : list of PredictedRow
         Where they part most first. `layers` holds those kinds whose layers and operations are equally many.
     remarks : tuple of str

@@ -35,10 +35,8 @@ class Measurement(msgspec.Struct, frozen=True, order=True):
     ----------
     gpu, network : str
         Names that `find_device` and `find_network` know.
-    batch_size : int
     phase : str
         One of `PHASES`.
-    precision : str
     time_s : float
         Seconds of one step.
     image_size : int

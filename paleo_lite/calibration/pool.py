@@ -35,10 +35,8 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes
     ----------
-    format : int
     parameters : list of str
         The names that its numbers belong to.
-    fits : list of Evidence
     order : dict of str to dict of str to float
         What is added to the logarithms of some devices' parameters (`order_key`), so that a device that is better in
         every figure is not expected to be slower: see `validation/ordering.py`.

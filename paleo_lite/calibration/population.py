@@ -62,7 +62,6 @@ class Traits(msgspec.Struct, frozen=True):
         Of the device.
     year : int
         Of the device.
-    kepler : bool
     unit : str
         Vendor and unit that multiplies, ``"NVIDIA tensor"``.
     precision : str
@@ -148,7 +147,6 @@ class Level(NamedTuple):
 
     Attributes
     ----------
-    name : str
     deviation : float
         Of the logarithm of a parameter between members of the level.
     of : tuple of str
@@ -302,10 +300,6 @@ class Measured(NamedTuple):
 
     Attributes
     ----------
-    device : Device
-    precision : str
-    traits : Traits
-    runs : Runs
     scatter : float
         See `fit.SCATTER`.
     speaks_of : tuple of str

@@ -83,7 +83,6 @@ class PppCalibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=
 
     Attributes
     ----------
-    format : int
     time_model : str
         ``ppp``.
     device, precision : str
@@ -98,7 +97,6 @@ class PppCalibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=
         What it was fitted to; repeated runs are their median.
     shares : list of PppShare
         By pass and kind, from profiles.
-    provenance : Provenance
     """
 
     _page: ClassVar[str] = "paleo_lite.report.calibrations:ppp_page"

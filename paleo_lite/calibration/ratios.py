@@ -39,7 +39,6 @@ class Estimate(msgspec.Struct, frozen=True, eq=False):
 
     Attributes
     ----------
-    model : CalibratedModel
     slopes : ndarray, shape (parameters,)
         Derivatives of the logarithm of the time by those of the parameters.
     device, precision : str
@@ -95,7 +94,6 @@ class Ratio(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    value : float
     deviation : float or None
         Standard deviation of its logarithm; None where a model does not say how sure it is.
     """

@@ -40,7 +40,6 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         The median.
     low, high : float
         Its 90 % interval.
-    unit : str
     moved : float
         How far the measurements narrowed the prior: 0 not at all, 1 fully.
     """
@@ -65,7 +64,6 @@ class Calibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         Mean absolute relative error with each network predicted from the others; None with fewer than three networks.
     worst : list of str
         The measurements furthest from the fit, in words.
-    parameters : dict of str to Parameter
     covariance : list of str
         Of the logarithms of the parameters, a row of numbers per parameter, in the order of `PARAMETERS`.
     """

@@ -68,9 +68,6 @@ class Suggestion(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    network : str
-    batch_size : int
-    phase : str
     time_s : float
         What it is expected to take.
     measuring_s : float
@@ -106,17 +103,12 @@ class Suggestions(Result, msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    gpu, precision : str
     network : str or None
         What is asked about; None of a typical set.
-    batch_size : int or None
-    phase : str
     time_s : float or None
         What the step asked about is expected to take.
     factor : float
         Upper end over lower end of its interval before anything is measured.
-    interval : tuple of float, or None
-    suggestions : list of Suggestion
     known : str
         What the answer rests on so far.
     candidates : int

@@ -81,8 +81,6 @@ class Validation(Result, msgspec.Struct, frozen=True):
     ----------
     split : str
         What was held out at a time.
-    rows : list of Row
-    points : list of Point
     """
 
     _page: ClassVar[str] = "paleo_lite.report.calibrations:page_of_validation"

@@ -17,7 +17,6 @@ class Algorithm(NamedTuple):
 
     Attributes
     ----------
-    name : str
     flops : int
         Multiply-accumulates as 2, transforms included, biases not.
     multiplications : int

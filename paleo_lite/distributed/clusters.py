@@ -30,7 +30,6 @@ class Around(NamedTuple):
 
     Attributes
     ----------
-    step : Step
     best_s, worst_s : float
         If computing takes what it is said to: what exchanges and waiting leave open.
     interval : tuple of float or None

@@ -20,7 +20,6 @@ class Budget(msgspec.Struct, frozen=True):
     ----------
     images : float or None
         Samples of one epoch.
-    epochs : float
     price_usd_per_h : float or None
         Of one device; None where it is not known.
     """

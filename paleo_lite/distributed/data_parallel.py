@@ -36,7 +36,6 @@ class Exchange(NamedTuple):
         Of gradients, exchanged beside the backward pass.
     bucket_s : ndarray, shape (buckets,)
         Seconds of each.
-    collective : str
     behind_s : float
         Seconds of what nothing hides.
     """

@@ -31,12 +31,10 @@ class OperationFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
     Attributes
     ----------
-    start_s, latency_s, ramp_s, switch_s, small_share : float
     workers : list of int
         Numbers of workers that were measured, in rising order.
     ppp : list of float
         The share of the link's bandwidth that each of them reaches.
-    points : int
     smallest_bytes, largest_bytes : int
         Of the messages measured.
     scatter : float

@@ -34,7 +34,6 @@ class LinkRate(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    name : str
     bandwidth_bytes_per_s : float
         Of one direction, as the data sheet has it.
     latency_s : float

@@ -40,7 +40,6 @@ class Measured(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    workers : int
     per_s : float or None
         Samples per second of all of them; or
     step_s : float or None
@@ -82,7 +81,6 @@ class Conditioned(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    prior : ClusterPrior
     draws : ndarray, shape (draws, 5)
         Normal scores as in `Scores`, and the logarithm of how much longer computing takes than the time model says.
     weights : ndarray, shape (draws,)

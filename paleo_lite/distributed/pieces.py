@@ -202,7 +202,6 @@ class TrainingConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         Relative deviation of steps from the model, as of sources that it has not seen.
     points : int
         Steps that it was fitted to.
-    devices, sources : list of str
     held_out : str
         How true fits to a part of them are of the others.
     """

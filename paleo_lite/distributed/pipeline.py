@@ -34,7 +34,6 @@ class Schedule(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    time_s : float
     busy_s : float
         Seconds that the busiest stage computes.
     transfer_s : float

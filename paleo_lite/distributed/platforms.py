@@ -32,7 +32,6 @@ class Platform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     Attributes
     ----------
-    description, software : str
     device : str
         Id.
     devices_per_node, nodes : int
@@ -49,8 +48,6 @@ class Platform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         What one device takes, over what its calibration says.
     scatter : float
         Relative deviation of steps that its fit did not see.
-    sources : list of str
-    measurements : int
     held_out : str
         How true it was on what its fit did not see.
     """
@@ -155,13 +152,10 @@ class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     name, device : str
         `device` is an id.
-    devices_per_node : int
     inside : Wire
         Between its devices; what one device has of it.
     between : Wire
         Between nodes; what a node has of it, for all of its devices together.
-    sources : dict of str to str
-    aliases : list of str
     price : Price or None
         Of a node.
     notes : list of str

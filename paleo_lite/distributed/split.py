@@ -30,7 +30,6 @@ class SplitPair(msgspec.Struct, frozen=True):
     ----------
     layers : tuple of int
         All of them, with what lies between.
-    first, last : int
     """
 
     layers: tuple[int, ...]

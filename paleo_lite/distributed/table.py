@@ -30,14 +30,12 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
         The time model that compute times come from.
     memory_bytes : float or None
         Of a device; None where its memory plays no part.
-    rows : list of ScaleRow
     images, epochs, price_usd_per_h : float or None
         What hours and cost are for.
     why : str
         For advice: a sentence on the best.
     refused : dict of str to str
         For advice: strategies that are impossible, and why.
-    notes : tuple of str
     is_forecast : bool
         Whether the times are what to expect; else they are the best case: what data sheets allow.
     """

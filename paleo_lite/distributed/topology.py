@@ -31,10 +31,8 @@ class Topology(msgspec.Struct, frozen=True):
     ----------
     device : str or None
         Id of the device; None where the text names none.
-    devices_per_node : int
     inside : LinkRate or None
         Between the devices of a node; None with one device per node.
-    nodes : int
     between : LinkRate or None
         Between nodes, for all devices of a node together; None with one node.
 

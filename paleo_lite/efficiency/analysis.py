@@ -82,15 +82,12 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    method : str
-    device : Device
     peak : PeakRate
         What FLOP/s are compared with, where a trace does not say what it multiplies in.
     rows : list of dict
         Per file its configuration and figures; None where a profile does not tell.
     groups : list of dict
         Means over the rows that agree in `group_by`, with ``files``, their number.
-    group_by : list of str
     configuration : list of str
         The keys of a row that say what was run.
     failed : list of dict

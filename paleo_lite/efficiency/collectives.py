@@ -85,11 +85,8 @@ class Collective(msgspec.Struct, frozen=True):
     ----------
     collective : str
         As the framework calls it, or its kernel.
-    dtype : str or None
-    devices : int or None
     bytes : int or None
         Of one message.
-    calls : int
     time_s, exposed_s : float
         Summed; and what of it nothing computed beside, None of several ranks.
     bus_bandwidth_bytes_per_s : float or None

@@ -66,11 +66,8 @@ class Comparison(Result, msgspec.Struct, frozen=True, eq=False):
     ----------
     a, b : list of str
         Paths of the repeats of each side.
-    direction : str
-    kernels : list of ComparedKernel
     total : ComparedKernel
         The sums over all kernels.
-    notes : tuple of str
     by : str
         What `kernels` are, of `BY`.
     """

@@ -45,7 +45,6 @@ class CriticalPath(msgspec.Struct, frozen=True):
     ----------
     step : str or None
         As the program marked it; None where the path is of the whole profile.
-    time_s : float
     parts_s : dict of str to float
         By what it is made of (`PARTS`); they add up to the whole.
     longest : list of (str, float)

@@ -24,8 +24,6 @@ class DeviceTime(msgspec.Struct, frozen=True):
     ----------
     step_s : float
         An iteration on the clock: the median of the marks that count, else the window over the iterations.
-    idle : Idle
-    collectives : list of Collective
     launching : Launching or None
         None where the profile has no launches.
     exchanges : dict of Message to list of float
@@ -112,7 +110,6 @@ class Launching(msgspec.Struct, frozen=True):
         Kernels, copies and collectives whose launch the profile has.
     delay_s : float or None
         Median of their delays; None where the profile has launches without the calls.
-    longest_delay_s : float or None
     queues : list of Queue
         By device and stream.
     """

@@ -29,8 +29,6 @@ class Finding(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    path : Path
-    format : str
     configuration : dict
         From the file's name.
     notebook, steady : dict, Steady or None
@@ -163,7 +161,6 @@ class NotebookSums(msgspec.Struct, frozen=True):
         Of the rows that took time: the notebook's ``Bytes / Sil`` is infinite for others, and pandas leaves them out.
     all_bytes : float
         Of all rows, which the notebook divides by batch durations.
-    rows : int
     """
 
     durations_ns: Mapping[str, float] = {}

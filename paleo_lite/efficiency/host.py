@@ -44,12 +44,10 @@ class Hotspot(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    name : str
     kind : str
         Of `KINDS`.
     module : str or None
         The library, or module of a network, that it is of.
-    calls : int or None
     time_s : float or None
         In itself, without what it called and the profile shows, too; over all threads.
     total_s : float or None
@@ -72,10 +70,8 @@ class HostReport(Result, msgspec.Struct, frozen=True, eq=False):
 
     Attributes
     ----------
-    path, format : str
     configuration : dict
         What the file's name says.
-    hotspots : list of Hotspot
     time_s : float or None
         Sum of the times in themselves, over all threads; None of a profile that has cycles alone.
     """

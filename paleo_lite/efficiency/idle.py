@@ -38,7 +38,6 @@ class Gap(msgspec.Struct, frozen=True):
     ----------
     start_s : float
         Since the profile's first kernel, copy or collective.
-    time_s : float
     cause : str
         Of `CAUSES`.
     before : str

@@ -28,7 +28,6 @@ class KernelRow(msgspec.Struct, frozen=True):
     ----------
     name, label : str
         Normalised name (as printed with full names) and class.
-    calls : int
     time_s, share : float or None
         Summed over the calls, and of the sum of all kernels; None where the profile holds counters only.
     flops, bytes : float or None
@@ -49,7 +48,6 @@ class KernelRow(msgspec.Struct, frozen=True):
         Achieved occupancy, a share of 1.
     rank : int or None
         1 is what to optimise first: the largest time x headroom. None where that is unknown: measure these next.
-    tensor_core : bool or None
     metrics : dict of str to float
         Counters as the profiler names and scales them, means over the time.
     """
@@ -90,19 +88,15 @@ class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
 
     Attributes
     ----------
-    path, format, direction : str
     configuration : dict
         What the file's name says.
-    device : Device
     peak : PeakRate
         What FLOP/s are held against.
-    kernels : list of KernelRow
     time_s : float or None
         Sum over all kernels.
     busy_s : dict of str to float, or None
         Union of the kernels' intervals for each device (of each file, where there are several): overlapping kernels
         count once; None without start times. A device is called by its number, -1 where the profiler does not say.
-    notes : tuple of str
     raw_s : dict of str to float
         Seconds of kernels by name as the profiler prints it, which tells what they were compiled for; not in JSON.
     """

@@ -31,7 +31,6 @@ class Counted(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    flops, bytes : float or None
     precision : str or None
         Of the numbers that a product multiplies, where the text is of a PyTorch trace.
     """

@@ -22,8 +22,6 @@ class Rank(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    rank : int
-    file : str
     busy_share, window_s, computing_s, communication_s, exposed_communication_s : float
         See `idle.Idle`.
     waiting_s : float
@@ -45,7 +43,6 @@ class Ranks(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    rows : list of Rank
     imbalance : float
         How much longer the rank computes that computes longest than the mean, as a share of it.
     straggler : int or None

@@ -49,8 +49,6 @@ class Runs(msgspec.Struct, frozen=True, eq=False):
 
     Attributes
     ----------
-    signatures : list of Signature
-    table : RunTable
     mixes : dict of int to dict
         For each value of ``mix`` the kernels' names and how often each is in the run.
     length : int

@@ -67,10 +67,8 @@ class Run(NamedTuple):
 
     Attributes
     ----------
-    signature : Signature
     part : int
         As the caller numbers the parts of an iteration.
-    duration_ns : float
     cost, profiler : Counted
         What it takes as far as anybody knows, and what the profiler counted of it.
     kernels : dict of str to int

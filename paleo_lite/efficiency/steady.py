@@ -76,7 +76,6 @@ class Steady(msgspec.Struct, frozen=True):
         Longest first.
     steps : list of Step
         The iterations found; empty where there are none.
-    notes : list of str
     """
 
     iterations: int

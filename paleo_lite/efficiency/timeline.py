@@ -37,7 +37,6 @@ class Timeline(Result, msgspec.Struct, frozen=True, eq=False):
         Classes of kernels (`paleo_lite.profiles.classes.CLASSES`), longest first.
     busy_s : ndarray, shape (classes, slices)
         Seconds of kernels of a class within a slice; kernels that overlap, and those of several devices, count each.
-    kernels : int
     name : str
         Of the profile's file.
     by_device : dict of int to ndarray, shape (classes, slices)

@@ -23,7 +23,6 @@ class TracedCount(NamedTuple):
 
     Attributes
     ----------
-    flops, bytes : float or None
     precision : str or None
         Of the numbers that it multiplies, where it is a product.
     """

@@ -50,10 +50,8 @@ class Call(NamedTuple):
     ----------
     name : str
         As the records of kinds have it: without ``aten::``, the library, and what makes it private, in place, backward.
-    backward : bool
     shapes : tuple of (shape or None)
         Of each argument; None of those that are no tensors.
-    types : tuple of str
     numbers : tuple of str
         Texts of those that are no tensors; empty where the trace does not say.
     part : str

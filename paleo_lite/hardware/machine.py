@@ -13,7 +13,6 @@ class Machine(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    device : Device
     clock : {"base", "boost"} or None
         None: the device's default.
     unit : {"vector", "tensor"} or None

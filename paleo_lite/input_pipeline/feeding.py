@@ -39,7 +39,6 @@ class Store(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    name : str
     bandwidth_bytes_per_s : float
         Sequential reads.
     random_reads_per_s : float or None
@@ -197,8 +196,6 @@ class Fed(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    feeding : Feeding
-    stages : tuple of Stage
     throughput_per_s : float
         Samples per second through all stages.
     bottleneck : Stage

@@ -61,8 +61,6 @@ class Remedy(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    name, what : str
-    after : Fed
     gain : float
         Throughput after over before.
     elsewhere : bool
@@ -81,7 +79,6 @@ class Upgrades(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    nvme : Store
     networks : tuple of (name, bytes per second)
         To a separate node: over plain Ethernet, and with RDMA.
     raw_bytes : float

@@ -68,7 +68,6 @@ class Effort(msgspec.Struct, frozen=True):
     ----------
     tolerance : float
         Relative error of the median at which it stands still.
-    samples_at_least, samples_at_most : int
     sample_s : float
         Calls are repeated until a sample takes this long, so that the clock's own steps do not show.
     limit_s : float

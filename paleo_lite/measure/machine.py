@@ -37,13 +37,10 @@ class Machine(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    name, vendor, architecture : str
     multiprocessors, lanes : int
         CPU threads that torch uses or GPU multiprocessors, and fp32 lanes over all of them.
     lanes_note : str
         How the lanes were found.
-    memory_bytes : int
-    clock_hz : float or None
     capability : str
         Compute capability of a GPU.
     """

@@ -55,7 +55,6 @@ class LoadingRate(msgspec.Struct, frozen=True):
         Timed, those to warm up left out.
     samples : int or None
         In them; None where the batches do not show it.
-    seconds : float
     """
 
     batches: int

@@ -22,8 +22,6 @@ class Probe(msgspec.Struct, frozen=True):
     Attributes
     ----------
     purpose : {"gemm", "convolution", "stream", "launch"}
-    layer : Layer
-    batch_size : int
     """
 
     purpose: str

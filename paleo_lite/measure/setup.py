@@ -23,7 +23,6 @@ class Setup(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    torch : module
     device : {"cpu", "cuda"}
     precision : str
         One of `PRECISIONS`.
@@ -31,7 +30,6 @@ class Setup(msgspec.Struct, frozen=True):
         Of the CPU; on CUDA they only launch.
     channels_last, compiled : bool
         Memory format of images, and whether networks go through ``torch.compile``.
-    clock : Clock
     """
 
     torch: Any

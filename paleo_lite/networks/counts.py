@@ -23,11 +23,8 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
 
     Attributes
     ----------
-    network : Network
     work : Work
         All its layers, the ignored ones too.
-    phase : str
-    batch_size : int
     kept : tuple of int
         Indices of the layers that are reported.
     """

@@ -74,7 +74,6 @@ class Network(NamedTuple):
 
     Attributes
     ----------
-    name : str
     inputs : tuple of shapes
         What the network is given, the batch dimension of 1 first.
     layers : tuple of Layer

@@ -16,12 +16,10 @@ class Reading(NamedTuple):
 
     Attributes
     ----------
-    kind : str
     tensors : list
         Data operands in order.
     weights : list
         Operands that play the part of parameters, whatever they are.
-    attributes : dict
     result : str
         How `results.make` makes the output without the work: ``run`` the call on the meta device, a tensor ``like`` the
         first operand, an ``alias`` of it, or by the shape rule of that name.

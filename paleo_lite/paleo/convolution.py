@@ -52,7 +52,6 @@ class Convolution(NamedTuple):
         Of the input; for the filter's gradient they change places.
     size, kernel, out : tuple of int
         Height and width of input, filter and output.
-    filters : int
     pads : tuple of int
         Rows and columns of zeros around the input, on either side.
     taps : int

@@ -70,7 +70,6 @@ class Simulator(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    device : PaleoDevice
     link : LinkRate
         Between all workers.
     ppp, ppp_comm : float

@@ -201,7 +201,6 @@ class Operation(NamedTuple):
 
     Attributes
     ----------
-    name : str
     pattern : str
         A regular expression that is found in the names of its operations.
     work_class : str

@@ -52,10 +52,8 @@ class Profile(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    path : Path
     format : str
         Name of the reader: ``pyprof``, ``nvprof-summary``, ``nsys-sqlite``, ...
-    reader : Reader
     configuration : dict
         What the file's name says of the run: nodes, gpus_per_node, batch_size, ... (see `configuration`).
     """
@@ -106,8 +104,6 @@ class KernelTable(msgspec.Struct, frozen=True, eq=False):
     ----------
     table : pyarrow.Table
         Columns of `SCHEMA`, then ``metric.*``.
-    format : str
-    configuration : dict
     """
 
     table: pa.Table

@@ -113,7 +113,6 @@ class Chart(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    chart : altair chart
     caption : str
         What it shows, which also stands for it where it cannot be seen.
     tips : bool
@@ -133,7 +132,6 @@ class Answer(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    name, value, detail : str
     span : (low, value, high), optional
         Its interval, which pages draw.
     alarm : bool
@@ -175,8 +173,6 @@ class Made(msgspec.Struct, frozen=True):
     ----------
     command : str
         The command line, quoted for a POSIX shell.
-    version, date : str
-    sources : sequence of Source
     further : sequence of (what for, command)
         Commands that tell more.
     """
@@ -193,22 +189,18 @@ class Document(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    title : str
     facts : sequence of (name, text)
     content : sequence of Table, Chart or str
         In order; a text is a remark in the place of something that there is not.
-    notes : iterable of str
     data : Table or function that makes it, optional
         What CSV gives; without it the first table.
     lead : sequence of str
         Paragraphs before all else.
     commands : sequence of (what for, command)
-    question : str
     answers : sequence of Answer
         The figures that the question asks for.
     sections : sequence of Document
         Parts with a heading of their own, and a `name` that links point to.
-    name : str
     made : Made, optional
         How to get it again.
     """

@@ -32,15 +32,12 @@ class Measured(Result, msgspec.Struct, frozen=True, eq=False):
 
     Attributes
     ----------
-    device, name, precision, software : str
     bandwidth_bytes_per_s, peak_per_s, launch_s : float
         Fastest stream, fastest matrix product, shortest operation.
-    probed : list of Probed
     fitted, unseen : list of Step
         Steps that were learnt from, and those that were predicted.
     points : list of Point
         The unseen beside their predictions.
-    calibration : Calibration
     left_out : list of str
         Steps that found no room, in words.
     files : list of str

@@ -52,8 +52,6 @@ class Sweep(Result, msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    path : Path
-    rows, feasible : int
     chunks, resumed : int
         Chunks, and how many of them an earlier run had left.
     seconds : float

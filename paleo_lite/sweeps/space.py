@@ -93,7 +93,6 @@ class Space(Result, msgspec.Struct, frozen=True):
         Samples per worker for weak scaling, of all workers together for strong scaling.
     time_models : tuple of str
         `AUTOMATIC` or of `TIME_MODELS`.
-    workers : tuple of int
     strategies, scalings, links, collectives : tuple of str
         How several workers share the work; a link is a name or a rate, an empty collective the fastest.
     ppp : float or None
@@ -104,7 +103,6 @@ class Space(Result, msgspec.Struct, frozen=True):
         That hours, cost and energy are those of.
     price_usd_per_h, power_w : float or None
         Of one device, in place of what its file says.
-    hardware_files : tuple of str
     """
 
     _page: ClassVar[str] = "paleo_lite.report.sweep:size_lines"

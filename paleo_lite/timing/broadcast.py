@@ -66,7 +66,6 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
 
     Attributes
     ----------
-    cases : int
     run : ndarray of int, shape (entries,)
         The case of each entry.
     piece : ndarray of int, shape (entries,)

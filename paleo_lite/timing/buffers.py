@@ -52,7 +52,6 @@ class Buffers(NamedTuple):
 
     Attributes
     ----------
-    buffers : list of Buffer
     reads, writes : list of list of int
         For each layer the buffer behind each of its inputs and outputs.
     inputs : list of int

@@ -251,7 +251,6 @@ class StepPlan(NamedTuple):
 
     Attributes
     ----------
-    which : Which
     by_step, compute, memory, prolonged : Sums
         Of entries by step; of each term by step and the term's parameters.
     """
@@ -287,7 +286,6 @@ class Steps(NamedTuple):
 
     Attributes
     ----------
-    plan : StepPlan
     work : ndarray
         FLOPs with padding.
     launched : ndarray, shape (3, runs)

@@ -22,10 +22,8 @@ class MemoryRemedy(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    name : str
     total_bytes : int
         Peak memory with it, at the batch that was asked for.
-    fits : bool
     largest_batch : int or None
         The largest batch that fits with it.
     """

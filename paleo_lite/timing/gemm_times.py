@@ -20,7 +20,6 @@ class Tiling(msgspec.Struct, frozen=True):
         Size of a tile of output, which one multiprocessor takes at a time.
     tiles : int
         Tiles of one launch.
-    multiprocessors : int
     waves : int
         How often the multiprocessors take a tile each.
     last : int
@@ -81,18 +80,14 @@ class GemmTimes(Result, msgspec.Struct, frozen=True):
     ----------
     m, n, k, products : int
         ``products`` times ``m x k`` by ``k x n``.
-    precision : str
     device : Device or None
         None where only a peak was given.
-    model : TimeModel
     peak_per_s : float
         FLOP/s.
     peak_words : str
         Which peak that is.
-    bandwidth_bytes_per_s : float or None
     ways : tuple of Way
         ``separate`` first.
-    notes : tuple of str
     """
 
     _page: ClassVar[str] = "paleo_lite.report.gemm:gemm_page"

@@ -45,15 +45,12 @@ class Plan(NamedTuple):
 
     Attributes
     ----------
-    graph : Buffers
-    kinds : list of str
     sizes : list of Bytes
         Of each buffer; nothing for those that no layer makes.
     last_use : list of int
         The last layer that reads or writes each buffer.
     first_write : list of int
         The layer that makes each buffer; -1 for those that no layer makes.
-    saved : list of SavedBuffers
     wants : list of list of bool
         For each layer's inputs whether a gradient goes to them.
     """

@@ -27,7 +27,6 @@ class Optimizer(NamedTuple):
         Numbers kept from step to step.
     flops : int
         Arithmetic; a multiplication, an addition, a square root are one each.
-    formula : str
     """
 
     state: int

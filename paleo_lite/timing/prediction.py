@@ -39,8 +39,6 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False):
     ----------
     workload : Workload
         What is computed; its batch is that of the whole step.
-    machine : Machine
-    model : TimeModel
     terms : Terms
         Seconds by pass and layer.
     counts_by_pass, macs_by_pass, bytes_by_pass : ndarray of int, shape (passes, layers)

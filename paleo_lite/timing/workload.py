@@ -41,7 +41,6 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     Attributes
     ----------
-    network : Network
     precision : str
         Of the numbers.
     batch_size : int
