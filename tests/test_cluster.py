@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paleo_lite.efficiency.analysis import Reading, measure_efficiency
+from paleo_lite.efficiency.analysis import ReadAs, measure_efficiency
 from paleo_lite.errors import BadValue, MissingExtra
 from paleo_lite.executor import run_files
 from paleo_lite.hardware import find_device
@@ -47,7 +47,7 @@ def folder(tmp_path_factory):
 
 def test_as_in_this_process(cluster, folder):
     device = find_device("k40m")
-    options = {"reading": Reading("notebook", r"nodes_(?P<nodes>\d+)"), "group_by": ["nodes"]}
+    options = {"reading": ReadAs("notebook", r"nodes_(?P<nodes>\d+)"), "group_by": ["nodes"]}
     there = measure_efficiency([folder], device, scheduler=cluster.scheduler_address, **options)
     here = measure_efficiency([folder], device, jobs=1, **options)
     assert there.to_dict() == here.to_dict()

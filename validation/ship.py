@@ -21,7 +21,7 @@ from paleo_lite.calibration.from_profiles import measure_profiles
 from paleo_lite.calibration.measured_devices import Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.pool import POOL_FILE, Pool, why_not_pooled
-from paleo_lite.calibration.population import KERNELS, Measured, expect, traits_of
+from paleo_lite.calibration.population import KERNELS, DeviceData, expect, traits_of
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.calibration.store import make_calibration, write_calibration
 from paleo_lite.calibration.validate import Point, validate
@@ -56,7 +56,7 @@ SPEAK_OF_CONVOLUTIONS = (
 """What they teach of AMD's GPUs, on which nobody published the time of a network."""
 
 
-def operations_of(measured: Path) -> list[Measured]:
+def operations_of(measured: Path) -> list[DeviceData]:
     """Matrix products and what memory bounds, timed one by one, by device, precision and source."""
     groups: dict[tuple[str, str, str], list[LayerTime]] = defaultdict(list)
     for each in published_layers(measured, files=OPERATIONS).layers:
@@ -70,7 +70,7 @@ def operations_of(measured: Path) -> list[Measured]:
         device = find_device(gpu)
         traits = traits_of(device, precision, KERNELS, KERNELS, source)
         speak_of = SPEAK_OF_CONVOLUTIONS if group[0].kind == "conv" else SPEAK_OF
-        found.append(Measured(device, precision, traits, runs_of_layers(group), SCATTER, speak_of))
+        found.append(DeviceData(device, precision, traits, runs_of_layers(group), SCATTER, speak_of))
     return found
 
 

@@ -37,7 +37,7 @@ from ..measure.probes import Probed, probes, run_probes
 from ..measure.setup import Setup, set_up
 from ..measure.steps import STEPS, OutOfMemory, time_step
 from ..networks import find_network
-from ..report.measure import Measured, Step
+from ..report.measure import Measured, TimedStep
 from ..timing.fitted import rates_of
 from ..version import __version__
 from .question import Paths, asked, device_of
@@ -292,7 +292,7 @@ class _Timer:
         self.setup, self.device_id, self.effort, self.say = setup, device_id, effort, say
         self.left_out: dict[str, str] = {}
 
-    def rounds(self, *plans: _Plan) -> list[list[Step]]:
+    def rounds(self, *plans: _Plan) -> list[list[TimedStep]]:
         """The steps of each plan, the best of `ROUNDS`, each of which goes through all plans."""
         timed: list[dict[tuple[str, str, int], list[Timing]]] = [{} for _ in plans]
         for number in range(ROUNDS):
@@ -314,13 +314,13 @@ class _Timer:
             else:
                 timings.setdefault((name, phase, batch_size), []).append(timing)
 
-    def _step(self, key: tuple[str, str, int], timing: Timing) -> Step:
+    def _step(self, key: tuple[str, str, int], timing: Timing) -> TimedStep:
         name, phase, batch_size = key
         measurement = Measurement(
             self.device_id, name, batch_size, phase, self.setup.precision, timing.median_s,
             framework=self.setup.software, source=f"paleo-lite measure {__version__}",
         )  # fmt: skip
-        return Step(measurement, timing)
+        return TimedStep(measurement, timing)
 
 
 def _build(name: str) -> Any:

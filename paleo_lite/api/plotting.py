@@ -16,7 +16,7 @@ from ..files import check_new, save
 from ..result import Result
 
 
-class Kind(NamedTuple):
+class ChartKind(NamedTuple):
     """A chart: the command whose answer it draws, the function of `report.charts` that draws it, and what it shows."""
 
     command: str
@@ -31,27 +31,33 @@ class Kind(NamedTuple):
         return first + self.shows[1:].rstrip(".")
 
 
-KINDS: dict[str, Kind] = {
-    "roofline": Kind("predict", "roofline", "prediction_roofline", "Layers of a network under a device's peaks."),
-    "layers": Kind("predict", "layers", "layer_chart", "Time, FLOPs and bytes of each layer in order."),
-    "kinds": Kind("predict", "layers", "kind_chart", "Shares of time, FLOPs and bytes by kind of layer."),
-    "passes": Kind("predict", "layers", "pass_chart", "Time of each pass by kind of layer."),
-    "batch": Kind("", "curves", "batch_chart", "Throughput and time over the batch size, for several devices."),
-    "devices": Kind(
+KINDS: dict[str, ChartKind] = {
+    "roofline": ChartKind("predict", "roofline", "prediction_roofline", "Layers of a network under a device's peaks."),
+    "layers": ChartKind("predict", "layers", "layer_chart", "Time, FLOPs and bytes of each layer in order."),
+    "kinds": ChartKind("predict", "layers", "kind_chart", "Shares of time, FLOPs and bytes by kind of layer."),
+    "passes": ChartKind("predict", "layers", "pass_chart", "Time of each pass by kind of layer."),
+    "batch": ChartKind("", "curves", "batch_chart", "Throughput and time over the batch size, for several devices."),
+    "devices": ChartKind(
         "predict", "devices", "devices_chart", "A time and its interval for each of several devices and networks."
     ),
-    "scaling": Kind("scale", "scaling", "scale_chart", "Speed-up, shares of a step and cost over the workers."),
-    "pareto": Kind(
+    "scaling": ChartKind("scale", "scaling", "scale_chart", "Speed-up, shares of a step and cost over the workers."),
+    "pareto": ChartKind(
         "best", "pareto", "pareto_chart", "The Pareto front of a sweep: rows that no other beats in both columns."
     ),
-    "accuracy": Kind("validate", "accuracy", "accuracy_chart", "Predicted over measured time of what was held out."),
-    "fit": Kind("calibrate", "accuracy", "accuracy_chart", "Fitted over measured time of a calibration."),
-    "timeline": Kind("", "profiles", "timeline_chart", "What ran when in a profile."),
-    "classes": Kind("kernels", "profiles", "class_chart", "Shares of the classes of kernels of a profile."),
-    "kernels": Kind("kernels", "profiles", "kernel_roofline", "Kernels of a profile under a device's peaks."),
-    "efficiency": Kind("efficiency", "efficiency", "efficiency_chart", "Shares of a device's peaks, by configuration."),
-    "compare": Kind("compare", "beside", "comparison_chart", "Two profiles, or a prediction and one, side by side."),
-    "ppp": Kind("compare", "ppp", "ppp_chart", "What one PPP predicts beside the measured shares of peak."),
+    "accuracy": ChartKind(
+        "validate", "accuracy", "accuracy_chart", "Predicted over measured time of what was held out."
+    ),
+    "fit": ChartKind("calibrate", "accuracy", "accuracy_chart", "Fitted over measured time of a calibration."),
+    "timeline": ChartKind("", "profiles", "timeline_chart", "What ran when in a profile."),
+    "classes": ChartKind("kernels", "profiles", "class_chart", "Shares of the classes of kernels of a profile."),
+    "kernels": ChartKind("kernels", "profiles", "kernel_roofline", "Kernels of a profile under a device's peaks."),
+    "efficiency": ChartKind(
+        "efficiency", "efficiency", "efficiency_chart", "Shares of a device's peaks, by configuration."
+    ),
+    "compare": ChartKind(
+        "compare", "beside", "comparison_chart", "Two profiles, or a prediction and one, side by side."
+    ),
+    "ppp": ChartKind("compare", "ppp", "ppp_chart", "What one PPP predicts beside the measured shares of peak."),
 }
 """Every chart that can be drawn; without a command it has arguments of its own."""
 

@@ -137,10 +137,10 @@ def efficiency(question: EfficiencyQuestion) -> Efficiency:
         One of its classes: a bad profile, an unknown device, column or precision.
     """
     need_pyarrow()
-    from ..efficiency.analysis import Reading, measure_efficiency
+    from ..efficiency.analysis import ReadAs, measure_efficiency
 
     device = question.device
-    reading = Reading(
+    reading = ReadAs(
         question.method, question.name_pattern, question.steps, question.book(), question.batches, question.keep_going,
         question.by,
     )  # fmt: skip

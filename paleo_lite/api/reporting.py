@@ -181,7 +181,7 @@ def report(question: ReportQuestion) -> Report:
 def _of_profile(question: ReportQuestion, path: Path) -> Document:
     need_pyarrow()
     from ..efficiency import TOOLS
-    from ..efficiency.analysis import Reading, measure_efficiency
+    from ..efficiency.analysis import ReadAs, measure_efficiency
     from ..efficiency.kernels import report_kernels
     from ..efficiency.next_command import next_command
     from ..efficiency.timeline import read_timeline
@@ -208,9 +208,7 @@ def _of_profile(question: ReportQuestion, path: Path) -> Document:
     return profile_report(
         kernels,
         made_from(question, profile_sources(path, device, paths_of(question.hardware_files))),
-        efficiency=attempt(
-            lambda: measure_efficiency([path], device, Reading(name_pattern=pattern), precision, jobs=1)
-        ),
+        efficiency=attempt(lambda: measure_efficiency([path], device, ReadAs(name_pattern=pattern), precision, jobs=1)),
         timeline=attempt(lambda: read_timeline(open_profile(path, pattern), 300)),
         next_commands=further,
     )

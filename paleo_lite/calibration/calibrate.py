@@ -15,7 +15,7 @@ from ..networks import find_network
 from ..timing.features import Features, features_of, merge_alike
 from ..timing.fitted import rates_of
 from ..timing.workload import Workload
-from .fit import SCATTER, Fit, Prior, Runs, fit, stack
+from .fit import SCATTER, Fit, MeasuredRuns, Prior, fit, stack
 from .measurements import Measurement
 from .prior import device_prior
 
@@ -76,7 +76,7 @@ def measurements_of(
     return own
 
 
-def runs_of(measurements: Sequence[Measurement], device: Device, precision: str) -> Runs:
+def runs_of(measurements: Sequence[Measurement], device: Device, precision: str) -> MeasuredRuns:
     """Measured steps as the fit takes them, in the order given (see `order`)."""
     return stack(
         [features_for(m) for m in measurements], rates_of(Machine(device), precision), [m.time_s for m in measurements]
@@ -121,7 +121,7 @@ def folds_of(labels: Sequence[str]) -> list[np.ndarray]:
 
 
 def held_out(
-    runs: Runs, priors: Sequence[Prior], folds: Sequence[np.ndarray], scatter: float = SCATTER
+    runs: MeasuredRuns, priors: Sequence[Prior], folds: Sequence[np.ndarray], scatter: float = SCATTER
 ) -> tuple[np.ndarray, np.ndarray]:
     """Predict each fold from all the others.
 

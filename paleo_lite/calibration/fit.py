@@ -39,7 +39,7 @@ class Prior(msgspec.Struct, frozen=True, eq=False):
     deviation: Floats
 
 
-class Runs(msgspec.Struct, frozen=True, eq=False):
+class MeasuredRuns(msgspec.Struct, frozen=True, eq=False):
     """Measured steps of one device in one precision: features of all their layers, stacked, and seconds measured."""
 
     features: Features
@@ -50,13 +50,13 @@ class Runs(msgspec.Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.measured_s)
 
-    def choose(self, chosen: NDArray[np.int64]) -> Runs:
+    def choose(self, chosen: NDArray[np.int64]) -> MeasuredRuns:
         """Some of the steps."""
         place = np.full(len(self), -1)
         place[chosen] = np.arange(len(chosen))
         kept = place[self.run] >= 0
         fields = {name: getattr(self.features, name)[kept] for name in Features.__struct_fields__}
-        return Runs(Features(**fields), place[self.run][kept], self.rates, self.measured_s[chosen])
+        return MeasuredRuns(Features(**fields), place[self.run][kept], self.rates, self.measured_s[chosen])
 
     def predict_s(self, theta: Floats) -> Floats:
         """Seconds of each step with these parameters."""
@@ -86,7 +86,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
     residuals: Floats
     moved: Floats
 
-    def predict(self, runs: Runs) -> tuple[Floats, Floats]:
+    def predict(self, runs: MeasuredRuns) -> tuple[Floats, Floats]:
         """Seconds of each step, and the standard deviation of the logarithm of each.
 
         To first order in the parameters, d = d log(step) / d theta: the variance is d^T covariance d, and that of
@@ -98,7 +98,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
         return times, np.sqrt(variance + own_variance(self.scatter))
 
 
-def stack(features: Sequence[Features], rates: Rates, measured_s: Sequence[float]) -> Runs:
+def stack(features: Sequence[Features], rates: Rates, measured_s: Sequence[float]) -> MeasuredRuns:
     """Stack measured steps.
 
     Raises
@@ -111,15 +111,15 @@ def stack(features: Sequence[Features], rates: Rates, measured_s: Sequence[float
             raise CalibrationFailed(f"a measured time must be a number above 0, not {value!r}")
     fields = {name: np.concatenate([getattr(one, name) for one in features]) for name in Features.__struct_fields__}
     run = np.repeat(np.arange(len(features)), [len(one.flops) for one in features])
-    return Runs(Features(**fields), run, rates, np.array(measured_s, dtype=np.float64))
+    return MeasuredRuns(Features(**fields), run, rates, np.array(measured_s, dtype=np.float64))
 
 
-def fit(runs: Runs, prior: Prior, scatter: float = SCATTER, start: Floats | None = None) -> Fit:
+def fit(runs: MeasuredRuns, prior: Prior, scatter: float = SCATTER, start: Floats | None = None) -> Fit:
     """Fit the parameters to measured steps.
 
     Parameters
     ----------
-    runs : Runs
+    runs : MeasuredRuns
         May be empty: the prior comes back.
     scatter : float
         See `SCATTER`.

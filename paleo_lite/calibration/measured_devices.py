@@ -17,7 +17,7 @@ from ..hardware import find_device
 from .calibrate import order, runs_of
 from .fit import Prior
 from .measurements import Measurement
-from .population import SOFTWARE, Evidence, Measured, Traits, evidence_of, expect, learn, prior_of, traits_of
+from .population import SOFTWARE, DeviceData, Evidence, Traits, evidence_of, expect, learn, prior_of, traits_of
 from .prior import device_prior
 
 
@@ -67,7 +67,7 @@ class MeasuredDevices:
     ----------
     label_of : function of a Measurement, optional
         What may be held out: its network, or the family of that.
-    operations : sequence of Measured
+    operations : sequence of DeviceData
         Single operations, which are never held out by their label.
     """
 
@@ -75,7 +75,7 @@ class MeasuredDevices:
         self,
         measurements: Sequence[Measurement],
         label_of: Callable[[Measurement], str] | None = None,
-        operations: Sequence[Measured] = (),
+        operations: Sequence[DeviceData] = (),
     ) -> None:
         self.groups = group_by_source(measurements)
         self._labels = {
@@ -87,10 +87,10 @@ class MeasuredDevices:
         self.operations: list[Evidence] = []
 
     @staticmethod
-    def _measured_of(key: Key, group: Sequence[Measurement]) -> Measured:
+    def _measured_of(key: Key, group: Sequence[Measurement]) -> DeviceData:
         device = find_device(key.gpu)
         traits = traits_of(device, key.precision, software_of(group), key.execution, key.source)
-        return Measured(device, key.precision, traits, runs_of(group, device, key.precision))
+        return DeviceData(device, key.precision, traits, runs_of(group, device, key.precision))
 
     def traits(self, key: Key) -> Traits:
         """Who measured what."""

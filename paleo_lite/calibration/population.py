@@ -25,7 +25,7 @@ from ..hardware import Device, Machine
 from ..hardware.device import PeakRate
 from ..timing.calibrated import NAMES
 from ..timing.fitted import works_in
-from .fit import SCATTER, Prior, Runs, fit
+from .fit import SCATTER, MeasuredRuns, Prior, fit
 from .prior import BASE, KEPLER, base_prior, device_prior
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ def _together(others: tuple[Evidence, ...]) -> list[tuple[NDArray[np.intp], Floa
 # What measurements say ------------------------------------------------------------------------------------------------
 
 
-class Measured(NamedTuple):
+class DeviceData(NamedTuple):
     """One source's measurements of a device in a precision.
 
     Attributes
@@ -309,7 +309,7 @@ class Measured(NamedTuple):
     device: Device
     precision: str
     traits: Traits
-    runs: Runs
+    runs: MeasuredRuns
     scatter: float = SCATTER
     speaks_of: tuple[str, ...] = TAUGHT
 
@@ -319,7 +319,7 @@ LEAST = 0.05
 """By what share of a prior's precision measurements must add to it to be said to speak of a parameter."""
 
 
-def learn(measured: Iterable[Measured], known: Sequence[Evidence] = (), rounds: int = ROUNDS) -> list[Evidence]:
+def learn(measured: Iterable[DeviceData], known: Sequence[Evidence] = (), rounds: int = ROUNDS) -> list[Evidence]:
     """What measurements say, fit by fit: each starts from what the others say of it, until they agree.
 
     A parameter that a source's measurements hardly move is then close to what is expected of it, and the parameters
@@ -340,7 +340,7 @@ def learn(measured: Iterable[Measured], known: Sequence[Evidence] = (), rounds: 
     return learnt
 
 
-def prior_of(group: Measured, others: Sequence[Evidence]) -> Prior:
+def prior_of(group: DeviceData, others: Sequence[Evidence]) -> Prior:
     """What a group's fit starts from: what others say, of the parameters that it may speak of; the base of the rest."""
     base = device_prior(group.device, group.precision)
     expected = expect(group.traits, base, others)
@@ -348,7 +348,7 @@ def prior_of(group: Measured, others: Sequence[Evidence]) -> Prior:
     return Prior(np.where(speaks, expected.mean, base.mean), np.where(speaks, expected.deviation, base.deviation))
 
 
-def evidence_of(group: Measured, prior: Prior, start: Floats | None = None) -> Evidence:
+def evidence_of(group: DeviceData, prior: Prior, start: Floats | None = None) -> Evidence:
     """What a group's own measurements say, its prior taken out of the precision again."""
     fitted = fit(group.runs, prior, group.scatter, start)
     precision = 1 / np.diag(fitted.covariance) - 1 / prior.deviation**2

@@ -16,11 +16,11 @@ from ..result import Result
 from ..timing.terms import QUANTILES
 from ..units import format_si
 from .calibrate import folds_of, held_out, runs_of
-from .fit import Fit, Prior, Runs
+from .fit import Fit, MeasuredRuns, Prior
 from .measured_devices import Key, MeasuredDevices
 from .measurements import Measurement
 from .pool import SCATTER as POOL_SCATTER
-from .population import Measured, Traits
+from .population import DeviceData, Traits
 from .prior import on_tensor_cores
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def validate(
     split: str,
     gpus: Sequence[str] = (),
     precisions: Sequence[str] = (),
-    operations: Sequence[Measured] = (),
+    operations: Sequence[DeviceData] = (),
     on_done: Callable[[int, int], None] = lambda done, groups: None,
 ) -> tuple[list[Row], list[Point]]:
     """Hold out, predict, compare.
@@ -129,7 +129,7 @@ def validate(
         computer that nobody knows (`KNOWN_HOST`: on that of the source's other devices), is what predicts.
     gpus, precisions : sequence of str
         Only these devices and precisions; all where empty. The others are learnt from all the same.
-    operations : sequence of Measured
+    operations : sequence of DeviceData
         Single operations to learn from, too.
     on_done : callable
         Called with how many devices of how many are done.
@@ -159,7 +159,7 @@ def validate(
     return rows, points
 
 
-Found = tuple[Runs, "Floats", "Floats", "dict[str, Floats]"]
+Found = tuple[MeasuredRuns, "Floats", "Floats", "dict[str, Floats]"]
 """Steps, what was predicted of them, its deviation, and what simpler models say."""
 
 
@@ -237,7 +237,7 @@ _KNOWN_DEVICE = ("source", "software", "execution")
 SPLITS = (*_LABELS, *_IGNORED)
 
 
-def _rows(split: str, runs: Runs, points: Sequence[Point], simple: dict[str, Floats]) -> list[Row]:
+def _rows(split: str, runs: MeasuredRuns, points: Sequence[Point], simple: dict[str, Floats]) -> list[Row]:
     """A row for each phase and source of a device's points, which are in the order of `runs`."""
     kinds = [(point.measurement.phase, point.measurement.source) for point in points]
     rows = []
@@ -327,7 +327,7 @@ def _rank_correlation(one: Floats, other: Floats) -> float | None:
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
-def simple_times(runs: Runs, folds: Sequence[NDArray[np.int64]]) -> dict[str, Floats]:
+def simple_times(runs: MeasuredRuns, folds: Sequence[NDArray[np.int64]]) -> dict[str, Floats]:
     """Seconds by simpler models on the same folds: one PPP, roofline, one PPP per class."""
     compute, bound, by_class = simple_terms(runs)
     one_ppp, per_class = np.zeros(len(runs)), np.zeros(len(runs))
@@ -338,7 +338,7 @@ def simple_times(runs: Runs, folds: Sequence[NDArray[np.int64]]) -> dict[str, Fl
     return {"one_ppp": one_ppp, "roofline": bound, "per_class_ppp": per_class}
 
 
-def simple_terms(runs: Runs) -> tuple[Floats, Floats, Floats]:
+def simple_terms(runs: MeasuredRuns) -> tuple[Floats, Floats, Floats]:
     """Per step: seconds of all FLOPs at peak, of the roofline, and of the roofline by class of work."""
     features, rates = runs.features, runs.rates
     compute = features.flops / np.where(features.matrix, rates.matrix_per_s, rates.vector_per_s)

@@ -35,7 +35,7 @@ _PER_S = re.compile(
 _STEP = re.compile(r"([\d.,]+\s*(?:s|ms|us))(?:\s*(?:/|per|a)\s*step)?")
 
 
-class Measured(msgspec.Struct, frozen=True):
+class MeasuredStep(msgspec.Struct, frozen=True):
     """A measurement of the network, batch and strategy that is asked about, on so many workers.
 
     Attributes
@@ -55,7 +55,7 @@ class Measured(msgspec.Struct, frozen=True):
         return self.step_s if self.step_s is not None else batch_size / (self.per_s or math.nan)
 
 
-def parse_measured(text: str) -> Measured:
+def parse_measured(text: str) -> MeasuredStep:
     """Read a measurement.
 
     Raises
@@ -73,7 +73,7 @@ def parse_measured(text: str) -> Measured:
         figure = 0.0
     if whole is None or not (rate or step) or workers < 1 or not 0 < figure < math.inf:
         raise BadValue(f"a measurement must read like {FORM}, with figures above 0, not {text!r}")
-    return Measured(workers, per_s=figure) if rate else Measured(workers, step_s=figure)
+    return MeasuredStep(workers, per_s=figure) if rate else MeasuredStep(workers, step_s=figure)
 
 
 class Conditioned(msgspec.Struct, frozen=True):

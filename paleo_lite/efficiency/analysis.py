@@ -39,7 +39,7 @@ SWAPPED = (
 """Of its efficiencies over batch durations: its rows hold FLOPs before bytes, its column names bandwidth first."""
 
 
-class Reading(msgspec.Struct, frozen=True):
+class ReadAs(msgspec.Struct, frozen=True):
     """How profiles are read.
 
     Attributes
@@ -134,7 +134,7 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
 def measure_efficiency(
     paths: Iterable[Path],
     device: Device,
-    reading: Reading | None = None,
+    reading: ReadAs | None = None,
     precision: str = "fp32",
     group_by: Sequence[str] = (),
     jobs: int | None = None,
@@ -163,7 +163,7 @@ def measure_efficiency(
     UnknownName
         If no file's configuration has a column to group by.
     """
-    reading, peak = reading or Reading(), device.find_peak(precision)
+    reading, peak = reading or ReadAs(), device.find_peak(precision)
     name_pattern = reading.name_pattern
     parse_name("", name_pattern)  # a pattern that is invalid is reported before any work
     steps = None if reading.steps is None else parse_steps(reading.steps)
@@ -219,7 +219,7 @@ def _order(values: tuple[Any, ...]) -> list[tuple[bool, bool, Any]]:
     return [(value is None, isinstance(value, str), 0 if value is None else value) for value in values]
 
 
-def _with_duration(finding: Finding, reading: Reading) -> Finding:
+def _with_duration(finding: Finding, reading: ReadAs) -> Finding:
     """The finding, or that the notebook's method has durations and none for its configuration."""
     book, run = reading.durations, finding.configuration
     if finding.notebook is None or book is None or book.find(run) is not None:
@@ -231,7 +231,7 @@ def _with_duration(finding: Finding, reading: Reading) -> Finding:
     )
 
 
-def _row(finding: Finding, device: Device, peak: PeakRate, reading: Reading) -> dict[str, Any]:
+def _row(finding: Finding, device: Device, peak: PeakRate, reading: ReadAs) -> dict[str, Any]:
     book = reading.durations
     duration = None if book is None else book.find(finding.configuration)
     if finding.notebook is not None:

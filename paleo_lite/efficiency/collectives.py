@@ -78,7 +78,7 @@ class Message(msgspec.Struct, frozen=True):
         return next((bus for known, bus in _BUS.items() if known in name), None)
 
 
-class Collective(msgspec.Struct, frozen=True):
+class CollectiveCalls(msgspec.Struct, frozen=True):
     """All calls of a collective with one message.
 
     Attributes
@@ -103,7 +103,7 @@ class Collective(msgspec.Struct, frozen=True):
     bus_bandwidth_bytes_per_s: float | None
 
 
-def list_collectives(recorded: Recorded) -> list[Collective]:
+def list_collectives(recorded: Recorded) -> list[CollectiveCalls]:
     """The collectives of a profile by message, longest first."""
     events = recorded.events[recorded.events["lane"] == COMMUNICATION]
     exposed = _exposed_ns(recorded.events, events)
@@ -114,7 +114,7 @@ def list_collectives(recorded: Recorded) -> list[Collective]:
     for message, places in groups.items():
         time_s = float((events["end"] - events["start"])[places].sum()) * 1e-9
         rows.append(
-            Collective(
+            CollectiveCalls(
                 message.collective,
                 message.dtype,
                 message.group,

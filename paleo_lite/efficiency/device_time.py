@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from .activity import API, MARK, Activity, Recorded
-from .collectives import Collective, Message, list_collectives, list_exchanges
+from .collectives import CollectiveCalls, Message, list_collectives, list_exchanges
 from .critical_path import CriticalPath, find_path
 from .idle import Idle, describe_idle
 from .steady import Steady
@@ -34,7 +34,7 @@ class DeviceTime(msgspec.Struct, frozen=True):
 
     step_s: float
     idle: Idle
-    collectives: list[Collective]
+    collectives: list[CollectiveCalls]
     launching: Launching | None
     exchanges: dict[Message, list[float]]
     critical_path: CriticalPath

@@ -26,7 +26,7 @@ _SHAPE = re.compile(r"\(((?:\d{1,9},? ?){1,8})\)")
 _PRECISION = re.compile(r"\b(?:fp|float)(16|32|64)\b|\b(bf16|bfloat16)\b")
 
 
-class Counted(msgspec.Struct, frozen=True):
+class CountedOperation(msgspec.Struct, frozen=True):
     """What one operation takes; None where the text does not say enough.
 
     Attributes
@@ -40,7 +40,7 @@ class Counted(msgspec.Struct, frozen=True):
     precision: str | None = None
 
 
-UNKNOWN = Counted()
+UNKNOWN = CountedOperation()
 
 
 class Shapes(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ def parse_parameters(text: str) -> Shapes:
 
 def count_operation(
     op: str, params: str, direction: str | None, kernels: Iterable[str] = (), after: Shape | None = None
-) -> Counted:
+) -> CountedOperation:
     """FLOPs and bytes of one operation in one direction, by the rules of `paleo_lite.counting.kinds`.
 
     Parameters
@@ -95,11 +95,11 @@ def count_operation(
 
     Returns
     -------
-    Counted
+    CountedOperation
         `UNKNOWN` where there is no rule, or the shapes are not given or do not fit.
     """
     if is_traced(params):
-        return Counted(*count_traced(op, params, after))
+        return CountedOperation(*count_traced(op, params, after))
     shapes = parse_parameters(params)
     builder = BUILDERS.get(op)
     if builder is None or shapes.precision is None:
@@ -116,7 +116,7 @@ def count_operation(
         return UNKNOWN
     flops, moved = _of_direction(cost, direction, list(kernels), element_bytes(shapes.precision))
     # The window of a pooling is not among pyprof's parameters, so that only its bytes are known.
-    return Counted(None if op in _WINDOWED else flops, moved)
+    return CountedOperation(None if op in _WINDOWED else flops, moved)
 
 
 def output_shape(op: str, params: str) -> Shape | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from .collectives import Collective, Message, bus_bandwidth
+from .collectives import CollectiveCalls, Message, bus_bandwidth
 from .device_time import DeviceTime
 
 
@@ -49,7 +49,7 @@ class Ranks(msgspec.Struct, frozen=True):
         The rank that the others wait for: the one that waits least. None without collectives that all of them have.
     matched : int
         Collectives that were found in all traces.
-    collectives : list of Collective
+    collectives : list of CollectiveCalls
         Those, with the time that the exchange took: the shortest over the ranks.
     """
 
@@ -57,7 +57,7 @@ class Ranks(msgspec.Struct, frozen=True):
     imbalance: float
     straggler: int | None
     matched: int
-    collectives: list[Collective]
+    collectives: list[CollectiveCalls]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -100,9 +100,9 @@ def compare_ranks(ranked: Sequence[tuple[int, Path, DeviceTime]]) -> Ranks:
     )
 
 
-def _collective(message: Message, times: list[float]) -> Collective:
+def _collective(message: Message, times: list[float]) -> CollectiveCalls:
     time_s = sum(times)
-    return Collective(
+    return CollectiveCalls(
         message.collective, message.dtype, message.group, message.bytes, len(times), time_s, None,
         bus_bandwidth(message, len(times), time_s),
     )  # fmt: skip

@@ -12,7 +12,7 @@ import msgspec
 from ..counting import MATRIX_KINDS
 from ..profiles.evidence import precision_of
 from ..profiles.names import classify
-from .parameters import UNKNOWN, Counted, count_operation, output_shape
+from .parameters import UNKNOWN, CountedOperation, count_operation, output_shape
 from .runs import Runs, Signature
 from .traced_call import FLOATS, is_convolution, is_traced, read_call, shapes_in
 
@@ -69,7 +69,7 @@ class Run(NamedTuple):
     ----------
     part : int
         As the caller numbers the parts of an iteration.
-    cost, profiler : Counted
+    cost, profiler : CountedOperation
         What it takes as far as anybody knows, and what the profiler counted of it.
     kernels : dict of str to int
         By name how many.
@@ -80,8 +80,8 @@ class Run(NamedTuple):
     signature: Signature
     part: int
     duration_ns: float
-    cost: Counted
-    profiler: Counted
+    cost: CountedOperation
+    profiler: CountedOperation
     kernels: Mapping[str, int] = MappingProxyType({})
     layer: str | None = None
 
@@ -103,7 +103,7 @@ def count_sample(runs: Runs, table: NDArray[Any], forward: NDArray[Any], parts: 
     signatures = [runs.signatures[place] for place in table["signature"].tolist()]
     given = _given([signature for signature, is_forward in zip(signatures, forward) if is_forward])
     weights = _weights(signatures, given)
-    known: dict[tuple[Signature, int, Any], Counted] = {}
+    known: dict[tuple[Signature, int, Any], CountedOperation] = {}
     sample = []
     fields = ("rows", "duration_ns", "flops", "bytes", "flops_rows", "bytes_rows", "mix", "execution", "layer")
     seen: set[int] = set()
@@ -116,13 +116,13 @@ def count_sample(runs: Runs, table: NDArray[Any], forward: NDArray[Any], parts: 
             known[key] = _count(signature, runs.mixes[mix], after, execution >= 0)
         ruled = known[key]
         if execution in seen and ruled.flops is not None:  # its kernels lie apart: what it takes is counted once
-            ruled = Counted(0.0, None if ruled.bytes is None else 0.0)
+            ruled = CountedOperation(0.0, None if ruled.bytes is None else 0.0)
         elif execution >= 0:
             seen.add(execution)
         profiler, cost = UNKNOWN, ruled
         if flops_rows or bytes_rows:
-            profiler = Counted(flops if flops_rows else None, moved if bytes_rows else None)
-            whole = Counted(flops if flops_rows == rows else None, moved if bytes_rows == rows else None)
+            profiler = CountedOperation(flops if flops_rows else None, moved if bytes_rows else None)
+            whole = CountedOperation(flops if flops_rows == rows else None, moved if bytes_rows == rows else None)
             cost = _filled(whole, ruled, signature.op in MATRIX_KINDS)
         inside = runs.layers[layer] if layer >= 0 else None
         sample.append(Run(signature, part, duration_ns, cost, profiler, runs.mixes[mix], inside))
@@ -248,10 +248,10 @@ def _weights(signatures: list[Signature], given: dict[tuple[str | None, str | No
     return weights
 
 
-def _count(signature: Signature, mix: dict[str, int], after: Any, alone: bool) -> Counted:
+def _count(signature: Signature, mix: dict[str, int], after: Any, alone: bool) -> CountedOperation:
     """What a run takes; `alone` is one execution of its operation, and no other."""
     if all(classify(name).label in _COMPUTES_NOTHING for name in mix):
-        return Counted(0.0)
+        return CountedOperation(0.0)
     if signature.op is None or signature.params is None:
         return UNKNOWN
     one = _operation(signature.op, signature.params, signature.direction, frozenset(mix), after)
@@ -263,20 +263,20 @@ def _count(signature: Signature, mix: dict[str, int], after: Any, alone: bool) -
     # which other layers part, and whose algorithms launch a kernel several times for parts of the batch.
     times = 1 if signature.op.startswith("conv") else min(mix.values())
     flops, moved = (None if value is None else value * times for value in (one.flops, one.bytes))
-    return Counted(flops, moved, one.precision)
+    return CountedOperation(flops, moved, one.precision)
 
 
 # A folder of profiles of one network asks of the same operations again and again.
 _operation = lru_cache(2**12)(count_operation)
 
 
-def _filled(profiler: Counted, ruled: Counted, once: bool) -> Counted:
+def _filled(profiler: CountedOperation, ruled: CountedOperation, once: bool) -> CountedOperation:
     """The profiler's count where it has one for every kernel; else the rules'; None where neither has.
 
     What is counted `once` per operation, however many kernels run it, comes from the rules where they have one.
     """
     first, second = (ruled, profiler) if once else (profiler, ruled)
-    return Counted(
+    return CountedOperation(
         second.flops if first.flops is None else first.flops,
         second.bytes if first.bytes is None else first.bytes,
         ruled.precision,

@@ -27,7 +27,7 @@ COVERED_ENOUGH = 0.9
 _FORWARD, _BACKWARD, _UPDATE, _OTHER = range(4)
 
 
-class Step(msgspec.Struct, frozen=True):
+class SteadyStep(msgspec.Struct, frozen=True):
     """An iteration that was found.
 
     Attributes
@@ -74,7 +74,7 @@ class Steady(msgspec.Struct, frozen=True):
         Of the sampled iteration, longest first.
     missing : list of Missing
         Longest first.
-    steps : list of Step
+    steps : list of SteadyStep
         The iterations found; empty where there are none.
     """
 
@@ -102,7 +102,7 @@ class Steady(msgspec.Struct, frozen=True):
     precision: str | None = None
     operators: list[Operator] = []
     missing: list[Missing] = []
-    steps: list[Step] = []
+    steps: list[SteadyStep] = []
     notes: list[str] = []
 
 
@@ -183,7 +183,9 @@ class _Loop:
         if not self.labelled:
             self.whole = typical(self._mix(None), chosen, times)
         self.steps = [
-            Step(loop.marks[place] if loop.marks else str(number), float(times[place]) * 1e-9, bool(self.whole[place]))
+            SteadyStep(
+                loop.marks[place] if loop.marks else str(number), float(times[place]) * 1e-9, bool(self.whole[place])
+            )
             for place, number in enumerate(step_numbers(loop))
         ]
         self.sample = int(np.flatnonzero(self.whole)[0])

@@ -114,7 +114,7 @@ class Attachment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     per_direction: Figure
 
 
-class Parts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BoardParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a board or package consists of, as a program sees it: `count` devices, each described by `device`."""
 
     count: int
@@ -131,7 +131,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scope : str
         What the figures cover: ``die`` (one device that a program sees), ``board`` or ``package`` (several), ``module``
         (a system on a chip) or ``cpu`` (one socket).
-    parts : Parts or None
+    parts : BoardParts or None
         For a board or package: what one of its devices is.
     sources : dict of str to str
         Source key to what it is and where.
@@ -156,7 +156,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sources: dict[str, str]
     id: str = ""
     capability: str = ""
-    parts: Parts | None = None
+    parts: BoardParts | None = None
     power: Figure | None = None
     rent: Price | None = None
     links: list[Attachment] = []

@@ -32,7 +32,7 @@ TENSOR_SINCE = {"fp16": 7.0, "bf16": 8.0, "tf32": 8.0}
 """Compute capability that brought tensor cores for a precision."""
 
 
-class Machine(msgspec.Struct, frozen=True):
+class System(msgspec.Struct, frozen=True):
     """What the system says of itself.
 
     Attributes
@@ -56,19 +56,19 @@ class Machine(msgspec.Struct, frozen=True):
     capability: str = ""
 
 
-def describe(setup: Setup) -> Machine:
+def describe(setup: Setup) -> System:
     """The machine that a setup runs on."""
     return _gpu(setup) if setup.device == "cuda" else _cpu(setup)
 
 
-def _cpu(setup: Setup) -> Machine:
+def _cpu(setup: Setup) -> System:
     info = _cpuinfo()
     instructions = str(setup.torch.backends.cpu.get_cpu_capability())
     lanes = VECTOR_LANES.get(instructions, VECTOR_LANES["DEFAULT"])
     name = info.get("model name") or platform.processor() or platform.machine()
     vendor = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}.get(info.get("vendor_id", ""), "unknown")
     mhz = info.get("cpu MHz", "")
-    return Machine(
+    return System(
         name=" ".join(re.sub(r"\((R|TM|tm)\)|CPU|@.*", " ", name).split()),
         vendor=vendor,
         architecture=platform.machine(),
@@ -96,7 +96,7 @@ def _cpuinfo() -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _gpu(setup: Setup) -> Machine:
+def _gpu(setup: Setup) -> System:
     properties = setup.torch.cuda.get_device_properties(setup.torch.cuda.current_device())
     capability = f"{properties.major}.{properties.minor}"
     lanes = LANES_OF_CAPABILITY.get(capability, LANES_OF_CAPABILITY.get(str(properties.major)))
@@ -105,7 +105,7 @@ def _gpu(setup: Setup) -> Machine:
         lanes, note = 128, f"128 per multiprocessor assumed: compute capability {capability} is unknown"
     count_ = properties.multi_processor_count
     khz = getattr(properties, "clock_rate", None)
-    return Machine(
+    return System(
         name=properties.name,
         vendor="NVIDIA",
         architecture=f"compute capability {capability}",
@@ -172,7 +172,7 @@ BUSY_S = 1.0
 """How long the device is kept busy meanwhile: longer than the command takes."""
 
 
-def identity(machine: Machine, threads: int | None = None) -> str:
+def identity(machine: System, threads: int | None = None) -> str:
     """A device id made from a machine's name: ``measured-amd-epyc-2-threads``."""
     name = re.sub(r"[^a-z0-9]+", "-", machine.name.lower()).strip("-") or "machine"
     return f"measured-{name}" + (f"-{_threads(threads).replace(' ', '-')}" if threads else "")
@@ -220,7 +220,7 @@ def _rate(measured: Probed, precision: str, column: str) -> float:
 
 
 def hardware(
-    machine: Machine, name: str, peaks: dict[str, float], bandwidth: float, year: int, scope: str, software: str
+    machine: System, name: str, peaks: dict[str, float], bandwidth: float, year: int, scope: str, software: str
 ) -> dict[str, Any]:
     """The machine as a hardware file.
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadProfile
-from .json_stream import Piece, bad_at
+from .json_stream import Elements, bad_at
 from .launches import Integers
 
 CATEGORIES = {
@@ -158,14 +158,14 @@ def counters_of(text: bytes) -> list[dict[str, float]]:
     return counters
 
 
-def bad_event(path: Path, piece: Piece[Decoded], place: int, what: str) -> BadProfile:
+def bad_event(path: Path, piece: Elements[Decoded], place: int, what: str) -> BadProfile:
     """The error for one of the wanted events of a piece."""
     kinds = (msgspec.json.decode(raw, type=_Kind) for raw in _RAW.decode(piece.text))
     wanted = [index for index, kind in enumerate(kinds) if _wanted(kind)]
     return bad_element(path, piece, wanted[place], what)
 
 
-def bad_element(path: Path, piece: Piece[Decoded], index: int, what: str) -> BadProfile:
+def bad_element(path: Path, piece: Elements[Decoded], index: int, what: str) -> BadProfile:
     """The error for an element of a piece."""
     end = 0
     for raw in _RAW.decode(piece.text)[: index + 1]:
@@ -175,7 +175,7 @@ def bad_element(path: Path, piece: Piece[Decoded], index: int, what: str) -> Bad
     return bad_at(path, piece.start + start, what)
 
 
-def times_ns(path: Path, piece: Piece[Decoded]) -> tuple[Integers, NDArray[np.float64]]:
+def times_ns(path: Path, piece: Elements[Decoded]) -> tuple[Integers, NDArray[np.float64]]:
     """Start and duration of the wanted events in nanoseconds; NaN for a duration that is absent."""
     events = piece.decoded.wanted
     starts, durations = [event.ts for event in events], [event.dur for event in events]
@@ -195,7 +195,7 @@ def times_ns(path: Path, piece: Piece[Decoded]) -> tuple[Integers, NDArray[np.fl
     return _exact_times(path, piece)
 
 
-def _exact_times(path: Path, piece: Piece[Decoded]) -> tuple[Integers, NDArray[np.float64]]:
+def _exact_times(path: Path, piece: Elements[Decoded]) -> tuple[Integers, NDArray[np.float64]]:
     """The same from the decimal digits as they are written, one event at a time: slower, and knows the bad one."""
     start_ns, duration_ns = [], []
     for index, raw in enumerate(_RAW.decode(piece.text)):

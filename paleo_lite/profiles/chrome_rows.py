@@ -25,10 +25,10 @@ from .chrome_events import (
     counters_of,
     times_ns,
 )
-from .json_stream import Piece
+from .json_stream import Elements
 from .launches import BPROP, LAUNCH, OPERATION, STEP, Integers, Links, direction_of
-from .marks import PROFILER_STEP, Launched, Steps, find_steps
-from .modules import Places, Range
+from .marks import PROFILER_STEP, Launched, MarkedSteps, find_steps
+from .modules import HostRange, Places
 from .ncu import counted_flops
 
 COMMUNICATION = re.compile(r"(?:void )?[nr]ccl")
@@ -75,7 +75,7 @@ class Rows:
         self._launches: list[NDArray[Any]] = []
         self._marks: list[tuple[str, int, int]] = []
         self._device_marks: dict[str, tuple[int, int]] = {}
-        self._ranges: list[Range] = []
+        self._ranges: list[HostRange] = []
         self._count = 0  # operations so far
         self._with_both = self._alike = 0  # events with external and correlation id, and those where they are equal
 
@@ -97,7 +97,7 @@ class Rows:
         launches, self._launches = np.concatenate(self._launches), []
         return Links(operations, launches, external_ids=2 * self._alike <= self._with_both)
 
-    def places(self, steps: Steps) -> Places | None:
+    def places(self, steps: MarkedSteps) -> Places | None:
         """The program's ranges; None where they were not asked for."""
         return Places(self._ranges, steps) if self.placed else None
 
@@ -108,10 +108,10 @@ class Rows:
         steps = find_steps(names, np.array(starts, np.int64), np.array(ends, np.int64), launches["start"])
         on_device = [self._device_marks.get(name) for name in steps.names]
         ranges = np.array([mark for mark in on_device if mark is not None], np.int64).reshape(-1, 2)
-        ran = Steps(steps.names, *ranges.T) if len(ranges) == len(on_device) else steps
+        ran = MarkedSteps(steps.names, *ranges.T) if len(ranges) == len(on_device) else steps
         return Launched(steps, ran, launches)
 
-    def batch(self, path: Path, piece: Piece[Decoded]) -> pa.RecordBatch:
+    def batch(self, path: Path, piece: Elements[Decoded]) -> pa.RecordBatch:
         """The columns that events have by themselves, and `external`, `correlation` and `own` to link them by.
 
         `own` is the place of an operation's own record among the operations. -1 is none in all three.
@@ -209,7 +209,7 @@ class Rows:
                 self._device_marks[event.name] = int(start_ns[place]), int(end_ns[place])
             if self.placed and event.cat in ("user_annotation", "python_function"):
                 thread = self._thread_codes([event])[0]
-                self._ranges.append(Range(event.name, thread, int(start_ns[place]), int(end_ns[place])))
+                self._ranges.append(HostRange(event.name, thread, int(start_ns[place]), int(end_ns[place])))
 
     def _params_code(self, raws: tuple[bytes, ...]) -> int:
         """The code of the shapes, the types and, where they were kept, the numbers, a space between them."""
@@ -254,7 +254,7 @@ def _of_device(events: list[Event], args: list[Args], on_device: NDArray[np.bool
     return {name: values.take(place) for name, values in columns.items()}
 
 
-def _check_bytes(path: Path, piece: Piece[Decoded], sizes: pa.Array) -> None:
+def _check_bytes(path: Path, piece: Elements[Decoded], sizes: pa.Array) -> None:
     """A size must be what memory can hold: a negative one would be taken off the others."""
     known = sizes.fill_null(0).to_numpy()
     wrong = (known < 0) | (known > LARGEST)

@@ -31,7 +31,7 @@ _BYTE = re.compile(r"\(byte (\d+)\)")
 _BOM = b"\xef\xbb\xbf"
 
 
-class Piece(NamedTuple, Generic[T]):
+class Elements(NamedTuple, Generic[T]):
     """Whole elements that stand together.
 
     Attributes
@@ -77,7 +77,7 @@ class JsonArray(Generic[T]):
         self._ended = False
         self._after_comma = False
 
-    def pieces(self) -> Iterator[Piece[T]]:
+    def pieces(self) -> Iterator[Elements[T]]:
         """The elements in their order."""
         with opened(self.path) as file:
             head = self._find_array(file)
@@ -126,7 +126,7 @@ class JsonArray(Generic[T]):
             raise self._bad(0, f"more than {ELEMENT_LIMIT // 2**20} MiB follow the array {self.key!r}")
         return self._buffer
 
-    def _guess(self) -> Piece[T] | None:
+    def _guess(self) -> Elements[T] | None:
         """A piece that ends before the last `}, {` of the buffer, if that is a place between two elements."""
         cut = last_seam(self._buffer)
         if cut is None:
@@ -139,12 +139,12 @@ class JsonArray(Generic[T]):
             if place is not None and place < len(text) - 1 and "trailing characters" not in str(error):
                 raise self._undecoded(text, error) from None  # wrong before the cut: no other cut mends it
             return None
-        piece = Piece(self._offset - 1, text, decoded)
+        piece = Elements(self._offset - 1, text, decoded)
         self._after_comma = True
         self._drop(cut + 1)
         return piece
 
-    def _take(self, cut: int, after: int) -> Piece[T]:
+    def _take(self, cut: int, after: int) -> Elements[T]:
         if (self._after_comma or after > cut) and not self._buffer[:cut].strip():
             raise self._bad(cut, "a comma without an element")
         text = b"[" + self._buffer[:cut] + b"]"
@@ -152,7 +152,7 @@ class JsonArray(Generic[T]):
             decoded = self.decode(text)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise self._undecoded(text, error) from None
-        piece = Piece(self._offset - 1, text, decoded)
+        piece = Elements(self._offset - 1, text, decoded)
         self._after_comma = after > cut
         self._drop(after)
         return piece

@@ -31,7 +31,7 @@ COVERED = 0.9
 _DIGITS = re.compile(r"\d+")
 
 
-class Steps(NamedTuple):
+class MarkedSteps(NamedTuple):
     """Iterations that a program marked, in the order of time.
 
     Attributes
@@ -59,21 +59,21 @@ class Launched:
 
     Parameters
     ----------
-    steps : Steps
+    steps : MarkedSteps
         When the host was in each.
-    ran : Steps
+    ran : MarkedSteps
         When the device was, where the profiler says so; else the same.
     launches : structured ndarray
         All launches, see `launches.LAUNCH`.
 
     Attributes
     ----------
-    steps : Steps
+    steps : MarkedSteps
     launches : structured ndarray
         By correlation.
     """
 
-    def __init__(self, steps: Steps, ran: Steps, launches: NDArray[Any]) -> None:
+    def __init__(self, steps: MarkedSteps, ran: MarkedSteps, launches: NDArray[Any]) -> None:
         self.steps, self._ran = steps, ran
         self.launches = launches[np.argsort(launches["correlation"], kind="stable")]
 
@@ -98,7 +98,7 @@ class Launched:
         return {"launch_ns": pa.array(time + base_ns, mask=place < 0), "step": coded(step, self.steps.names)}
 
 
-def find_steps(names: Sequence[str], starts: Integers, ends: Integers, launches: Integers) -> Steps:
+def find_steps(names: Sequence[str], starts: Integers, ends: Integers, launches: Integers) -> MarkedSteps:
     """The iterations among ranges.
 
     Parameters
@@ -112,7 +112,7 @@ def find_steps(names: Sequence[str], starts: Integers, ends: Integers, launches:
     for place, name in enumerate(names):
         families.setdefault(_DIGITS.sub("#", name), []).append(place)
     times = np.sort(launches)
-    best, longest = Steps([], np.empty(0, np.int64), np.empty(0, np.int64)), 0.0
+    best, longest = MarkedSteps([], np.empty(0, np.int64), np.empty(0, np.int64)), 0.0
     for family, members in families.items():
         order = np.array(sorted(members, key=lambda place: (starts[place], ends[place])))
         begin, end = starts[order], ends[order].copy()
@@ -120,7 +120,7 @@ def find_steps(names: Sequence[str], starts: Integers, ends: Integers, launches:
             end = np.append(begin[1:], max(times[-1] + 1, begin[-1] + 1))
         if (begin[1:] < end[:-1]).any():
             continue
-        found = Steps(_numbered([names[place] for place in order]), begin, end)
+        found = MarkedSteps(_numbered([names[place] for place in order]), begin, end)
         if family.startswith(PROFILER_STEP):
             return found
         inside = int((np.searchsorted(times, end) - np.searchsorted(times, begin)).sum())

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .launches import Integers, Links
-    from .marks import Steps
+    from .marks import MarkedSteps
 
 _NO_PLACE = (PROFILER_STEP, STEP, "nccl:")
 """Ranges that do not say where in the program something is."""
 
 
-class Range(NamedTuple):
+class HostRange(NamedTuple):
     """A range on a thread of the host, in nanoseconds."""
 
     name: str
@@ -40,9 +40,9 @@ class Places:
 
     Parameters
     ----------
-    ranges : sequence of Range
+    ranges : sequence of HostRange
         In any order.
-    steps : Steps
+    steps : MarkedSteps
         The iterations, whose marks are no place.
 
     Attributes
@@ -51,7 +51,7 @@ class Places:
         Paths such as ``Model_0/Block_3/Linear_7``, each once.
     """
 
-    def __init__(self, ranges: Sequence[Range], steps: Steps) -> None:
+    def __init__(self, ranges: Sequence[HostRange], steps: MarkedSteps) -> None:
         marks = set(zip(steps.starts.tolist(), steps.ends.tolist()))
         kept = [known for known in ranges if not known.name.startswith(_NO_PLACE)]
         kept = [known for known in kept if (known.start, known.end) not in marks]
@@ -59,7 +59,7 @@ class Places:
         codes: dict[str, int] = {}
         self._path = np.empty(len(kept) + 1, np.int64)
         self._path[-1] = -1  # of what is in none
-        open_ranges: list[tuple[Range, str]] = []
+        open_ranges: list[tuple[HostRange, str]] = []
         for place, known in enumerate(kept):
             while open_ranges and (open_ranges[-1][0].thread != known.thread or open_ranges[-1][0].end <= known.start):
                 open_ranges.pop()

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from .launches import OPERATION, Links, direction_of
 from .marks import Launched, find_steps
-from .modules import Places, Range
+from .modules import HostRange, Places
 from .table import coded
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Ranges:
         self.names: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
         self._operations: list[tuple[Any, ...]] = []
-        self._ranges: list[Range] = []
+        self._ranges: list[HostRange] = []
         self._own: list[tuple[str, int, int]] = []
 
     def __bool__(self) -> bool:
@@ -72,7 +72,7 @@ class Ranges:
             return
         self._own.append((name, start, start if end is None else end))
         if end is not None and kind in _NESTED:
-            self._ranges.append(Range(name, code, start, end))
+            self._ranges.append(HostRange(name, code, start, end))
 
     def _operation(self, match: re.Match[str], thread: int, start: int, end: int) -> tuple[Any, ...]:
         code = self.names.setdefault(match["op"], len(self.names))

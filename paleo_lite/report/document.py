@@ -127,7 +127,7 @@ class Chart(msgspec.Struct, frozen=True):
     known: Sequence[str] = ()
 
 
-class Answer(msgspec.Struct, frozen=True):
+class KeyFigure(msgspec.Struct, frozen=True):
     """One of the figures that were asked for.
 
     Attributes
@@ -197,7 +197,7 @@ class Document(msgspec.Struct, frozen=True):
     lead : sequence of str
         Paragraphs before all else.
     commands : sequence of (what for, command)
-    answers : sequence of Answer
+    answers : sequence of KeyFigure
         The figures that the question asks for.
     sections : sequence of Document
         Parts with a heading of their own, and a `name` that links point to.
@@ -213,7 +213,7 @@ class Document(msgspec.Struct, frozen=True):
     lead: Sequence[str] = ()
     commands: Sequence[tuple[str, str]] = ()
     question: str = ""
-    answers: Sequence[Answer] = ()
+    answers: Sequence[KeyFigure] = ()
     sections: Sequence[Document] = ()
     name: str = ""
     made: Made | None = None

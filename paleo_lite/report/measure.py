@@ -20,7 +20,7 @@ from ..units import format_si
 from .document import Column, Document, Table
 
 
-class Step(msgspec.Struct, frozen=True):
+class TimedStep(msgspec.Struct, frozen=True):
     """A measured step, and how steady it was."""
 
     measurement: Measurement
@@ -34,7 +34,7 @@ class Measured(Result, msgspec.Struct, frozen=True, eq=False):
     ----------
     bandwidth_bytes_per_s, peak_per_s, launch_s : float
         Fastest stream, fastest matrix product, shortest operation.
-    fitted, unseen : list of Step
+    fitted, unseen : list of TimedStep
         Steps that were learnt from, and those that were predicted.
     points : list of Point
         The unseen beside their predictions.
@@ -56,8 +56,8 @@ class Measured(Result, msgspec.Struct, frozen=True, eq=False):
     peak_per_s: float
     launch_s: float
     probed: Sequence[Probed]
-    fitted: Sequence[Step]
-    unseen: Sequence[Step]
+    fitted: Sequence[TimedStep]
+    unseen: Sequence[TimedStep]
     points: Sequence[Point]
     calibration: Calibration
     left_out: Sequence[str]

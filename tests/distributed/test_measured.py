@@ -10,7 +10,7 @@ import pytest
 import paleo_lite
 from paleo_lite.distributed.clusters import ClusterPrior, Range
 from paleo_lite.distributed.job import Settings
-from paleo_lite.distributed.measured import Measured, condition, parse_measured
+from paleo_lite.distributed.measured import MeasuredStep, condition, parse_measured
 from paleo_lite.errors import BadValue
 
 ASKED = {"gpu": "k80-die", "link": "ethernet20", "batch_size": 32}
@@ -19,11 +19,11 @@ ASKED = {"gpu": "k80-die", "link": "ethernet20", "batch_size": 32}
 @pytest.mark.parametrize(
     ("text", "means"),
     [
-        ("16 workers: 5,900 samples/s", Measured(16, per_s=5900)),
-        ("1 worker: 5.9k images/s", Measured(1, per_s=5900)),
-        (" 8 GPUs : 12.5 img/sec ", Measured(8, per_s=12.5)),
-        ("1,024 devices: 350 ms", Measured(1024, step_s=0.35)),
-        ("4 workers: 0.35 s per step", Measured(4, step_s=0.35)),
+        ("16 workers: 5,900 samples/s", MeasuredStep(16, per_s=5900)),
+        ("1 worker: 5.9k images/s", MeasuredStep(1, per_s=5900)),
+        (" 8 GPUs : 12.5 img/sec ", MeasuredStep(8, per_s=12.5)),
+        ("1,024 devices: 350 ms", MeasuredStep(1024, step_s=0.35)),
+        ("4 workers: 0.35 s per step", MeasuredStep(4, step_s=0.35)),
     ],
 )
 def test_what_a_measurement_says(text, means) -> None:
@@ -41,8 +41,8 @@ def test_what_is_no_measurement(text) -> None:
 
 
 def test_seconds_of_a_step() -> None:
-    assert Measured(8, per_s=640).seconds(256) == 0.4
-    assert Measured(8, step_s=0.1).seconds(256) == 0.1
+    assert MeasuredStep(8, per_s=640).seconds(256) == 0.4
+    assert MeasuredStep(8, step_s=0.1).seconds(256) == 0.1
 
 
 def test_a_normal_distribution_by_hand() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from measured import DATA
-from paleo_lite.efficiency.analysis import Reading, measure_efficiency
+from paleo_lite.efficiency.analysis import ReadAs, measure_efficiency
 from paleo_lite.efficiency.files import NotebookSums, sum_rows
 from paleo_lite.efficiency.partial import gather
 from paleo_lite.errors import BadProfile
@@ -39,7 +39,7 @@ PRINTED = """
 @pytest.fixture(scope="module")
 def result():
     folder = SURFBOARD / "pyprof_kernels"
-    return measure_efficiency([folder], find_device("k40m"), Reading("notebook"), group_by=["batch_size", "nodes"])
+    return measure_efficiency([folder], find_device("k40m"), ReadAs("notebook"), group_by=["batch_size", "nodes"])
 
 
 @pytest.mark.needs_data

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from measured import DATA
 from paleo_lite.efficiency import BY
-from paleo_lite.efficiency.analysis import Reading, measure_efficiency, steady_figures
+from paleo_lite.efficiency.analysis import ReadAs, measure_efficiency, steady_figures
 from paleo_lite.efficiency.durations import read_durations
 from paleo_lite.efficiency.files import examine
 from paleo_lite.efficiency.iterations import parse_steps
-from paleo_lite.efficiency.parameters import UNKNOWN, Counted, count_operation, parse_parameters
+from paleo_lite.efficiency.parameters import UNKNOWN, CountedOperation, count_operation, parse_parameters
 from paleo_lite.efficiency.run_table import FIELDS
 from paleo_lite.efficiency.runs import COLUMNS, Runs, find_runs, settle, together
 from paleo_lite.efficiency.sample import OUTSIDE
@@ -46,7 +46,7 @@ def surfboard():
     durations = read_durations([SURFBOARD / "derived" / "cartesius_batch_durations_recovered.csv"])
     device = find_device("k40m")
     files = sorted(FOLDER.glob("run_0_config_8_*"))  # on eight nodes; the notebook reads all 64
-    return measure_efficiency(files, device, Reading(durations=durations), group_by=["batch_size"])
+    return measure_efficiency(files, device, ReadAs(durations=durations), group_by=["batch_size"])
 
 
 @pytest.mark.needs_data
@@ -267,12 +267,26 @@ def test_zero_rows_and_no_time():
 @pytest.mark.parametrize(
     ("op", "params", "direction", "kernels", "after", "expected"),
     [
-        ("conv2d", CONV, "fprop", ["winograd", "sgemm"], None, Counted(CONV_FORWARD, 4.0 * (512 + 216 + 768))),
-        ("conv2d", CONV, "bprop", ["dgrad_engine", "wgrad_alg1"], None, Counted(2 * CONV_FORWARD, 4.0 * 2 * 1496)),
-        ("conv2d", CONV, "bprop", ["cudnn::wgrad_alg0_engine"], None, Counted(CONV_FORWARD, 4.0 * 1496)),
-        ("conv2d", CONV.replace("fp32", "fp16"), "fprop", [], None, Counted(CONV_FORWARD, 2.0 * 1496)),
-        ("conv2d", CONV.replace("g=1", "g=2"), "fprop", [], None, Counted(CONV_FORWARD / 2, 4.0 * (512 + 108 + 768))),
-        ("linear", LINEAR, "fprop", [], None, Counted(120.0, 4.0 * (12 + 30 + 10))),
+        ("conv2d", CONV, "fprop", ["winograd", "sgemm"], None, CountedOperation(CONV_FORWARD, 4.0 * (512 + 216 + 768))),
+        (
+            "conv2d",
+            CONV,
+            "bprop",
+            ["dgrad_engine", "wgrad_alg1"],
+            None,
+            CountedOperation(2 * CONV_FORWARD, 4.0 * 2 * 1496),
+        ),
+        ("conv2d", CONV, "bprop", ["cudnn::wgrad_alg0_engine"], None, CountedOperation(CONV_FORWARD, 4.0 * 1496)),
+        ("conv2d", CONV.replace("fp32", "fp16"), "fprop", [], None, CountedOperation(CONV_FORWARD, 2.0 * 1496)),
+        (
+            "conv2d",
+            CONV.replace("g=1", "g=2"),
+            "fprop",
+            [],
+            None,
+            CountedOperation(CONV_FORWARD / 2, 4.0 * (512 + 108 + 768)),
+        ),
+        ("linear", LINEAR, "fprop", [], None, CountedOperation(120.0, 4.0 * (12 + 30 + 10))),
         # forward keeps the place of each maximum, 8 bytes; the window is not said, so that FLOPs stay unknown
         (
             "max_pool2d",
@@ -280,9 +294,16 @@ def test_zero_rows_and_no_time():
             "fprop",
             [],
             (2, 6, 4, 4),
-            Counted(None, 4.0 * (768 + 192) + 8 * 192),
+            CountedOperation(None, 4.0 * (768 + 192) + 8 * 192),
         ),
-        ("adaptive_avg_pool2d", "T=[(2,6,8,8)],['float32']", "fprop", [], (2, 6), Counted(768.0, 4.0 * (768 + 12))),
+        (
+            "adaptive_avg_pool2d",
+            "T=[(2,6,8,8)],['float32']",
+            "fprop",
+            [],
+            (2, 6),
+            CountedOperation(768.0, 4.0 * (768 + 12)),
+        ),
         ("max_pool2d", "T=[(2,6,8,8)],['float32']", "fprop", [], None, UNKNOWN),
         ("max_pool2d", "T=[(2,6,8,8)],['float32']", "fprop", [], (2, 7, 4, 4), UNKNOWN),
         ("conv2d", CONV.replace("g=1", "g=0"), "fprop", [], None, UNKNOWN),

@@ -15,7 +15,7 @@ from paleo_lite.measure import machine as module
 from paleo_lite.measure.clock import HostClock, Timing
 from paleo_lite.measure.machine import (
     SOURCE,
-    Machine,
+    System,
     bandwidth_bytes_per_s,
     describe,
     hardware,
@@ -108,8 +108,8 @@ def test_products_of_convolutions_count() -> None:
     assert peak_per_s(faster, "fp32") == pytest.approx(20e9)
 
 
-GPU = Machine("GeForce Thing", "NVIDIA", "compute capability 8.6", 28, 3584, "128 each", 12 * 2**30, 1.777e9, "8.6")
-CPU = Machine("Some CPU", "AMD", "x86_64", 8, 128, "8 threads x 16", 2**35, None)
+GPU = System("GeForce Thing", "NVIDIA", "compute capability 8.6", 28, 3584, "128 each", 12 * 2**30, 1.777e9, "8.6")
+CPU = System("Some CPU", "AMD", "x86_64", 8, 128, "8 threads x 16", 2**35, None)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ CPU = Machine("Some CPU", "AMD", "x86_64", 8, 128, "8 threads x 16", 2**35, None
     ],
 )
 def test_file_is_valid(
-    tmp_path: Path, seen: Machine, scope: str, peaks: dict[str, float], units: dict[str, str]
+    tmp_path: Path, seen: System, scope: str, peaks: dict[str, float], units: dict[str, str]
 ) -> None:
     path = tmp_path / "machine.toml"
     made = hardware(seen, "measured-thing", peaks, 42.42e9, 2026, scope, "torch 2.9.0")

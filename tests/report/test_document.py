@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paleo_lite.report.document import Answer, Chart, Column, Document, Table
+from paleo_lite.report.document import Chart, Column, Document, KeyFigure, Table
 from paleo_lite.report.terminal import fitting, show_document, table_lines
 
 
@@ -92,7 +92,7 @@ def test_folded_cells_keep_every_word() -> None:
 WHOLE = Document(
     "A report",
     question="How long?",
-    answers=[Answer("Time", "3 ms", "at 90 %")],
+    answers=[KeyFigure("Time", "3 ms", "at 90 %")],
     lead=["It was measured."],
     sections=[
         Document(

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from measured import DATA
-from paleo_lite.calibration.population import KERNELS, Measured, traits_of
+from paleo_lite.calibration.population import KERNELS, DeviceData, traits_of
 from paleo_lite.counting import Layer
 from paleo_lite.errors import BadFile, BadValue, PaleoError
 from paleo_lite.hardware import Machine, find_device
@@ -199,7 +199,7 @@ def test_a_device_is_predicted_from_the_others_of_its_source() -> None:
             for size in range(2048, 6144, 128)
         ]  # fmt: skip
         traits = traits_of(device, "fp64", KERNELS, KERNELS, "me")
-        operations.append(Measured(device, "fp64", traits, runs_of_layers(timed), SCATTER, ("efficiency_gemm",)))
+        operations.append(DeviceData(device, "fp64", traits, runs_of_layers(timed), SCATTER, ("efficiency_gemm",)))
     rows = operation_truth(operations, lambda gpu, precision: gpu != "mi50")
     assert [(row.gpu, row.kind, row.points) for row in rows] == [
         ("mi100", "matrix product", 32), ("vega-fe", "matrix product", 32),

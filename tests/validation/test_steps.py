@@ -15,7 +15,7 @@ from paleo_lite.calibration.calibrate import order, runs_of
 from paleo_lite.calibration.fit import fit
 from paleo_lite.calibration.measured_devices import Key, group_by_source, software_of
 from paleo_lite.calibration.pool import SCATTER, read_pool
-from paleo_lite.calibration.population import Measured, evidence_of, expect, prior_of, traits_of
+from paleo_lite.calibration.population import DeviceData, evidence_of, expect, prior_of, traits_of
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.errors import BadFile
 from paleo_lite.hardware import find_device
@@ -142,7 +142,7 @@ def test_a_pool_comes_out_again() -> None:
     (shipped_fit,) = (one for one in fits if (one.id, one.measured_in, one.source) == key[:3])
     device = find_device(key.gpu)
     traits = traits_of(device, key.precision, software_of(group), key.execution, key.source)
-    measured = Measured(device, key.precision, traits, runs_of(order(group), device, key.precision))
+    measured = DeviceData(device, key.precision, traits, runs_of(order(group), device, key.precision))
     again = evidence_of(measured, prior_of(measured, [one for one in fits if one is not shipped_fit]))
     assert again.points == shipped_fit.points
     # One round more, and numbers rounded: the efficiency of every class within a few percent.

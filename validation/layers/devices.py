@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from paleo_lite.calibration.calibrate import held_out
-from paleo_lite.calibration.population import Measured, expect, learn
+from paleo_lite.calibration.population import DeviceData, expect, learn
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.calibration.validate import expected_from, scores, simple_terms
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
@@ -42,17 +42,17 @@ class DeviceRow(msgspec.Struct, frozen=True):
 
 
 def operation_truth(
-    operations: Sequence[Measured], wants: Callable[[str, str], bool] = lambda gpu, precision: True
+    operations: Sequence[DeviceData], wants: Callable[[str, str], bool] = lambda gpu, precision: True
 ) -> list[DeviceRow]:
     """Hold shapes and chips out; matrix products and convolutions learn from their own kind alone.
 
     Parameters
     ----------
-    operations : sequence of Measured
+    operations : sequence of DeviceData
     wants : function of a device and a precision
         Whether they are held out; the others are learnt from all the same.
     """
-    kinds: dict[str, list[Measured]] = {"matrix product": [], "convolution": []}
+    kinds: dict[str, list[DeviceData]] = {"matrix product": [], "convolution": []}
     for group in operations:
         name, found = _products(group)
         if len(found.runs) >= FEWEST:
@@ -60,7 +60,7 @@ def operation_truth(
     return [row for name, groups in kinds.items() for row in _rows(name, groups, wants)]
 
 
-def _products(group: Measured) -> tuple[str, Measured]:
+def _products(group: DeviceData) -> tuple[str, DeviceData]:
     """What of a group multiplies, which may say all that it says: of the shortest kernel, too."""
     work_class = group.runs.features.work_class
     is_product = work_class == CLASSES.index("gemm")
@@ -71,7 +71,7 @@ def _products(group: Measured) -> tuple[str, Measured]:
     return name, group._replace(runs=group.runs.choose(kept), speaks_of=NAMES)
 
 
-def _rows(kind: str, groups: Sequence[Measured], wants: Callable[[str, str], bool]) -> list[DeviceRow]:
+def _rows(kind: str, groups: Sequence[DeviceData], wants: Callable[[str, str], bool]) -> list[DeviceRow]:
     evidence = learn(groups)
     rows = []
     for group in groups:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from paleo_lite.calibration.calibrate import held_out
-from paleo_lite.calibration.fit import Runs, stack
+from paleo_lite.calibration.fit import MeasuredRuns, stack
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.calibration.validate import Row, scores, simple_times
 from paleo_lite.counting import Layer
@@ -105,7 +105,7 @@ def validate_layers(layers: Sequence[LayerTime]) -> tuple[list[LayerRow], list[L
     return rows, points
 
 
-def runs_of_layers(layers: Sequence[LayerTime]) -> Runs:
+def runs_of_layers(layers: Sequence[LayerTime]) -> MeasuredRuns:
     """Measured layers of one device in one precision as the fit takes them."""
     rates = rates_of(Machine(find_device(layers[0].gpu)), layers[0].precision)
     return stack([_features(each) for each in layers], rates, [each.time_s for each in layers])
@@ -139,7 +139,7 @@ def _entry(layer: Layer, part: str, batch_size: int, size: int) -> tuple[float, 
     return phase.flops, moved, phase.kernels, gradients, float(padding), float(tiles), *place
 
 
-def _launch_and_roofline(runs: Runs, folds: Sequence[NDArray[np.int64]]) -> Floats:
+def _launch_and_roofline(runs: MeasuredRuns, folds: Sequence[NDArray[np.int64]]) -> Floats:
     """Seconds by ``launch + sum of max(FLOPs / (a peak), bytes / (b bandwidth))``, the three fitted to the rest."""
     least_squares = need("scipy.optimize", "fitting", "calibrate").least_squares
 

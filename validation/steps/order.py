@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 
 from paleo_lite.calibration.calibrate import runs_of
-from paleo_lite.calibration.fit import Runs
+from paleo_lite.calibration.fit import MeasuredRuns
 from paleo_lite.calibration.measured_devices import Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.pool import NotPooled, pooled_model
-from paleo_lite.calibration.population import Measured
+from paleo_lite.calibration.population import DeviceData
 from paleo_lite.calibration.validate import simple_terms
 from paleo_lite.hardware import find_device
 from paleo_lite.report.document import Column, Document, Table
@@ -41,7 +41,7 @@ class OrderRow(msgspec.Struct, frozen=True):
 
 def truth(
     measurements: Sequence[Measurement],
-    operations: Sequence[Measured] = (),
+    operations: Sequence[DeviceData] = (),
     wants: Callable[[str, str], bool] = lambda gpu, precision: True,
 ) -> list[OrderRow]:
     """Every pair of devices on which one source measured the same step with times more than `APART` apart.
@@ -49,7 +49,7 @@ def truth(
     Parameters
     ----------
     measurements : sequence of Measurement
-    operations : sequence of Measured
+    operations : sequence of DeviceData
         Single operations to learn from, too.
     wants : function of a device and a precision
         Of which devices pairs are made; the others are learnt from all the same.
@@ -87,7 +87,7 @@ def _ordered(devices: MeasuredDevices, one: Key, other: Key) -> Iterator[tuple[b
 
 def _predicted(
     devices: MeasuredDevices, key: Key, chips: set[str], places: np.ndarray
-) -> tuple[Runs, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+) -> tuple[MeasuredRuns, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Steps of a device, and their seconds by each way of predicting."""
     device = find_device(key.gpu)
     runs = runs_of(devices.groups[key], device, key.precision).choose(places)

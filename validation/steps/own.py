@@ -11,10 +11,10 @@ import numpy as np
 
 from paleo_lite.calibration.calibrate import runs_of
 from paleo_lite.calibration.fit import SCATTER as FIT_SCATTER
-from paleo_lite.calibration.fit import Prior, Runs, fit
+from paleo_lite.calibration.fit import MeasuredRuns, Prior, fit
 from paleo_lite.calibration.measured_devices import Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.population import Measured
+from paleo_lite.calibration.population import DeviceData
 from paleo_lite.calibration.suggest import choose, measuring
 from paleo_lite.calibration.validate import expected_from, scores
 from paleo_lite.hardware import find_device
@@ -52,7 +52,7 @@ class _Held(NamedTuple):
     """A source's measurements of a device that nobody knows, and what is expected of it."""
 
     group: Sequence[Measurement]
-    runs: Runs
+    runs: MeasuredRuns
     prior: Prior
     slopes: np.ndarray
     measuring_s: np.ndarray
@@ -60,7 +60,7 @@ class _Held(NamedTuple):
 
 def truth(
     measurements: Sequence[Measurement],
-    operations: Sequence[Measured] = (),
+    operations: Sequence[DeviceData] = (),
     wants: Callable[[str, str], bool] = lambda gpu, precision: True,
 ) -> list[OwnRow]:
     """Hold a chip out, measure a few of its steps, predict the rest of what the source measured.
@@ -68,7 +68,7 @@ def truth(
     Parameters
     ----------
     measurements : sequence of Measurement
-    operations : sequence of Measured
+    operations : sequence of DeviceData
         Single operations to learn from, too.
     wants : function of a device and a precision
         Whether they are held out; the others are learnt from all the same.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.population import Measured
+from paleo_lite.calibration.population import DeviceData
 from paleo_lite.calibration.validate import Point, Row, family_of, scores, validate
 
 TRANSFORMERS = ("vit", "swin", "maxvit")
@@ -16,7 +16,10 @@ TRANSFORMERS = ("vit", "swin", "maxvit")
 
 
 def transformer_truth(
-    measurements: Sequence[Measurement], gpus: Sequence[str], precisions: Sequence[str], operations: Sequence[Measured]
+    measurements: Sequence[Measurement],
+    gpus: Sequence[str],
+    precisions: Sequence[str],
+    operations: Sequence[DeviceData],
 ) -> tuple[list[Row], list[Point]]:
     """Hold a chip out, predict the transformers measured on it; of other chips all networks are learnt from."""
     points = [

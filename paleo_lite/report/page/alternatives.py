@@ -8,7 +8,7 @@ from typing import Any
 from ...calibration.alternatives import Alternative, Alternatives
 from ...timing import Prediction
 from ...units import format_si, say_interval
-from ..document import Answer, Column, Table
+from ..document import Column, KeyFigure, Table
 
 DEVICES_AT_MOST = 12
 """Other devices that are listed."""
@@ -40,13 +40,13 @@ def _able(prediction: Prediction, alternatives: Alternatives) -> list[Alternativ
     return [each for each in _by_gain(prediction, here) if _gain(prediction, each) >= _NO_MORE]
 
 
-def what_helps(prediction: Prediction, alternatives: Alternatives) -> Answer | None:
+def what_helps(prediction: Prediction, alternatives: Alternatives) -> KeyFigure | None:
     """What gains most on the same device; None where nothing was tried or gains."""
     able = _able(prediction, alternatives)
     if not able:
         return None
     gain = _times(_gain(prediction, able[0]))
-    return Answer("What would help most", able[0].name, f"{gain} the samples per second, on the same device")
+    return KeyFigure("What would help most", able[0].name, f"{gain} the samples per second, on the same device")
 
 
 def _best(prediction: Prediction, alternatives: Alternatives) -> str:

@@ -11,7 +11,7 @@ from ...units import format_si, say_interval
 from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, title_of
 from ..charts.roofline import prediction_roofline
 from ..charts.scaling import scale_chart
-from ..document import Answer, Chart, Column, Document, Made, Table, drawn
+from ..document import Chart, Column, Document, KeyFigure, Made, Table, drawn
 from ..memory import memory_fact, memory_tables
 from ..predictions import layer_table, prediction_page
 from ..scale import scale_page
@@ -87,19 +87,19 @@ def _question(prediction: Prediction, scaling: ScaleTable | None) -> str:
     return f"{question}?"
 
 
-def _answers(prediction: Prediction, alternatives: Alternatives, scaling: ScaleTable | None) -> list[Answer]:
+def _answers(prediction: Prediction, alternatives: Alternatives, scaling: ScaleTable | None) -> list[KeyFigure]:
     low, high = prediction.interval or (0.0, 0.0)
     span = (low, prediction.time_s, high) if prediction.interval else None
-    answers = [Answer("Time per batch", format_si(prediction.time_s, "s"), _spans(prediction, 1.0), span)]
+    answers = [KeyFigure("Time per batch", format_si(prediction.time_s, "s"), _spans(prediction, 1.0), span)]
     if prediction.throughput_per_s is not None:
         span = span and (prediction.batch_size / high, prediction.throughput_per_s, prediction.batch_size / low)
-        rate = Answer("Samples per second", _count(prediction.throughput_per_s), _spans(prediction, None), span)
+        rate = KeyFigure("Samples per second", _count(prediction.throughput_per_s), _spans(prediction, None), span)
         answers.append(rate)
     seconds = bound_seconds(prediction.terms, prediction.model.uses_memory)
     most = max(seconds, key=lambda bound: seconds[bound])
     if prediction.time_s:
         share = f"{seconds[most] / prediction.time_s:.0%} of the time"
-        answers.append(Answer("What bounds it", most, f"{share}: {BOUNDS[most]}"))
+        answers.append(KeyFigure("What bounds it", most, f"{share}: {BOUNDS[most]}"))
     if (helped := what_helps(prediction, alternatives)) is not None:
         answers.append(helped)
     if prediction.memory is not None:
@@ -107,7 +107,7 @@ def _answers(prediction: Prediction, alternatives: Alternatives, scaling: ScaleT
         usable = f"{format_si(held.usable_bytes, 'B')} that may be used"
         detail = f"of {usable}" if held.fits else f"does not fit into {usable}"
         most = "not even one sample fits" if held.largest_batch is None else f"largest batch {held.largest_batch:,}"
-        needed = Answer(
+        needed = KeyFigure(
             "Peak memory", format_si(held.memory.total_bytes, "B"), f"{detail}; {most}", alarm=not held.fits
         )
         answers.insert(len(answers) if held.fits else 0, needed)
@@ -116,7 +116,7 @@ def _answers(prediction: Prediction, alternatives: Alternatives, scaling: ScaleT
         detail = f"{_count(last.throughput_per_s)} samples per second, {last.efficiency:.1%} of the ideal"
         if last.hours is not None:
             detail += f"; {last.hours:,.3g} hours" + ("" if last.cost is None else f", {last.cost:,.4g} USD")
-        answers.append(Answer(f"Speed-up on {last.workers:,} workers", f"{last.speedup:.4g} ×", detail))
+        answers.append(KeyFigure(f"Speed-up on {last.workers:,} workers", f"{last.speedup:.4g} ×", detail))
     return answers
 
 

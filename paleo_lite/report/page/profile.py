@@ -14,7 +14,7 @@ from ...text import short
 from ...units import format_si
 from ..charts.marks import say_share
 from ..charts.profiles import class_chart, kernel_roofline, timeline_chart
-from ..document import Answer, Chart, Column, Document, Made, Table, drawn
+from ..document import Chart, Column, Document, KeyFigure, Made, Table, drawn
 from ..efficiency import efficiency_page
 from ..kernels import kernels_page, measure_next
 from .sections import all_of, device_section, sources_section
@@ -70,7 +70,7 @@ def profile_report(
     )
 
 
-def _answers(kernels: KernelReport, efficiency: Efficiency | str) -> list[Answer]:
+def _answers(kernels: KernelReport, efficiency: Efficiency | str) -> list[KeyFigure]:
     answers = []
     peak = format_si(kernels.peak.per_s, "FLOP/s")
     if not isinstance(efficiency, str) and efficiency.rows:
@@ -80,16 +80,16 @@ def _answers(kernels: KernelReport, efficiency: Efficiency | str) -> list[Answer
         answers.append(_share_of("FLOP/s", "FLOPs", row["flops_efficiency"], row["flops_covered"], peak))
         answers.append(_share_of("bandwidth", "bytes", row["bandwidth_efficiency"], row["bytes_covered"], bandwidth))
         if row["kernel_s"] is not None:
-            answers.append(Answer("Kernels of an iteration", format_si(row["kernel_s"], "s"), "summed; the median"))
+            answers.append(KeyFigure("Kernels of an iteration", format_si(row["kernel_s"], "s"), "summed; the median"))
     calls = sum(row.calls for row in kernels.kernels)
     if kernels.time_s is not None:
-        answers.append(Answer("All kernels", format_si(kernels.time_s, "s", 5), f"{calls:,} calls, summed"))
+        answers.append(KeyFigure("All kernels", format_si(kernels.time_s, "s", 5), f"{calls:,} calls, summed"))
     else:
-        answers.append(Answer("Calls", f"{calls:,}", "the profile has no durations"))
+        answers.append(KeyFigure("Calls", f"{calls:,}", "the profile has no durations"))
     return answers
 
 
-def _busy(row: dict[str, Any]) -> list[Answer]:
+def _busy(row: dict[str, Any]) -> list[KeyFigure]:
     """How much of the time anything ran, and why nothing did for the rest."""
     if row.get("busy_share") is None:
         return []
@@ -98,18 +98,18 @@ def _busy(row: dict[str, Any]) -> list[Answer]:
     why = ", ".join(f"{CAUSES[cause]} {format_si(time_s, 's')}" for time_s, cause in causes)
     idle_s = (1 - busy) * window_s
     return [
-        Answer("Device busy", say_share(busy), f"of {format_si(window_s, 's')}"),
-        Answer("Device idle", format_si(idle_s, "s") if causes else "never", why, alarm=busy < _IDLE),
+        KeyFigure("Device busy", say_share(busy), f"of {format_si(window_s, 's')}"),
+        KeyFigure("Device idle", format_si(idle_s, "s") if causes else "never", why, alarm=busy < _IDLE),
     ]
 
 
-def _share_of(name: str, counted: str, share: float | None, covered: float, peak: str) -> Answer:
+def _share_of(name: str, counted: str, share: float | None, covered: float, peak: str) -> KeyFigure:
     """A share of peak, where what was counted covers enough of the time to say so."""
     if covered < _ENOUGH:
-        return Answer(f"Of peak {name}", "unknown", f"{counted} are known for {covered:.0%} of an iteration's time")
+        return KeyFigure(f"Of peak {name}", "unknown", f"{counted} are known for {covered:.0%} of an iteration's time")
     if share is None:
-        return Answer(f"Of peak {name}", "unknown", f"of copies and the like, the rest of it, {counted} are none")
-    return Answer(f"Of peak {name}", f"{share:.1%}", f"of {peak}, over a steady iteration")
+        return KeyFigure(f"Of peak {name}", "unknown", f"of copies and the like, the rest of it, {counted} are none")
+    return KeyFigure(f"Of peak {name}", f"{share:.1%}", f"of {peak}, over a steady iteration")
 
 
 def _summary(kernels: KernelReport) -> str:

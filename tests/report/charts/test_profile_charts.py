@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from paleo_lite.efficiency.analysis import Reading, measure_efficiency
+from paleo_lite.efficiency.analysis import ReadAs, measure_efficiency
 from paleo_lite.efficiency.compare import compare
 from paleo_lite.efficiency.kernels import report_kernels
 from paleo_lite.efficiency.timeline import Timeline
@@ -142,7 +142,7 @@ def test_two_devices_are_two_rows():
 
 
 def efficiency_of(paths, **options):
-    return measure_efficiency(paths, find_device("k40m"), Reading("notebook"), jobs=1, **options)
+    return measure_efficiency(paths, find_device("k40m"), ReadAs("notebook"), jobs=1, **options)
 
 
 @pytest.fixture
