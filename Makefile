@@ -19,8 +19,13 @@ PROCESSES = $(shell $(PYTHON) -c "import os; print(min(8, (os.cpu_count() or 1) 
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 
 test: $(STAMPS)/test
-	$(MAKE) --jobs 2 lint
+	$(MAKE) --jobs 2 lint $(STAMPS)/compiled
 	$(PYTEST)
+
+# The first time tests are compiled once, beside the linters, and not by every process that then runs them.
+$(STAMPS)/compiled: | $(STAMPS)/test
+	@$(BIN)/python -m pytest --collect-only -qq > /dev/null || true
+	touch $@
 
 # What to run after each change: a minute on two cores.
 quick: $(STAMPS)/test

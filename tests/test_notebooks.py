@@ -145,10 +145,8 @@ def test_printed_text_is_one_block_however_a_busy_kernel_sends_it():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["gemm_and_profilers", "paleo_and_ppp",
-     *(pytest.param(name, marks=pytest.mark.thorough) for name in
-       ("calibrate_your_gpu", "feeding_the_gpu", "gpu_efficiency", "kernels_compare"))],
-)  # fmt: skip
+    ["gemm_and_profilers", *(pytest.param(name, marks=pytest.mark.thorough) for name in NEEDS if name[:4] != "gemm")],
+)
 def test_without_data_it_says_so_and_goes_on(name, execute, tmp_path_factory):
     found = text_of(execute(name, tmp_path_factory.getbasetemp() / "no-data"))
     assert ("Skipped: there are no" in found and "Set PALEO_LITE_DATA" in found) == bool(NEEDS[name])

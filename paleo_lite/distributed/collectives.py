@@ -109,7 +109,7 @@ def check_workers(workers: Any) -> Floats:
         If one is below 1 or not whole.
     """
     n = np.asarray(workers)
-    if n.dtype.kind not in "iuf" or not np.all((n >= 1) & (n == np.floor(n)) & np.isfinite(n)):
+    if n.dtype.kind not in "iuf" or not ((n >= 1) & (n == np.floor(n)) & np.isfinite(n)).all():
         raise BadValue(f"workers must be whole numbers of 1 or more, not {workers!r}")
     return n.astype(np.float64)
 
@@ -123,7 +123,7 @@ def check_bytes(message_bytes: Any) -> Floats:
         If one is negative or not finite.
     """
     size = np.asarray(message_bytes)
-    if size.dtype.kind not in "iuf" or not np.all((size >= 0) & np.isfinite(size)):
+    if size.dtype.kind not in "iuf" or not ((size >= 0) & np.isfinite(size)).all():
         raise BadValue(f"a message must have 0 or more bytes, not {message_bytes!r}")
     return size.astype(np.float64)
 

@@ -19,7 +19,7 @@ def seconds_on(
     wire: Any, steps: Any, start_s: Any, latency_s: Any, ramp_s: Any, switch_s: Any, small_share: Any
 ) -> Any:
     """Seconds by the terms of `LinkRate`, whose ``wire`` is the time of the bytes alone; all may be arrays."""
-    whole = np.minimum(wire / small_share, switch_s + wire) if np.any(switch_s) else wire
+    whole = np.minimum(wire / small_share, switch_s + wire)
     return start_s + steps * latency_s + 2 * np.sqrt(ramp_s * wire) + whole
 
 
@@ -98,7 +98,8 @@ class LinkRate(msgspec.Struct, frozen=True):
         """Seconds of steps and bytes among so many workers (scalars or arrays that broadcast)."""
         steps, sent_bytes = cost
         wire = sent_bytes / (self.bandwidth_bytes_per_s * self.ppp_of(workers))
-        return seconds_on(wire, steps, self.start_s, self.latency_s, self.ramp_s, self.switch_s, self.small_share)
+        small_share = self.small_share if self.switch_s else 1.0  # without a second protocol nothing is small
+        return seconds_on(wire, steps, self.start_s, self.latency_s, self.ramp_s, self.switch_s, small_share)
 
     def describe(self) -> str:
         """``nvlink4: 25 GB/s per lane and direction at PPP 0.7, latency 12 us (data sheet)``."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -220,28 +219,33 @@ class Absent:
         if name.partition(".")[0] in ("pandas", "pyarrow"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name.partition(".")[0])
 sys.meta_path.insert(0, Absent())
+import json
+from click.testing import CliRunner
 from paleo_lite.cli import main
-main(prog_name="paleo-lite")
+runner = CliRunner(env={"COLUMNS": "200"})
+done = [runner.invoke(main, words, prog_name="paleo-lite") for words in json.loads(sys.argv[1])]
+print(json.dumps([(one.exit_code, one.stdout, one.stderr) for one in done]))
 """
 
 
 @pytest.mark.slow
 def test_calibrating_from_a_csv_needs_nothing_that_reads_profiles(tmp_path: Path, csv_file: Path) -> None:
-    def asked(*arguments: str) -> str:
-        command, environment = [sys.executable, "-c", WITHOUT_PROFILES, *arguments], {**os.environ, "COLUMNS": "200"}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        assert done.returncode == 0, (arguments, done.stderr)
-        return done.stdout
-
-    assert asked("calibrate", "--template").startswith("gpu,network,batch_size")
-    for time_model in ("calibrated", "ppp"):
-        kept = tmp_path / f"{time_model}.toml"
-        asked("calibrate", str(csv_file), "--gpu", "titan-rtx", "--time-model", time_model, "-o", str(kept))
-        question = ["resnet50", "--gpu", "titan-rtx", "--calibration", str(kept), "--format", "json"]
-        assert json.loads(asked("predict", *question))["time_model"] == time_model
-        asked("calibrations", "show", str(kept))
-    assert "k40m-fp32" in asked("calibrations", "list")
-    assert "resnet50" in asked("validate", "--data", str(csv_file))
-    profile = [sys.executable, "-c", WITHOUT_PROFILES, "calibrate", str(tmp_path), "--gpu", "k40m"]
-    refused = subprocess.run([*profile, "--network", "vgg16"], capture_output=True, text=True, check=False)
-    assert refused.returncode == 1 and "pip install 'paleo-lite[profiles]'" in refused.stderr
+    """In a process of its own, which has neither pandas nor pyarrow."""
+    asked, models = [["calibrate", "--template"]], ("calibrated", "ppp")
+    for time_model in models:
+        kept = str(tmp_path / f"{time_model}.toml")
+        asked.append(["calibrate", str(csv_file), "--gpu", "titan-rtx", "--time-model", time_model, "-o", kept])
+        asked.append(["predict", "resnet50", "--gpu", "titan-rtx", "--calibration", kept, "--format", "json"])
+        asked.append(["calibrations", "show", kept])
+    asked += [["calibrations", "list"], ["validate", "--data", str(csv_file)]]
+    asked.append(["calibrate", str(tmp_path), "--gpu", "k40m", "--network", "vgg16"])
+    command = [sys.executable, "-c", WITHOUT_PROFILES, json.dumps(asked)]
+    answers = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    for words, (code, _, said) in zip(asked[:-1], answers):
+        assert code == 0, (words, said)
+    shown = [out for _, out, _ in answers]
+    assert shown[0].startswith("gpu,network,batch_size")
+    assert [json.loads(shown[at])["time_model"] for at in (2, 5)] == [*models]
+    assert "k40m-fp32" in shown[7] and "resnet50" in shown[8]
+    code, _, refused = answers[9]
+    assert code == 1 and "pip install 'paleo-lite[profiles]'" in refused

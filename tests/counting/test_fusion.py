@@ -197,7 +197,9 @@ def test_folding_equals_torch_s_own(name: str, built) -> None:  # type: ignore[n
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["vgg11", pytest.param("resnet18", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "name", ["alexnet", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("vgg11", "resnet18"))]
+)
 def test_kernels_and_bytes_equal_those_of_torch_s_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor on the CPU, NCHW: its calls of libraries, its generated kernels and the bytes that it says it moves.
 

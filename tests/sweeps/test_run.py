@@ -176,7 +176,9 @@ def check_row(row: dict, answer: ScaleRow) -> None:
     assert ends == (None if answer.interval is None else pytest.approx(answer.interval, rel=1e-9))
 
 
-@pytest.mark.parametrize("strategy", ["data", "zero-1", "zero-2", "zero-3", "pipeline-1f1b"])
+@pytest.mark.parametrize(
+    "strategy", ["data", "zero-1", pytest.param("zero-2", marks=pytest.mark.thorough), "zero-3", "pipeline-1f1b"]
+)
 def test_several_workers_are_those_of_scale(tmp_path, strategy) -> None:
     """What broadcasts (the first three) is what `scale` says of each; what does not is taken from there."""
     space = Space(

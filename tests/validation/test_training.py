@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from measured import DATA
-from paleo_lite.calibration import training
 from paleo_lite.calibration.choose import choose_model
+from paleo_lite.distributed import pieces
 from paleo_lite.distributed.pieces import SCALED, of_training, training_constants
 from paleo_lite.errors import BadFile
 from paleo_lite.hardware import find_device
@@ -46,8 +46,8 @@ def test_constants_take_the_place_of_a_devices_own_and_of_them_alone() -> None:
 )
 def test_a_damaged_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
     head = "scatter = 0.1\npoints = 1\ndevices = []\nsources = []\n"
-    (tmp_path / training.TRAINING_FILE).write_text(head + text)
-    monkeypatch.setattr(training, "shipped", lambda folder: tmp_path)
+    (tmp_path / pieces.TRAINING_FILE).write_text(head + text)
+    monkeypatch.setattr(pieces, "shipped", lambda folder: tmp_path)
     with pytest.raises(BadFile, match=message):
         training_constants.__wrapped__()
 

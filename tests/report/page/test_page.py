@@ -172,7 +172,7 @@ def test_names_of_kernels_and_files_are_data(write, profile, tmp_path, hostile):
     assert "&lt;script&gt;document.title" in text and "&lt;img src=x onerror=1&gt;.parquet on Tesla K40m" in text
 
 
-@pytest.mark.parametrize("distinct", [1, 500, 20_000])
+@pytest.mark.parametrize("distinct", [1, 500, 5_000])
 def test_a_profile_of_100_000_kernels_stays_small(write, profile, tmp_path, distinct):
     names = [f"some_kernel_with_a_name_like_{index}" for index in range(distinct)]
     path = profile(tmp_path / "run.parquet", names, calls=100_000 // distinct)
