@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
+
 from ...errors import BadValue, UnknownName
 from ...extras import need
+from ...files import cache_folder, write_aside
 from .theme import GROUPS, THEMES, group_of
 
 SUFFIXES = (".png", ".svg", ".html")
@@ -55,13 +59,32 @@ def render(chart: Any, suffix: str, theme: str = "light") -> bytes:
     spec["usermeta"] = {
         "embedOptions": {"actions": {"export": True, "source": False, "compiled": False, "editor": False}}
     }
-    page = str(vl.vegalite_to_html(spec, bundle=True, config=config))
+    page = _page(vl, spec, config)
     background = f"<style>body {{ background: {THEMES[theme].background}; }} {_FITS}</style>{_PHONE}"
     head = f"<title>{escape(_heading(spec))}</title>{background}"
     assert "<title>Chart</title>" in page  # the library's script, which comes before the end of the head, may hold tags
     return page.replace("<title>Chart</title>", head, 1).encode()
 
 
+def _page(vl: Any, spec: dict[str, Any], config: dict[str, Any]) -> str:
+    """A page with a chart and all that draws it; its script, which takes seconds to gather, is kept for the next."""
+    kept = cache_folder() / f"vega-{vl.__version__}.html"
+    page = kept.read_text("utf-8") if kept.is_file() else ""
+    if not page.rstrip().endswith("</html>"):
+        page = str(vl.vegalite_to_html({"mark": "point"}, bundle=True))
+        with suppress(OSError):  # without a folder to keep it in it is gathered each time
+            write_aside(kept, page.encode())
+    before, _, rest = page.rpartition(_SPEC)
+    _, embed, after = rest.partition(_EMBED)
+    # What ends a script must not stand in its text.
+    chart, options = (
+        msgspec.json.encode(part).decode().replace("</", r"<\/")
+        for part in (spec, {"renderer": "svg", "config": config})
+    )
+    return f"{before}{_SPEC}{chart};\n    const opts = {options};\n{embed}{after}"
+
+
+_SPEC, _EMBED = "const spec = ", "    vegaEmbed("  # where a page of vl-convert's has its chart, and what follows it
 _FITS = "svg.marks { max-width: calc(100vw - 16px); height: auto; }"  # of a screen that is narrower than the chart
 _PHONE = '<meta name="viewport" content="width=device-width, initial-scale=1">'
 

@@ -7,6 +7,7 @@ report/charts/theme.py.
 from __future__ import annotations
 
 import io
+import json
 import re
 
 import pytest
@@ -57,6 +58,18 @@ def test_the_page_needs_no_network(prediction):
     page = render(kind_chart(prediction), ".html").decode()
     assert not re.search(r"<(?:script|link)[^>]+(?:src|href)=", page)
     assert len(page) < 5e6
+
+
+def test_a_page_holds_the_chart_whatever_its_words(prediction, tmp_path, monkeypatch):
+    monkeypatch.setenv("PALEO_LITE_CACHE", str(tmp_path))
+    chart = kind_chart(prediction).properties(title="</script><b>x</b>")
+    page = render(chart, ".html").decode()
+    assert page.count("</script>") == page.count("<script")
+    spec = json.loads(re.search(r"^ *const spec = (.*);$", page, re.MULTILINE)[1])
+    assert spec["title"] == "</script><b>x</b>" and spec["data"] == chart.to_dict()["data"]
+    (kept,) = tmp_path.iterdir()
+    kept.write_text("cut off")  # as by a full disk of another's making
+    assert render(chart, ".html").decode() == page
 
 
 def test_bars_add_up_to_the_prediction(prediction):
