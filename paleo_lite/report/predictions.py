@@ -6,7 +6,7 @@ from math import exp
 from typing import TYPE_CHECKING, Any
 
 from ..counting import GENERATING
-from ..counting.work import AUTOCAST
+from ..counting.work import MIXED
 from ..timing import Prediction, describe
 from ..timing.generating import generating_dict, tokens_per_s
 from ..units import format_si, say_interval
@@ -175,7 +175,7 @@ def _facts(prediction: Prediction) -> list[tuple[str, str]]:
             )
         )
     if prediction.execution != "eager":
-        bytes_ = "with the casts" if prediction.execution == AUTOCAST else "without the bytes between fused layers"
+        bytes_ = "with the casts" if prediction.execution in MIXED else "without the bytes between fused layers"
         facts.append(("execution", f"{prediction.execution}: {prediction.kernels} kernels, {bytes_}"))
     if "80" in prediction.intervals:
         facts.append(("at 80 %", say_interval(prediction.intervals["80"])))
