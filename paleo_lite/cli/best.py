@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import click
@@ -17,35 +18,17 @@ from .completing import complete_columns
 from .options import Printing
 from .values import WHOLE
 
+_columns = functools.partial(click.option, shell_complete=complete_columns)
+
 
 @command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--minimise",
-    "--minimize",
-    metavar="COLUMN",
-    shell_complete=complete_columns,
-    help="cost, time_s, hours, energy, memory, ...",
+@_columns("--minimise", "--minimize", metavar="COLUMN", help="cost, time_s, hours, energy, memory, ...")
+@_columns("--maximise", "--maximize", metavar="COLUMN", help="throughput_per_s, efficiency, speedup, ...")
+@_columns(
+    "--pareto", metavar="COLUMNS", help="The Pareto front: rows that no other beats in all of these: time_s,cost."
 )
-@click.option(
-    "--maximise",
-    "--maximize",
-    metavar="COLUMN",
-    shell_complete=complete_columns,
-    help="throughput_per_s, efficiency, speedup, ...",
-)
-@click.option(
-    "--pareto",
-    metavar="COLUMNS",
-    shell_complete=complete_columns,
-    help="The Pareto front: rows that no other beats in all of these: time_s,cost.",
-)
-@click.option(
-    "--where",
-    metavar="CONDITION",
-    shell_complete=complete_columns,
-    help="Such as 'time_s < 0.1 and (gpu == k80 or workers >= 4)'.",
-)
+@_columns("--where", metavar="CONDITION", help="Such as 'time_s < 0.1 and (gpu == k80 or workers >= 4)'.")
 @click.option("--bounds", is_flag=True, help="Rank bounds of the data sheet among forecasts, too.")
 @click.option("--top", type=WHOLE, default=10, show_default=True, cls=Printing, help="How many rows at most.")
 @click.pass_context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import click
@@ -11,49 +12,29 @@ from .command import Answer, command
 from .completing import complete_links
 from .values import WHOLE, Names, Number, Quantity
 
+_option = functools.partial(click.option, show_default=True)
+_size = functools.partial(_option, type=Quantity("B"), metavar="SIZE")
+_link = functools.partial(_option, metavar="LINK|RATE", shell_complete=complete_links)
+
 
 @command()
 @options.network()
 @options.gpu()
-@click.option("--storage", default="nvme", shell_complete=complete_links, show_default=True,
-              metavar="LINK|RATE",
-              help="hdd, ssd, nvme, any other link, a rate such as '500 MB/s', or memory.")  # fmt: skip
-@click.option(
-    "--random-reads",
-    type=Quantity("IOPS"),
-    metavar="COUNT",
+@_link("--storage", default="nvme", help="hdd, ssd, nvme, any other link, a rate such as '500 MB/s', or memory.")
+@_option(
+    "--random-reads", type=Quantity("IOPS"), metavar="COUNT",
     help="Small reads per second at random places, such as 90k.",
-)
-@click.option("--access", type=Names("access", ".input_pipeline.feeding:ACCESSES"), default="sequential",
-              show_default=True, help="How samples are read.")  # fmt: skip
-@click.option(
-    "--sample-bytes",
-    type=Quantity("B"),
-    default="110k",
-    show_default=True,
-    metavar="SIZE",
-    help="Size of one sample in storage.",
-)
-@click.option("--workers", type=WHOLE, default=8, show_default=True, help="Decoding workers, one core each.")
-@click.option(
-    "--decode-rate",
-    type=Number(),
-    metavar="RATE",
-    help="Samples per second and worker. [default: 100]",
-)
-@click.option("--decoded", is_flag=True, help="Samples are stored decoded and augmented.")
-@click.option(
-    "--decoded-bytes",
-    type=Quantity("B"),
-    metavar="SIZE",
-    help="Size of one sample as copied. [default: its numbers in the precision]",
-)
-@click.option(
-    "--host-link",
-    metavar="LINK|RATE",
-    shell_complete=complete_links,
-    help="Link that copies go over. [default: the device's own]",
-)
+)  # fmt: skip
+@_option(
+    "--access", type=Names("access", ".input_pipeline.feeding:ACCESSES"), default="sequential",
+    help="How samples are read.",
+)  # fmt: skip
+@_size("--sample-bytes", default="110k", help="Size of one sample in storage.")
+@_option("--workers", type=WHOLE, default=8, help="Decoding workers, one core each.")
+@_option("--decode-rate", type=Number(), metavar="RATE", help="Samples per second and worker. [default: 100]")
+@_option("--decoded", is_flag=True, show_default=False, help="Samples are stored decoded and augmented.")
+@_size("--decoded-bytes", help="Size of one sample as copied. [default: its numbers in the precision]")
+@_link("--host-link", help="Link that copies go over. [default: the device's own]")
 @click.option("--no-pinned", is_flag=True, help="Copies from pageable memory.")
 @click.option("--no-prefetch", is_flag=True, help="Load, copy and compute one after the other, nothing ahead.")
 @options.precision()
