@@ -100,21 +100,23 @@ def count_sample(runs: Runs, table: NDArray[Any], forward: NDArray[Any], parts: 
     parts : list of int
         The part of the iteration that each belongs to.
     """
-    signatures = [runs.signatures[place] for place in table["signature"].tolist()]
+    numbers = table["signature"].tolist()
+    signatures = [runs.signatures[number] for number in numbers]
     given = _given([signature for signature, is_forward in zip(signatures, forward) if is_forward])
     weights = _weights(signatures, given)
-    known: dict[tuple[Signature, int, Any], CountedOperation] = {}
+    known: dict[tuple[int, int, Any], CountedOperation] = {}
+    afters = {number: given.get(runs.signatures[number][2:4]) for number in {*numbers}}  # by operation and shapes
     sample = []
     fields = ("rows", "duration_ns", "flops", "bytes", "flops_rows", "bytes_rows", "mix", "execution", "layer")
     seen: set[int] = set()
     entries = zip(*(table[name].tolist() for name in fields))
     for place, (entry, part, signature) in enumerate(zip(entries, parts, signatures)):
         rows, duration_ns, flops, moved, flops_rows, bytes_rows, mix, execution, layer = entry
-        after = weights[place] if place in weights else given.get((signature.op, signature.params))
-        key = (signature, mix, after)
-        if key not in known:
-            known[key] = _count(signature, runs.mixes[mix], after, execution >= 0)
-        ruled = known[key]
+        after = weights[place] if place in weights else afters[numbers[place]]
+        key = (numbers[place], mix, after)
+        ruled = known.get(key)
+        if ruled is None:
+            ruled = known[key] = _count(signature, runs.mixes[mix], after, execution >= 0)
         if execution in seen and ruled.flops is not None:  # its kernels lie apart: what it takes is counted once
             ruled = CountedOperation(0.0, None if ruled.bytes is None else 0.0)
         elif execution >= 0:

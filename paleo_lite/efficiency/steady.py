@@ -207,8 +207,9 @@ class _Loop:
         labelled = np.zeros(self.count, bool)
         labelled[self.number[back & inside]] = True
         begin = np.full(self.count, np.iinfo(np.int64).max)
-        there = behind & inside
-        np.minimum.at(begin, self.number[there], self.table["row"][there])
+        there = np.flatnonzero(behind & inside)
+        there = there[np.argsort(self.table["row"][there])[::-1]]
+        begin[self.number[there]] = self.table["row"][there]  # the first is written last
         before = self.table["row"] < begin[self.number]
         part[main & named & before] = _FORWARD
         part[main & named & ~before] = _UPDATE

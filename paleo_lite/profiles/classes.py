@@ -187,9 +187,9 @@ _LONG_NUMBER = re.compile(r"(\d)\d{3,}")
 def is_tensor_core(name: str, raw: str) -> bool | None:
     """Whether a kernel runs on tensor cores; None where its name does not say."""
     name, raw = name.lower(), raw.lower()
-    if any(word in raw for word in _ON_TENSOR_CORES) and (_TENSOR_CORE.search(name) or _TENSOR_CORE.search(raw)):
+    if [word for word in _ON_TENSOR_CORES if word in raw] and (_TENSOR_CORE.search(name) or _TENSOR_CORE.search(raw)):
         return True
-    return False if any(word in name for word in _ON_VECTOR_UNITS) and _VECTOR.search(name) else None
+    return False if [word for word in _ON_VECTOR_UNITS if word in name] and _VECTOR.search(name) else None
 
 
 def _first(table: tuple[tuple[str, re.Pattern[str]], ...], text: str) -> str | None:

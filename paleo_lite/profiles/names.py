@@ -70,7 +70,7 @@ _SOURCE_NAME = re.compile(r"L?(\d{1,4})")
 _NESTED = re.compile(r"N[rVK]*[RO]?")
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=2**19)  # a profile of generated kernels has as many names, and asks for each several times
 def classify(raw: str, category: str = "kernel") -> KernelName:
     """The normalised name, class and unit of a kernel.
 
@@ -110,16 +110,16 @@ def normalise(raw: str) -> str:
         text = _STATIC.sub("", text)
     if text.startswith("_Z"):
         return "::".join(_mangled_parts(text)) or text
-    copy = _COPY.fullmatch(text)
+    copy = _COPY.fullmatch(text) if text[:1] in "[cCmM" else None
     if copy:
         way = (copy[2] or "").replace("Host", "H").replace("Device", "D").replace("Peer", "P").replace("-", "")
         return f"{copy[1].lower()} {way}".rstrip()
-    if any(word in text for word in _UNNAMED):
+    if [word for word in _UNNAMED if word in text]:
         text = _ANONYMOUS.sub("", text)
     text = text.removeprefix("void ")
     if _RETURN_TYPE.match(text) and (end_of_type := _TYPE_END.search(text)):
         text = text[end_of_type.end() :]
-    end = min(place if place > 0 else len(text) for place in (text.find("<"), text.find("(")))
+    end = min([place for place in (text.find("<"), text.find("(")) if place > 0], default=len(text))
     name = text[:end].strip()
     if name.lower().endswith(("kernel", "kernel2")) and _WRAPPER.search(name) and text[end : end + 1] == "<":
         inner = _IDENTIFIER.match(text, end + 1)
