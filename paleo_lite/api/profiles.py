@@ -153,6 +153,7 @@ def efficiency(question: EfficiencyQuestion) -> Efficiency:
 class KernelsQuestion(_Read, frozen=True, kw_only=True):
     """What `kernels` is asked; see there."""
 
+    gpu: str | Device | None = None  # type: ignore[assignment]  # a profile of the host needs none
     direction: str = "all"
     full_names: bool = False
 
@@ -171,7 +172,9 @@ def kernels(question: KernelsQuestion) -> KernelReport | HostReport:
         Kernels of which pass: one of `paleo_lite.efficiency.DIRECTIONS`.
     full_names : bool
         One row per name as the profiler has it, with templates and parameters.
-    gpu, precision, name_pattern, hardware_files
+    gpu : str or Device, optional
+        What the kernels ran on; not needed where nothing ran on a device.
+    precision, name_pattern, hardware_files
         As for `efficiency`.
 
     Returns
@@ -187,12 +190,16 @@ def kernels(question: KernelsQuestion) -> KernelReport | HostReport:
     from ..efficiency.contradictions import doubts
     from ..efficiency.host import report_host
     from ..efficiency.kernels import report_kernels
+    from ..efficiency.totals import total_kernels
     from ..profiles.detect import open_profile
     from ..profiles.evidence import evidence_of
 
-    device = question.device
+    device = None if question.gpu is None else question.device
     profiles = [open_profile(file, question.name_pattern) for file in _files(question.paths)]
     try:
+        if device is None:
+            total_kernels(profiles[0], question.direction)
+            raise BadValue(f"{profiles[0].path} has kernels of a device: --gpu DEVICE says which it is")
         report = report_kernels(
             profiles, device, question.precision, direction=question.direction, full_names=question.full_names
         )

@@ -17,7 +17,7 @@ from .values import Names
 
 @command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@options.gpu()
+@options.gpu(required=False, help="Device that the kernels ran on; not needed where nothing ran on one.")
 @options.precision()
 @options.direction()
 @options.top()
@@ -49,6 +49,7 @@ def kernels(
 
     \b
       paleo-lite kernels run.parquet --gpu k40m
+      paleo-lite kernels vtune.csv
       paleo-lite kernels ranks/ --gpu a100-sxm-80gb
       paleo-lite kernels trace.json.gz --gpu v100-sxm2 --sort rank --top 10
       paleo-lite kernels run.parquet --gpu k40m --next-command nvprof --program "python train.py"

@@ -12,6 +12,7 @@ from ..efficiency.analysis import Efficiency
 from ..efficiency.critical_path import PARTS
 from ..efficiency.idle import CAUSES
 from ..efficiency.ranks import Ranks
+from ..efficiency.steady import COVERED_ENOUGH
 from ..units import format_si
 from .document import Column, Document, Table
 
@@ -22,6 +23,7 @@ _TITLES = {
 _LISTS = ("missing", "notes", "idle_s", "gaps", "steps", "operators", "collectives", "launching", "critical_path")
 _COSTLIEST = 5
 _WIDE = 34  # characters of a module's path that are shown, from its end
+_PRINTED = 0.0005  # the least share that is printed as other than 0.0%
 _LISTED = 8  # operations without a count that are listed
 
 
@@ -56,8 +58,8 @@ def _headline(result: Efficiency) -> str:
         lead = "" if busy is None else f"busy {_percent(busy)} of {_time(row['window_s'])}, "
         lead += "" if row.get("mfu") is None else f"MFU {_percent(row['mfu'])}, "
         return (
-            f"{row['file']} on {result.device.name}: {lead}{_share(row['flops_efficiency'])} of peak FLOP/s, "
-            f"{_share(row['bandwidth_efficiency'])} of peak bandwidth"
+            f"{row['file']} on {result.device.name}: {lead}{_told(row, 'flops')} of peak FLOP/s, "
+            f"{_told(row, 'bytes')} of peak bandwidth"
         )
     bad = f", {failed} could not be read" if failed else ""
     return f"{read} profile{'' if read == 1 else 's'} against {result.device.name}{bad}"
@@ -331,6 +333,13 @@ def _scaled(factor: float) -> Callable[[float], str]:
 
 def _percent(value: float) -> str:
     return f"{value:.1%}"
+
+
+def _told(row: dict[str, Any], what: str) -> str:
+    """A rate's share of the peak; unknown where next to nothing is counted."""
+    value = row["flops_efficiency" if what == "flops" else "bandwidth_efficiency"]
+    counted = row.get(f"{what}_covered", 1.0) >= COVERED_ENOUGH
+    return _share(value if counted or value is None or value >= _PRINTED else None)
 
 
 def _share(value: float | None) -> str:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+import paleo_lite as pl
 from measured import DATA
 from paleo_lite.cli import main
 from paleo_lite.efficiency import runs
@@ -298,3 +299,12 @@ def members(group: int) -> list[int]:
         if int(fields[2]) == group and fields[0] != "Z":
             found.append(int(stat.parent.name))
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.needs_data
+def test_a_rate_of_what_is_hardly_counted_is_unknown():
+    """512 bytes of one copy are all that is known of this trace, whose host sleeps."""
+    (path,) = (DATA / "profiles/torch_chrome_trace").glob("critical_path__simple_add*")
+    title = pl.efficiency(path, gpu="a100-sxm-80gb", jobs=1).document().title
+    assert title.endswith("an unknown share of peak FLOP/s, an unknown share of peak bandwidth")

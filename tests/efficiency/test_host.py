@@ -36,7 +36,7 @@ def hotspots(tmp_path):
 
 
 def kernels(*words: object, width: int = 80):
-    words = ["kernels", *map(str, words), "--gpu", "k40m"]
+    words = ["kernels", *map(str, words)]
     return CliRunner(env={"COLUMNS": str(width)}).invoke(main, words, prog_name="paleo-lite")
 
 
