@@ -112,6 +112,11 @@ def format_si(value: float | None, unit: str = "", digits: int = 4) -> str:
     return f"{scaled} {prefix}{unit}".rstrip()
 
 
+def say_number(value: float) -> str:
+    """Four digits, and all before the point: ``0.1235``, ``12.35``, ``15,250``; never with an exponent above 1."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 def say_interval(ends_s: Sequence[float]) -> str:
     """From when to when, in seconds: ``say_interval((0.018, 0.0214))`` is ``"18 ms to 21.4 ms"``."""
     low, high = ends_s

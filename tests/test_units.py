@@ -18,6 +18,7 @@ from paleo_lite.units import (
     parse_shape,
     say_duration,
     say_interval,
+    say_number,
 )
 
 
@@ -106,6 +107,9 @@ def test_durations_as_people_say_them(seconds, text):
 
 
 def test_an_interval_in_words():
+    assert [say_number(value) for value in (0.12345, 12.345, 999.96, 1793.4, 15250.0)] == [
+        "0.1235", "12.35", "1000", "1,793", "15,250"
+    ]  # fmt: skip
     assert say_interval((0.018, 0.02142)) == "18 ms to 21.4 ms"
     assert say_interval([9.5e-7, 1.2]) == "950 ns to 1.2 s"
 

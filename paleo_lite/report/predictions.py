@@ -9,7 +9,7 @@ from ..counting import GENERATING
 from ..counting.work import MIXED
 from ..timing import Prediction, describe
 from ..timing.generating import generating_dict, tokens_per_s
-from ..units import format_si, say_interval
+from ..units import format_si, say_interval, say_number
 from ..version import __version__
 from .document import Column, Document, Table
 
@@ -123,7 +123,7 @@ def _generated(prediction: Prediction) -> list[tuple[str, str]]:
 
 
 def _rate(per_s: float) -> str:
-    return f"{per_s:,.0f} samples per second" if per_s >= 1000 else f"{per_s:.4g} samples per second"
+    return f"{say_number(per_s)} samples per second"
 
 
 def _bounds(prediction: Prediction) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..distributed.step import ScaleRow
 from ..distributed.table import ScaleTable
 from ..result import BOUND
-from ..units import format_si, say_interval
+from ..units import format_si, say_interval, say_number
 from ..version import __version__
 from .document import Column, Document, Table
 
@@ -53,7 +53,7 @@ def _headline(table: ScaleTable) -> str:
     answer = f"{last.workers} worker{'' if last.workers == 1 else 's'}: {time} per step"
     if last.interval is not None:
         answer += f" ({say_interval(last.interval)} at 90 %)"
-    answer += f", {_rate(last.throughput_per_s)} samples per second"
+    answer += f", {say_number(last.throughput_per_s)} samples per second"
     if last.over != last.workers or last.workers == 1:
         answer += f", {last.speedup / last.over:.4g} times {_over(last)} ({_efficiency(last)})"
     refused = "; it does not fit into memory" if last.fits is False else ""
@@ -69,10 +69,6 @@ def _efficiency(row: ScaleRow) -> str:
         return f"{row.efficiency:.1%}"
     low, high = row.efficiency_interval
     return f"{row.efficiency:.1%}, {low:.0%} to {high:.0%} at 90 %"
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _named(table: ScaleTable, row: ScaleRow) -> str:
@@ -110,7 +106,7 @@ def _columns(table: ScaleTable) -> list[Column]:
         Column("time_s", "step", seconds),
         *([Column("interval", "at 90 %", say_interval)] if known("interval") else []),
         *([Column("bound_s", "at least", seconds, spare=5)] if table.is_forecast and known("bound_s") else []),
-        Column("throughput_per_s", "samples\nper s", _rate, spare=4),
+        Column("throughput_per_s", "samples\nper s", say_number, spare=4),
     ]
     if any(row.over != row.workers or row.workers == 1 for row in table.rows):  # else there is nothing to compare
         columns += [
@@ -120,13 +116,13 @@ def _columns(table: ScaleTable) -> list[Column]:
     for key, title, show, spare in (
         ("flops_per_s", "per device", lambda value: format_si(value, "FLOP/s", 3), 10),
         ("mfu", "MFU", lambda value: f"{value:.1%}", 9),
-        ("tokens_per_s", "tokens\nper s", _rate, 4),
+        ("tokens_per_s", "tokens\nper s", say_number, 4),
         ("kwh_per_million", "kWh per\n1M samples", lambda value: f"{value:.3g}", 11),
-        ("cost_per_million", "USD per\n1M samples", lambda value: f"{value:,.3g}", 9),
+        ("cost_per_million", "USD per\n1M samples", say_number, 9),
         ("memory_bytes", "memory", lambda value: format_si(value, "B", 3), 5),
-        ("hours", "hours", lambda value: f"{value:,.4g}", 0),
-        ("kwh", "kWh", lambda value: f"{value:,.4g}", 8),
-        ("cost", "USD", lambda value: f"{value:,.4g}", 0),
+        ("hours", "hours", say_number, 0),
+        ("kwh", "kWh", say_number, 8),
+        ("cost", "USD", say_number, 0),
     ):
         if known(key):
             columns.append(Column(key, title, show, spare=spare))

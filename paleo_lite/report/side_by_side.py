@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..calibration.several import Predictions
 from ..timing import Prediction
-from ..units import format_si
+from ..units import format_si, say_number
 from .document import Column, Document, Table
 
 
@@ -70,7 +70,7 @@ _FOUND = [
     Column("low_s", "from\n(90 %)", _seconds, spare=6),
     Column("high_s", "to\n(90 %)", _seconds, spare=6),
     Column("bound_s", "at least", _seconds, spare=4),
-    Column("throughput_per_s", "samples\nper s", lambda value: f"{value:,.4g}"),
+    Column("throughput_per_s", "samples\nper s", say_number),
     Column("speedup", "times\nas fast", _times),
     Column("speedup_low", "times,\nfrom", _times, spare=1),
     Column("speedup_high", "times,\nto", _times, spare=1),

@@ -14,7 +14,7 @@ from ..report.memory import memory_fact, memory_tables
 from ..report.predictions import headline, layer_table, prediction_page
 from ..report.side_by_side import bound_sentence, side_by_side
 from ..timing import Prediction, describe
-from ..units import format_si, say_interval
+from ..units import format_si, say_interval, say_number
 from .answers import Failed, attempt, devices, predict
 from .controls import draw_shown
 from .own import own_file
@@ -68,7 +68,7 @@ def _card(gpu: str, answer: Prediction | Failed) -> None:
     if answer.interval is not None:
         lines.append(f"{say_interval(answer.interval)} at 90 %")
     if answer.throughput_per_s is not None:
-        lines.append(f"{answer.throughput_per_s:,.4g} samples per second")
+        lines.append(f"{say_number(answer.throughput_per_s)} samples per second")
     lines.append(bound_sentence(answer))
     st.markdown("  \n".join(map(plain, lines)))
     say_notes([describe(answer.model) if answer.model.label else f"{answer.model.name} model", *answer.notes])

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...calibration.alternatives import Alternative, Alternatives
 from ...timing import Prediction
-from ...units import format_si, say_interval
+from ...units import format_si, say_interval, say_number
 from ..document import Column, KeyFigure, Table
 
 DEVICES_AT_MOST = 12
@@ -90,7 +90,7 @@ def _table(title: str, first: str, prediction: Prediction, some: Sequence[Altern
     columns = [
         Column("name", first, left=True),
         Column("gain", "gain", lambda value: f"{value:.2f} ×"),
-        Column("throughput_per_s", "samples per s", lambda value: f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"),
+        Column("throughput_per_s", "samples per s", say_number),
         Column("time_s", "time per batch", lambda value: format_si(value, "s")),
         Column("interval", "at 90 %", say_interval),
         Column("fits", "fits into memory", lambda value: "yes" if value else "no", left=True),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...calibration.alternatives import Alternatives
 from ...timing import Prediction
 from ...timing.terms import BOUNDS, bound_seconds
-from ...units import format_si, say_interval
+from ...units import format_si, say_interval, say_number
 from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, title_of
 from ..charts.roofline import prediction_roofline
 from ..charts.scaling import scale_chart
@@ -93,7 +93,7 @@ def _answers(prediction: Prediction, alternatives: Alternatives, scaling: ScaleT
     answers = [KeyFigure("Time per batch", format_si(prediction.time_s, "s"), _spans(prediction, 1.0), span)]
     if prediction.throughput_per_s is not None:
         span = span and (prediction.batch_size / high, prediction.throughput_per_s, prediction.batch_size / low)
-        rate = KeyFigure("Samples per second", _count(prediction.throughput_per_s), _spans(prediction, None), span)
+        rate = KeyFigure("Samples per second", say_number(prediction.throughput_per_s), _spans(prediction, None), span)
         answers.append(rate)
     seconds = bound_seconds(prediction.terms, prediction.model.uses_memory)
     most = max(seconds, key=lambda bound: seconds[bound])
@@ -113,15 +113,13 @@ def _answers(prediction: Prediction, alternatives: Alternatives, scaling: ScaleT
         answers.insert(len(answers) if held.fits else 0, needed)
     if scaling is not None and scaling.rows:
         last = scaling.rows[0] if scaling.why else scaling.rows[-1]
-        detail = f"{_count(last.throughput_per_s)} samples per second, {last.efficiency:.1%} of the ideal"
+        detail = f"{say_number(last.throughput_per_s)} samples per second, {last.efficiency:.1%} of the ideal"
         if last.hours is not None:
-            detail += f"; {last.hours:,.3g} hours" + ("" if last.cost is None else f", {last.cost:,.4g} USD")
+            detail += f"; {say_number(last.hours)} hours" + (
+                "" if last.cost is None else f", {say_number(last.cost)} USD"
+            )
         answers.append(KeyFigure(f"Speed-up on {last.workers:,} workers", f"{last.speedup:.4g} ×", detail))
     return answers
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _spans(prediction: Prediction, unit: float | None) -> str:
@@ -129,7 +127,7 @@ def _spans(prediction: Prediction, unit: float | None) -> str:
     spans = []
     for level, (low, high) in sorted(prediction.intervals.items()):
         if unit is None:
-            span = f"{_count(prediction.batch_size / high)} to {_count(prediction.batch_size / low)}"
+            span = f"{say_number(prediction.batch_size / high)} to {say_number(prediction.batch_size / low)}"
         else:
             span = say_interval((low, high))
         spans.append(f"{span} at {level} %")
