@@ -118,13 +118,17 @@ def test_progress_is_not_in_the_answer(outcome: tuple[dict[str, Any], Path, Resu
 
 
 @pytest.fixture(scope="module")
-def measured_once(small: None) -> Any:
+def measurement(small: None) -> Any:
+    return importlib.import_module("paleo_lite.cli.measure").measure_machine(
+        quick=True, threads=1, phases=("inference",)
+    )
+
+
+@pytest.fixture
+def measured_once(measurement: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is printed of one measurement, however often it is asked for."""
     shown = importlib.import_module("paleo_lite.cli.measure")
-    found = shown.measure_machine(quick=True, threads=1, phases=("inference",))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shown, "measure_machine", lambda **_: found)
-        yield
+    monkeypatch.setattr(shown, "measure_machine", lambda **_: measurement)
 
 
 def test_page(measured_once: None) -> None:
