@@ -98,6 +98,12 @@ layer { name: "relu1" type: "ReLU" bottom: "conv1" top: "conv1" }
 layer { name: "fc" type: "InnerProduct" bottom: "conv1" top: "fc" inner_product_param { num_output: 10 } }
 """
 
+_VTUNE = """\
+Function,CPU Time,CPU Time:Effective Time,CPU Time:Spin Time,Module
+conv_forward,12.504,12.100,0.404,app
+read_images,3.1,3.0,0.1,app
+"""
+
 FILES: dict[str, Callable[[], None]] = {
     "measured.csv": _measured,
     "sweep.parquet": _sweep,
@@ -105,6 +111,7 @@ FILES: dict[str, Callable[[], None]] = {
     "mine.toml": _write("mine.toml", (ROOT / "hardware" / "t4.toml").read_text().replace("Tesla T4", "Mine")),
     "./config.json": _write("config.json", (ROOT / "models" / "bert-base.json").read_text()),
     "alexnet.prototxt": _write("alexnet.prototxt", _PROTOTXT),
+    "vtune.csv": _write("vtune.csv", _VTUNE),
 }
 """Files that need no measured data, and what makes them."""
 

@@ -259,7 +259,7 @@ def test_strategies_without_options_of_theirs_are_not_swept() -> None:
     space = Space(
         ("gpt2",), ("k40m",), phases=("training",), workers=(2,), strategies=("data", "together"), links=("pcie3",)
     )
-    with pytest.raises(BadValue, match="a sweep has no --tensor and --pipeline, which together divides by: ask scale"):
+    with pytest.raises(BadValue, match="no --tensor and --pipeline, which together divides by: ask 'paleo-lite scale'"):
         space.check()
 
 
