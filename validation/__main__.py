@@ -268,7 +268,7 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
     return Answer(
         lambda: {"rows": [msgspec.to_builtins(row) for row in rows]},
         page,
-        lambda: [pairs(), title, "dashed: a factor of 1.2 to either side"],
+        lambda: [pairs(), title],
     )
 
 
