@@ -13,9 +13,9 @@ predict: $(STAMPS)/core
 # Compiled once and not by each of the hundreds of processes that tests start, also where the environment forbids it.
 export PYTHONDONTWRITEBYTECODE :=
 
-# A process for each core and two more, as tests wait for browsers and for processes of their own; the tests of a file
+# A process for each core and one more, as tests wait for browsers and for processes of their own; the tests of a file
 # share one, and each process computes on one thread.
-PROCESSES = $(shell $(PYTHON) -c "import os; print(min(8, (os.cpu_count() or 1) + 2))")
+PROCESSES = $(shell $(PYTHON) -c "import os; print(min(8, (os.cpu_count() or 1) + 1))")
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 
 test: $(STAMPS)/test
