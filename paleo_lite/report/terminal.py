@@ -90,7 +90,10 @@ codecs.register_error("paleo_lite.plain", _plain)
 
 
 def fitting(table: Table, width: int) -> list[Column]:
-    """The columns that fit a width; the first may take two fifths of it, columns that fold little."""
+    """The columns that fit a width; the first may take two fifths of it, columns that fold little.
+
+    The two ends of an interval go together: one of them says nothing.
+    """
     columns = list(table.columns)
     needed = {}
     for place, column in enumerate(columns):
@@ -101,7 +104,8 @@ def fitting(table: Table, width: int) -> list[Column]:
         spare = max(columns, key=lambda column: column.spare)
         if not spare.spare:
             break
-        columns.remove(spare)
+        other = spare.key.replace("high", "low") if "high" in spare.key else spare.key.replace("low", "high")
+        columns = [column for column in columns if column.key not in (spare.key, other)]
     return columns
 
 

@@ -13,6 +13,7 @@ import paleo_lite as pl
 from paleo_lite.calibration.several import Predictions
 from paleo_lite.networks import find_network
 from paleo_lite.report.side_by_side import bound_sentence, shares_by_bound, side_by_side, side_by_side_page
+from paleo_lite.report.terminal import fitting
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +66,17 @@ def test_one_row_per_device():
     assert sheet.rows[1]["speedup_low"] < sheet.rows[1]["speedup"] < sheet.rows[1]["speedup_high"]
     assert (sheet.rows[0]["speedup"], sheet.rows[0]["speedup_low"]) == (1.0, None)
     assert [column.key for column in sheet.columns][:2] == ["gpu", "time_s"]  # what is the same for all is not repeated
+
+
+def test_both_ends_of_an_interval_are_shown_or_neither():
+    table = table_of(["resnet50"], ["t4", "v100-sxm2"], batch_sizes=[8])
+    shown = {tuple(column.key for column in fitting(table, width)) for width in range(30, 200)}
+    for keys in shown:
+        assert ("low_s" in keys) == ("high_s" in keys)
+        assert ("speedup_low" in keys) == ("speedup_high" in keys)
+    assert any(
+        "low_s" in keys and "memory_bytes" not in keys for keys in shown
+    )  # what says how sure it is stays longer
 
 
 def test_what_differs_has_a_column():
