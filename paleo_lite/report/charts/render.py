@@ -69,7 +69,9 @@ def render(chart: Any, suffix: str, theme: str = "light") -> bytes:
 def _page(vl: Any, spec: dict[str, Any], config: dict[str, Any]) -> str:
     """A page with a chart and all that draws it; its script, which takes seconds to gather, is kept for the next."""
     kept = cache_folder() / f"vega-{vl.__version__}.html"
-    page = kept.read_text("utf-8") if kept.is_file() else ""
+    page = ""
+    with suppress(OSError, UnicodeError):  # what is not there, or not ours to read, is gathered anew
+        page = kept.read_text("utf-8")
     if not page.rstrip().endswith("</html>"):
         page = str(vl.vegalite_to_html({"mark": "point"}, bundle=True))
         with suppress(OSError):  # without a folder to keep it in it is gathered each time

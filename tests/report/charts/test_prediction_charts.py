@@ -68,8 +68,9 @@ def test_a_page_holds_the_chart_whatever_its_words(prediction, tmp_path, monkeyp
     spec = json.loads(re.search(r"^ *const spec = (.*);$", page, re.MULTILINE)[1])
     assert spec["title"] == "</script><b>x</b>" and spec["data"] == chart.to_dict()["data"]
     (kept,) = tmp_path.iterdir()
-    kept.write_text("cut off")  # as by a full disk of another's making
-    assert render(chart, ".html").decode() == page
+    for damaged in (b"cut off", b"\xff is no text"):  # as by a full disk of another's making
+        kept.write_bytes(damaged)
+        assert render(chart, ".html").decode() == page
 
 
 def test_bars_add_up_to_the_prediction(prediction):
