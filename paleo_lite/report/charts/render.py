@@ -78,6 +78,8 @@ def _page(vl: Any, spec: dict[str, Any], config: dict[str, Any]) -> str:
             write_aside(kept, page.encode())
     before, _, rest = page.rpartition(_SPEC)
     _, embed, after = rest.partition(_EMBED)
+    if not (before and embed):  # a version of the library with another frame: it fills it itself
+        return str(vl.vegalite_to_html(spec, bundle=True, config=config))
     # What ends a script must not stand in its text.
     chart, options = (
         msgspec.json.encode(part).decode().replace("</", r"<\/")

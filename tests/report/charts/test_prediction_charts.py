@@ -71,6 +71,8 @@ def test_a_page_holds_the_chart_whatever_its_words(prediction, tmp_path, monkeyp
     for damaged in (b"cut off", b"\xff is no text"):  # as by a full disk of another's making
         kept.write_bytes(damaged)
         assert render(chart, ".html").decode() == page
+    kept.write_text("<title>Chart</title> another frame </html>")  # as of another version
+    assert "another frame" not in (whole := render(chart, ".html").decode()) and "<b>x" in whole
 
 
 def test_bars_add_up_to_the_prediction(prediction):
