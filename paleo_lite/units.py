@@ -88,6 +88,8 @@ def _parse_text(text: str, unit: str) -> float:
 def format_si(value: float | None, unit: str = "", digits: int = 4) -> str:
     """Write a value with an SI prefix: ``format_si(2.91e12, "FLOP/s")`` is ``"2.91 TFLOP/s"``.
 
+    Nobody says kiloseconds: ``format_si(5241, "s")`` is ``"5,241 s"``.
+
     Parameters
     ----------
     value : float or None
@@ -101,13 +103,14 @@ def format_si(value: float | None, unit: str = "", digits: int = 4) -> str:
         return "-"
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {unit}".rstrip()
-    exponent = min(max(3 * math.floor(math.log10(abs(value)) / 3), -9), 18)
+    highest = 0 if unit == "s" else 18
+    exponent = min(max(3 * math.floor(math.log10(abs(value)) / 3), -9), highest)
     scaled = f"{value / 10.0**exponent:.{digits}g}"
-    if abs(float(scaled)) >= 1000 and exponent < 18:  # 999.96 rounds into the next prefix
+    if abs(float(scaled)) >= 1000 and exponent < highest:  # 999.96 rounds into the next prefix
         exponent += 3
         scaled = f"{value / 10.0**exponent:.{digits}g}"
-    if "e" in scaled:
-        scaled = f"{float(scaled):.0f}"
+    if abs(float(scaled)) >= 1000:
+        scaled = f"{float(scaled):,.0f}"
     prefix = {power: name for name, power in PREFIXES.items() if name not in ("K", "u")}[exponent]
     return f"{scaled} {prefix}{unit}".rstrip()
 

@@ -60,6 +60,7 @@ def test_what_is_no_quantity(text):
         (0, "B", "0 B"),
         (None, "B", "-"),
         (999.96, "B", "1 kB"),
+        (5241.3, "s", "5,241 s"),  # nobody says kiloseconds
         (999_999_999, "", "1 G"),
         (0.00532749, "s", "5.327 ms"),
         (-1500, "B", "-1.5 kB"),

@@ -186,7 +186,7 @@ class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def describe(self) -> str:
         """``AWS p4d.24xlarge (list price 21.957642 USD/h of a node, 2026-11-09, on demand, us-east-1)``."""
         if self.price is None:
-            return f"{self.name}; no price of it is on record"
+            return f"{self.name}; no price of it is on record: costs take that of its devices"
         return f"{self.name}; list price {self.price.value} of a node, {self.price.date}, {self.price.note}"
 
 
