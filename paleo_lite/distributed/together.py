@@ -6,6 +6,7 @@ pass one after another; Korthikanti et al. 2022: what a device saves, and what o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
@@ -40,8 +41,9 @@ def together(job: Job, topology: Topology, batch_size: int, settings: Settings) 
     network, workers = job.workload.network, topology.workers
     split = settings.split or Split()
     if workers == 1:
+        micro_batch = math.gcd(split.micro_batch, batch_size)  # its own samples may be fewer than a replica's at once
         split = msgspec.structs.replace(
-            split, tensor=1, pipeline=1, interleaved=1, sequence=False, context=1, experts=1
+            split, tensor=1, pipeline=1, interleaved=1, sequence=False, context=1, experts=1, micro_batch=micro_batch
         )
     layout = lay_out(network, topology, batch_size, split)
     settings = settings.among(layout.data)

@@ -146,6 +146,13 @@ def test_advice_tries_every_split():
     assert "splits that fit" in table.why
 
 
+def test_a_replica_may_take_more_at_once_than_one_worker_has():
+    """A batch of 1 a worker, 8 to a replica: micro-batches of 4 are possible, and what one worker is held against is 1."""
+    row = scaled("gpt3-1.3b", 8, 1, Split(tensor=8, micro_batch=4), topology=NODE, scaling="weak")
+    assert (row.batch_size, row.workers) == (8, 8)
+    assert "2 micro-batches of 4" in row.notes[0]
+
+
 @pytest.mark.parametrize(
     ("network", "workers", "batch_size", "split", "message"),
     [
