@@ -12,8 +12,8 @@ from ..calibration.ppp import PppCalibration
 from ..calibration.store import AnyCalibration, Calibration
 from ..calibration.validate import Point, Row, Validation, explain
 from ..timing.terms import LEVEL, QUANTILES
-from ..units import format_si
 from .document import Column, Document, Table
+from .notation import say_percent, say_three_digits, say_time, say_whole_percent
 
 
 def page_of(calibration: AnyCalibration) -> Document:
@@ -35,10 +35,10 @@ def calibration_page(calibration: Calibration) -> Document:
         [
             Column("name", "parameter", left=True),
             Column("value", "value", lambda value: f"{value:.4g}"),
-            Column("low", "from", lambda value: f"{value:.3g}"),
-            Column("high", "to (90 %)", lambda value: f"{value:.3g}"),
+            Column("low", "from", say_three_digits),
+            Column("high", "to (90 %)", say_three_digits),
             Column("unit", "unit", left=True, fold=True, spare=1),
-            Column("moved", "learnt", lambda value: f"{value:.0%}"),
+            Column("moved", "learnt", say_whole_percent),
             Column("would_help", "held at its prior; would help", left=True, fold=True, spare=2),
         ],
         rows,
@@ -99,7 +99,7 @@ def calibrations_page(calibrations: Mapping[str, AnyCalibration]) -> Document:
         [
             Column("name", "name", left=True),
             Column("points", "points"),
-            Column("held_out_error", "held-out error", lambda value: f"{value:.1%}"),
+            Column("held_out_error", "held-out error", say_percent),
             Column("phases", "phases", left=True, fold=True, spare=1),
             Column("sources", "sources", left=True, fold=True, spare=2),
         ],
@@ -117,9 +117,6 @@ def validation_page(rows: Sequence[Row], points: Sequence[Point]) -> Document:
     """The table of truth, and the points it is worst at."""
     shown = [{**msgspec.to_builtins(row), **row.baselines} for row in rows]
 
-    def share(value: float) -> str:
-        return f"{value:.1%}"
-
     table = Table(
         "Held-out error",
         [
@@ -127,17 +124,17 @@ def validation_page(rows: Sequence[Row], points: Sequence[Point]) -> Document:
             Column("precision", "precision", left=True),
             Column("phase", "phase", left=True),
             Column("points", "points"),
-            Column("mape", "MAPE", share),
-            Column("median", "median", share, spare=3),
-            Column("p90", "90th\npercentile", share, spare=4),
+            Column("mape", "MAPE", say_percent),
+            Column("median", "median", say_percent, spare=3),
+            Column("p90", "90th\npercentile", say_percent, spare=4),
             Column("bias", "bias", lambda value: f"{value:+.1%}", spare=5),
             Column("rank_correlation", "rank\ncorrelation", lambda value: f"{value:.3f}", spare=7),
-            Column("coverage_80", "within\n80 %", lambda value: f"{value:.0%}", spare=6),
-            Column("coverage_90", "within\n90 %", lambda value: f"{value:.0%}"),
-            Column("width_90", "width", share, spare=8),
-            Column("one_ppp", "one PPP", share, spare=2),
-            Column("roofline", "roofline", share, spare=2),
-            Column("per_class_ppp", "PPP per\nclass", share, spare=1),
+            Column("coverage_80", "within\n80 %", say_whole_percent, spare=6),
+            Column("coverage_90", "within\n90 %", say_whole_percent),
+            Column("width_90", "width", say_percent, spare=8),
+            Column("one_ppp", "one PPP", say_percent, spare=2),
+            Column("roofline", "roofline", say_percent, spare=2),
+            Column("per_class_ppp", "PPP per\nclass", say_percent, spare=1),
             Column("source", "source", left=True, fold=True, spare=9),
         ],
         shown,
@@ -151,8 +148,8 @@ def validation_page(rows: Sequence[Row], points: Sequence[Point]) -> Document:
             Column("gpu", "gpu", left=True),
             Column("precision", "precision", left=True),
             Column("phase", "phase", left=True, spare=1),
-            Column("measured_s", "measured", lambda value: format_si(value, "s")),
-            Column("predicted_s", "predicted", lambda value: format_si(value, "s")),
+            Column("measured_s", "measured", say_time),
+            Column("predicted_s", "predicted", say_time),
             Column("error", "error", lambda value: f"{value:+.0%}"),
             Column("why", "why", left=True, fold=True, spare=2),
         ],
@@ -199,7 +196,7 @@ def ppp_page(found: PppCalibration) -> Document:
                 Column("phase", "phase", left=True),
                 Column("at_peak_s", "at peak", lambda value: f"{1e3 * value:.4g} ms"),
                 Column("measured_s", "measured", lambda value: f"{1e3 * value:.4g} ms"),
-                Column("ppp", "PPP", lambda value: f"{value:.3g}"),
+                Column("ppp", "PPP", say_three_digits),
             ],
             [{**msgspec.to_builtins(run), "ppp": run.ppp} for run in found.runs],
         )
@@ -220,8 +217,8 @@ def _shares(found: PppCalibration) -> Table:
         [
             Column("part", "pass", left=True),
             Column("kind", "kind", left=True),
-            Column("ppp", "PPP", lambda value: f"{value:.3g}"),
-            Column("share", "share of time", lambda value: f"{value:.1%}", bar=True),
+            Column("ppp", "PPP", say_three_digits),
+            Column("share", "share of time", say_percent, bar=True),
         ],
         [msgspec.to_builtins(row) for row in found.shares],
     )

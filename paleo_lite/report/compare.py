@@ -8,6 +8,7 @@ from ..efficiency.compare import ComparedKernel, Comparison
 from ..timing import Prediction, describe
 from ..units import format_si
 from .document import Column, Document, Table
+from .notation import say_percent, say_time
 
 
 def comparison_page(comparison: Comparison, top: int | None = 20) -> Document:
@@ -43,13 +44,10 @@ def comparison_page(comparison: Comparison, top: int | None = 20) -> Document:
 def _table(
     title: str, by: str, rows: list[ComparedKernel], top: int | None, has_verdict: bool, total: ComparedKernel | None
 ) -> Table:
-    shown = rows if top is None else rows[:top]
-    if len(shown) < len(rows):
-        title = f"{title}, {len(shown)} of {len(rows)}"
     foot = [] if total is None else [{**total.to_dict(), "name": "all"}]
     if not has_verdict:
         foot = [{key: value for key, value in row.items() if key not in ("verdict", "spread_s")} for row in foot]
-    return Table(title, _columns(has_verdict, by), [row.to_dict() for row in shown], foot)
+    return Table(title, _columns(has_verdict, by), [row.to_dict() for row in rows], foot).first(top)
 
 
 def _columns(has_verdict: bool, by: str = "kernel") -> list[Column]:
@@ -120,16 +118,13 @@ def _interval(prediction: Prediction) -> str:
 
 
 def _predicted_columns(first: str) -> list[Column]:
-    def seconds(value: float) -> str:
-        return format_si(value, "s")
-
     return [
         Column(first, first, left=True),
         Column("pass", "pass", left=True),
-        Column("measured_s", "measured", seconds),
-        Column("predicted_s", "predicted", seconds),
-        Column("difference_s", "difference", seconds, spare=1),
+        Column("measured_s", "measured", say_time),
+        Column("predicted_s", "predicted", say_time),
+        Column("difference_s", "difference", say_time, spare=1),
         Column("ratio", "measured /\npredicted", lambda value: f"{value:.2f}"),
         Column("ppp", "PPP", lambda value: f"{value:.2f}"),
-        Column("share_of_peak", "share of\npeak FLOP/s", lambda value: f"{value:.1%}", spare=2),
+        Column("share_of_peak", "share of\npeak FLOP/s", say_percent, spare=2),
     ]

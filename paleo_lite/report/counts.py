@@ -7,7 +7,8 @@ from typing import Any
 
 from ..networks import CountsBeside, LayerCounts
 from ..units import format_shape, format_si
-from .document import Column, Document, Table
+from .document import Column, Document, Table, raw_table
+from .notation import say_count
 
 
 def counts_page(counts: LayerCounts, depth: int | None = None, top: int | None = None) -> Document:
@@ -45,7 +46,7 @@ def counts_page(counts: LayerCounts, depth: int | None = None, top: int | None =
         [
             Column("kind", "kind", left=True),
             Column("layers", "layers"),
-            Column("count", unit, _whole),
+            Column("count", unit, say_count),
             Column("share", "share", lambda value: f"{value:.2%}"),
         ],
         [{"kind": kind, **entry} for kind, entry in counts.by_kind().items()],
@@ -58,7 +59,7 @@ def counts_page(counts: LayerCounts, depth: int | None = None, top: int | None =
         _facts(counts),
         [shown, kinds],
         counts.notes,
-        Table("", [Column(key, key) for key in _KEYS], rows),
+        raw_table(rows, _KEYS),
     )
 
 
@@ -69,15 +70,15 @@ def counts_beside_page(beside: CountsBeside) -> Document:
     columns = [
         Column("network", "network", left=True),
         Column("layers", "layers", spare=3),
-        Column("parameters", "parameters", _whole),
-        Column("frozen_parameters", "frozen", _whole, spare=4),
-        Column("macs", "MAC", _whole, spare=2),
-        Column("count", convention.unit, _whole),
-        Column("convolution_count", "in convolutions", _whole, spare=1),
+        Column("parameters", "parameters", say_count),
+        Column("frozen_parameters", "frozen", say_count, spare=4),
+        Column("macs", "MAC", say_count, spare=2),
+        Column("count", convention.unit, say_count),
+        Column("convolution_count", "in convolutions", say_count, spare=1),
         Column("convolution_share", "share of\nconvolutions", lambda value: f"{value:.2%}"),
     ]
     rows = list(beside.rows())
-    data = Table("", [Column(key, key) for key in rows[0]], rows)
+    data = raw_table(rows)
     if convention.unit == "MAC":
         columns = [column for column in columns if column.key != "macs"]
     if not any(row["frozen_parameters"] for row in rows):
@@ -95,7 +96,7 @@ _SHARE = Column("share", "share", lambda value: f"{value:.2%}", spare=1)
 
 def _columns(unit: str) -> list[Column]:
     """Of layers; multiply-accumulates have a column of their own where they are not what is counted."""
-    macs = [] if unit == "MAC" else [Column("macs", "MAC", _whole, spare=6)]
+    macs = [] if unit == "MAC" else [Column("macs", "MAC", say_count, spare=6)]
     return [
         Column("name", "layer", left=True),
         Column("kind", "kind", left=True, spare=2),
@@ -103,13 +104,9 @@ def _columns(unit: str) -> list[Column]:
         Column("output_shape", "output", format_shape, spare=3),
         Column("weight_shape", "weight", format_shape, spare=4),
         *macs,
-        Column("parameters", "parameters", lambda value: _whole(value) if value else "-"),
-        Column("count", unit, _whole),
+        Column("parameters", "parameters", lambda value: say_count(value) if value else "-"),
+        Column("count", unit, say_count),
     ]
-
-
-def _whole(value: int) -> str:
-    return f"{value:,}"
 
 
 def _shared(rows: Iterable[dict[str, Any]], counts: LayerCounts) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from ..hardware.audit import AuditFinding
 from ..hardware.registry import figures
 from ..units import format_si, say_duration
 from .document import Column, Document, Table
+from .notation import say_bandwidth, say_percent, say_size, say_time_briefly
 
 if TYPE_CHECKING:
     from ..distributed.link_calibration import LinkCalibration
@@ -57,7 +58,7 @@ def devices_page(devices: Iterable[Device]) -> Document:
             Column("fp32_flops", "fp32\nFLOP/s", format_si),
             Column("fp16_flops", "fp16\nFLOP/s", format_si),
             Column("bandwidth_bytes_per_s", "memory\nB/s", format_si),
-            Column("memory_bytes", "memory\nsize", lambda value: format_si(value, "B")),
+            Column("memory_bytes", "memory\nsize", say_size),
             Column("power_w", "power\nW", "{:g}".format, spare=3),
             Column("rent_usd_per_h", "rent\nUSD/h", "{:.2f}".format, spare=3),
         ],
@@ -161,7 +162,7 @@ def _link_columns(spare: int = 0) -> list[Column]:
         Column("id", "id", left=True),
         Column("name", "name", left=True, fold=True),
         Column("kind", "kind", left=True, spare=spare + 1),
-        Column("bandwidth_bytes_per_s", "one\ndirection", lambda value: format_si(value, "B/s")),
+        Column("bandwidth_bytes_per_s", "one\ndirection", say_bandwidth),
         Column("per", "of a", left=True, spare=spare),
     ]
 
@@ -186,11 +187,6 @@ def audit_page(devices: int, findings: list[AuditFinding]) -> Document:
     )
     headline = f"{devices} devices: {errors} errors, {len(findings) - errors} deviations that the files explain"
     return Document(headline, (), [table] if rows else [], data=table)
-
-
-def share(value: float) -> str:
-    """One digit behind the point: ``6.4%``."""
-    return f"{value:.1%}"
 
 
 def span(values: Sequence[float]) -> str:
@@ -220,10 +216,10 @@ def calibrated_links_table(calibrations: Mapping[str, LinkCalibration]) -> Table
             Column("link", "link", left=True, spare=3),
             Column("stands_for_link", "", lambda value: "*" if value else "", left=True),
             Column("operation", "operation", left=True),
-            Column("start_s", "start", lambda value: format_si(value, "s", 3), spare=4),
-            Column("latency_s", "latency", lambda value: format_si(value, "s", 3)),
+            Column("start_s", "start", say_time_briefly, spare=4),
+            Column("latency_s", "latency", say_time_briefly),
             Column("ppp", "PPP", span),
-            Column("held_out_sizes", "held-out\nerror", share),
+            Column("held_out_sizes", "held-out\nerror", say_percent),
             Column("platform", "measured on", left=True, fold=True, spare=2),
             Column("points", "points", spare=5),
         ],

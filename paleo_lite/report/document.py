@@ -74,6 +74,12 @@ class Table(msgspec.Struct, frozen=True):
         """The same table with these fields."""
         return msgspec.structs.replace(self, **changes)
 
+    def first(self, number: int | None, which: str = "") -> Table:
+        """Its first rows, all for None; where some are left out the title says ``which 3 of 12``."""
+        if number is None or number >= len(self.rows):
+            return self
+        return self.but(title=f"{self.title}, {which}{number} of {len(self.rows)}", rows=self.rows[:number])
+
     def markdown(self) -> str:
         """A Markdown table, with the title as a bold line."""
         lines = [f"**{_safe(self.title)}**", ""] if self.title else []
@@ -106,6 +112,11 @@ class Table(msgspec.Struct, frozen=True):
         writer.writerow([cell(column.key) for column in self.columns])
         for row in self.rows:
             writer.writerow([_raw(row.get(column.key)) for column in self.columns])
+
+
+def raw_table(rows: Sequence[dict[str, Any]], keys: Iterable[str] = ()) -> Table:
+    """Rows as they are, for CSV: a column for each key, without any those of the first row."""
+    return Table("", [Column(key, key) for key in keys or rows[0]], rows)
 
 
 class Chart(msgspec.Struct, frozen=True):
@@ -264,8 +275,8 @@ class Document(msgspec.Struct, frozen=True):
     def csv_table(self) -> Table:
         """What CSV gives: its data; of a document without a table its facts."""
         facts = [{"name": name, "value": value} for name, value in self.facts]
-        plain = Table("", [Column("name", "name"), Column("value", "value")], facts)
-        return (self.data() if callable(self.data) else self.data) or next(iter(self.tables), plain)
+        given = self.data() if callable(self.data) else self.data
+        return given or next(iter(self.tables), raw_table(facts, ("name", "value")))
 
     def write_csv(self, out: IO[str]) -> None:
         """The table for it, of raw values."""

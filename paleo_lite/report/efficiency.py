@@ -14,7 +14,8 @@ from ..efficiency.idle import CAUSES
 from ..efficiency.ranks import Ranks
 from ..efficiency.steady import COVERED_ENOUGH
 from ..units import format_si
-from .document import Column, Document, Table
+from .document import Column, Document, Table, raw_table
+from .notation import say_bandwidth, say_percent, say_size, say_time, say_yes_or_no
 
 _TITLES = {
     "data_loader": "loader", "batch_size": "batch", "gradient_precision": "gradients", "compute_precision": "compute",
@@ -55,8 +56,8 @@ def _headline(result: Efficiency) -> str:
     if read == 1 and not failed:
         row = result.rows[0]
         busy = row.get("busy_share")
-        lead = "" if busy is None else f"busy {_percent(busy)} of {_time(row['window_s'])}, "
-        lead += "" if row.get("mfu") is None else f"MFU {_percent(row['mfu'])}, "
+        lead = "" if busy is None else f"busy {say_percent(busy)} of {say_time(row['window_s'])}, "
+        lead += "" if row.get("mfu") is None else f"MFU {say_percent(row['mfu'])}, "
         return (
             f"{row['file']} on {result.device.name}: {lead}{_told(row, 'flops')} of peak FLOP/s, "
             f"{_told(row, 'bytes')} of peak bandwidth"
@@ -97,47 +98,47 @@ def _idle_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
     causes = [(cause, time_s) for cause, time_s in row["idle_s"].items() if time_s]
     if causes:
         window_s = row["window_s"]
-        said = (f"{CAUSES[cause]} {_time(time_s)} ({_percent(time_s / window_s)})" for cause, time_s in causes)
+        said = (f"{CAUSES[cause]} {say_time(time_s)} ({say_percent(time_s / window_s)})" for cause, time_s in causes)
         facts.append(("idle", ", ".join(said)))
     if row["communication_s"]:
         facts.append(
             (
                 "communication",
-                f"{_time(row['communication_s'])}, {_percent(row['communication_overlap'])} beside computation, "
-                f"{_time(row['exposed_communication_s'])} exposed",
+                f"{say_time(row['communication_s'])}, {say_percent(row['communication_overlap'])} beside computation, "
+                f"{say_time(row['exposed_communication_s'])} exposed",
             )
         )
     if row["exposed_copy_s"]:
-        facts.append(("copies", f"{_time(row['exposed_copy_s'])} with nothing beside them"))
+        facts.append(("copies", f"{say_time(row['exposed_copy_s'])} with nothing beside them"))
     if (launching := row["launching"]) is not None and launching["delay_s"] is not None:
         queue = max(launching["queues"], key=lambda queue: queue["mean"])
         facts.append(
             (
                 "launches",
-                f"begun {_time(launching['delay_s'])} after their call (median), {queue['mean']:.1f} waiting on stream "
-                f"{queue['stream']} (mean; {queue['longest']} at most)",
+                f"begun {say_time(launching['delay_s'])} after their call (median), {queue['mean']:.1f} waiting on "
+                f"stream {queue['stream']} (mean; {queue['longest']} at most)",
             )
         )
     path = row["critical_path"]
     parts = [(part, time_s) for part, time_s in path["parts_s"].items() if time_s > 0.0005 * path["time_s"]]
     if parts:
         what = "the profile" if path["step"] is None else path["step"]
-        said = (f"{PARTS[part]} {_time(time_s)} ({_percent(time_s / path['time_s'])})" for part, time_s in parts)
-        facts.append(("critical path", f"of {what}, {_time(path['time_s'])}: {', '.join(said)}"))
+        said = (f"{PARTS[part]} {say_time(time_s)} ({say_percent(time_s / path['time_s'])})" for part, time_s in parts)
+        facts.append(("critical path", f"of {what}, {say_time(path['time_s'])}: {', '.join(said)}"))
     return facts
 
 
 def _rank_facts(ranks: Ranks) -> list[tuple[str, str]]:
     """How unevenly ranks compute, and which comes last."""
     longest = max(ranks.rows, key=lambda row: row.computing_s)
-    facts = [("imbalance", f"rank {longest.rank} computes {_percent(ranks.imbalance)} longer than ranks do on average")]
+    facts = [("imbalance", f"rank {longest.rank} computes {ranks.imbalance:.1%} longer than ranks do on average")]
     if ranks.straggler is not None:
         others = [row.waiting_s for row in ranks.rows if row.rank != ranks.straggler]
         facts.append(
             (
                 "straggler",
-                f"rank {ranks.straggler} comes last most: the others wait {_time(sum(others) / len(others))} each on "
-                f"average in {ranks.matched} collectives",
+                f"rank {ranks.straggler} comes last most: the others wait {say_time(sum(others) / len(others))} each "
+                f"on average in {ranks.matched} collectives",
             )
         )
     return facts
@@ -146,20 +147,18 @@ def _rank_facts(ranks: Ranks) -> list[tuple[str, str]]:
 def _ranks(ranks: Ranks) -> list[Table]:
     columns = [
         Column("rank", "rank"),
-        Column("window_s", "time", _time, spare=1),
-        Column("busy_share", "busy", _percent),
-        Column("computing_s", "computing", _time),
-        Column("communication_s", "commu-\nnication", _time),
-        Column("exposed_communication_s", "exposed", _time),
-        Column("waiting_s", "waiting for\nother ranks", _time),
+        Column("window_s", "time", say_time, spare=1),
+        Column("busy_share", "busy", say_percent),
+        Column("computing_s", "computing", say_time),
+        Column("communication_s", "commu-\nnication", say_time),
+        Column("exposed_communication_s", "exposed", say_time),
+        Column("waiting_s", "waiting for\nother ranks", say_time),
     ]
     tables = [Table("By rank", columns, msgspec.to_builtins(ranks.rows))]
     if any(row.bytes is not None for row in ranks.collectives):
-        shown = msgspec.to_builtins(ranks.collectives[:_LISTED])
-        more = f", {len(shown)} of {len(ranks.collectives)}" if len(shown) < len(ranks.collectives) else ""
-        title = f"Collectives without waiting{more}"
         columns = [column for column in _COLLECTIVE if column.key != "exposed_s"]
-        tables.append(Table(title, columns, shown))
+        rows = msgspec.to_builtins(ranks.collectives)
+        tables.append(Table("Collectives without waiting", columns, rows).first(_LISTED))
     return tables
 
 
@@ -182,7 +181,7 @@ def _groups_table(result: Efficiency) -> Table:
 
 def _data(result: Efficiency) -> Table:
     keys = list(dict.fromkeys(key for row in result.rows for key in row if key not in _LISTS))
-    return Table("", [Column(key, key) for key in keys], result.rows)
+    return raw_table(result.rows, keys)
 
 
 def _figures(method: str) -> list[Column]:
@@ -195,15 +194,15 @@ def _figures(method: str) -> list[Column]:
             Column("flops_efficiency", "FLOPS\neff. (%)", _scaled(100)),
         ]
     return [
-        Column("forward_s", "forward", _time),
-        Column("backward_s", "backward", _time),
-        Column("kernel_s", "iteration", _time, spare=3),
-        Column("compute_efficiency", "in\ncompute", _percent, spare=4),
-        Column("flops_efficiency", "of peak\nFLOP/s", _percent),
-        Column("bandwidth_efficiency", "of peak\nB/s", _percent, spare=2),
-        Column("conv_of_peak_forward", "conv. fw.,\nof peak", _percent, spare=6),
-        Column("conv_of_peak_backward", "conv. bw.,\nof peak", _percent, spare=5),
-        Column("conv_of_peak", "conv. in\niteration", _percent, spare=7),
+        Column("forward_s", "forward", say_time),
+        Column("backward_s", "backward", say_time),
+        Column("kernel_s", "iteration", say_time, spare=3),
+        Column("compute_efficiency", "in\ncompute", say_percent, spare=4),
+        Column("flops_efficiency", "of peak\nFLOP/s", say_percent),
+        Column("bandwidth_efficiency", "of peak\nB/s", say_percent, spare=2),
+        Column("conv_of_peak_forward", "conv. fw.,\nof peak", say_percent, spare=6),
+        Column("conv_of_peak_backward", "conv. bw.,\nof peak", say_percent, spare=5),
+        Column("conv_of_peak", "conv. in\niteration", say_percent, spare=7),
     ]
 
 
@@ -223,81 +222,60 @@ def _one(row: dict[str, Any], by: str) -> list[Table]:
              "of_peak": row["flops_efficiency"]}  # fmt: skip
     columns = [
         Column("part", "part", left=True),
-        Column("time_s", "time", _time),
-        Column("share", "share", _percent),
+        Column("time_s", "time", say_time),
+        Column("share", "share", say_percent),
         Column("flops", "FLOPs", format_si),
-        Column("of_peak", "of peak\nFLOP/s", _percent),
+        Column("of_peak", "of peak\nFLOP/s", say_percent),
     ]
     tables = [Table("A steady iteration, by summed kernel time", columns, parts, [total])]
     if convolutions:
-        of_pass = Column("share", "share of\nthe pass", _percent)
+        of_pass = Column("share", "share of\nthe pass", say_percent)
         tables.append(Table("Convolutions in it", [*columns[:2], of_pass, *columns[3:]], convolutions))
     if by != "op" or any(item["flops"] for item in row["operators"]):
         tables.append(_operators(row["operators"], by))
     if len(row["steps"]) > 1:
-        shown = row["steps"][:_LISTED]
-        title = "Steps" if len(shown) == len(row["steps"]) else f"Steps, the first {len(shown)} of {len(row['steps'])}"
         columns = [
             Column("name", "step", left=True),
-            Column("kernel_s", "kernel time", _time),
-            Column("counts", "counts", lambda counts: "yes" if counts else "no", left=True),
+            Column("kernel_s", "kernel time", say_time),
+            Column("counts", "counts", say_yes_or_no, left=True),
         ]
-        tables.append(Table(title, columns, shown))
+        tables.append(Table("Steps", columns, row["steps"]).first(_LISTED, "the first "))
     if row.get("gaps"):
-        tables.append(
-            Table(
-                "The longest times in which nothing ran",
-                [
-                    Column("start_s", "at", _time),
-                    Column("time_s", "time", _time),
-                    Column("cause", "why", CAUSES.__getitem__, left=True),
-                    Column("host", "the host meanwhile", left=True),
-                    Column("before", "then came", left=True, spare=1),
-                ],
-                row["gaps"],
-            )
-        )
+        columns = [
+            Column("start_s", "at", say_time),
+            Column("time_s", "time", say_time),
+            Column("cause", "why", CAUSES.__getitem__, left=True),
+            Column("host", "the host meanwhile", left=True),
+            Column("before", "then came", left=True, spare=1),
+        ]
+        tables.append(Table("The longest times in which nothing ran", columns, row["gaps"]))
     if row.get("collectives"):
-        listed = row["collectives"][:_LISTED]
-        title = "Collectives" + (
-            f", {len(listed)} of {len(row['collectives'])}" if len(listed) < len(row["collectives"]) else ""
-        )
-        tables.append(Table(title, _COLLECTIVE, listed))
+        tables.append(Table("Collectives", _COLLECTIVE, row["collectives"]).first(_LISTED))
     if row["missing"]:
-        listed = row["missing"][:_LISTED]
-        title = "FLOPs that neither the profiler nor a rule counts"
-        if len(row["missing"]) > len(listed):
-            title += f", the longest {len(listed)} of {len(row['missing'])}"
-        tables.append(
-            Table(
-                title,
-                [
-                    Column("op", "operation", left=True),
-                    Column("time_s", "time", _time),
-                    Column("share", "share", lambda value: f"{value:.2%}"),
-                ],
-                [{"op": item.get("op"), "time_s": item.get("time_s"), "share": item.get("share")} for item in listed],
-            )
-        )
+        columns = [
+            Column("op", "operation", left=True),
+            Column("time_s", "time", say_time),
+            Column("share", "share", lambda value: f"{value:.2%}"),
+        ]
+        missing = Table("FLOPs that neither the profiler nor a rule counts", columns, row["missing"])
+        tables.append(missing.first(_LISTED, "the longest "))
     return tables
 
 
 def _operators(rows: list[dict[str, Any]], by: str) -> Table:
     """What takes longest, against the roofline."""
-    longest = rows[: _COSTLIEST if by == "op" else 4 * _COSTLIEST]
-    title = BY[by] + ("" if len(longest) == len(rows) else f", the longest {len(longest)} of {len(rows)}")
     columns = [
         Column("op", "module" if by == "module" else by if by == "kernel" else "operation", _tail, left=True),
         Column("calls", "calls", spare=4),
-        Column("time_s", "time", _time),
-        Column("share", "share", _percent),
+        Column("time_s", "time", say_time),
+        Column("share", "share", say_percent),
         Column("flops_per_s", "FLOP/s", format_si, spare=1),
         Column("bandwidth_bytes_per_s", "B/s", format_si, spare=3),
-        Column("of_peak", "of peak\nFLOP/s", _percent),
+        Column("of_peak", "of peak\nFLOP/s", say_percent),
         Column("bound", "bound by", left=True),
-        Column("of_roofline", "of the\nroofline", _percent),
+        Column("of_roofline", "of the\nroofline", say_percent),
     ]
-    return Table(title, columns, longest)
+    return Table(BY[by], columns, rows).first(_COSTLIEST if by == "op" else 4 * _COSTLIEST, "the longest ")
 
 
 def _tail(path: str) -> str:
@@ -331,10 +309,6 @@ def _scaled(factor: float) -> Callable[[float], str]:
     return lambda value: f"{value * factor:.6f}"
 
 
-def _percent(value: float) -> str:
-    return f"{value:.1%}"
-
-
 def _told(row: dict[str, Any], what: str) -> str:
     """A rate's share of the peak; unknown where next to nothing is counted."""
     value = row["flops_efficiency" if what == "flops" else "bandwidth_efficiency"]
@@ -343,20 +317,16 @@ def _told(row: dict[str, Any], what: str) -> str:
 
 
 def _share(value: float | None) -> str:
-    return "an unknown share" if value is None else _percent(value)
-
-
-def _time(value: float) -> str:
-    return format_si(value, "s")
+    return "an unknown share" if value is None else say_percent(value)
 
 
 _COLLECTIVE = [
     Column("collective", "collective", left=True),
     Column("dtype", "type", left=True, spare=2),
     Column("devices", "devices", spare=1),
-    Column("bytes", "message", lambda value: format_si(value, "B")),
+    Column("bytes", "message", say_size),
     Column("calls", "calls"),
-    Column("time_s", "time", _time),
-    Column("exposed_s", "exposed", _time),
-    Column("bus_bandwidth_bytes_per_s", "bus\nbandwidth", lambda value: format_si(value, "B/s")),
+    Column("time_s", "time", say_time),
+    Column("exposed_s", "exposed", say_time),
+    Column("bus_bandwidth_bytes_per_s", "bus\nbandwidth", say_bandwidth),
 ]

@@ -10,6 +10,7 @@ from ..result import BOUND
 from ..timing import Prediction
 from ..units import format_si, say_interval
 from .document import Column, Document, Table
+from .notation import say_bandwidth, say_percent, say_time_briefly, say_whole_percent, say_yes_or_no
 
 
 def feeding_dict(
@@ -113,16 +114,12 @@ def _facts(fed: Fed, prediction: Prediction) -> list[tuple[str, str]]:
         ("stages", together),
         (
             "a batch",
-            f"of {feeding.batch_size}{each}: {_ms(fed.compute_s)} at work{interval}, "
-            f"{_ms(fed.waiting_s)} waiting for it",
+            f"of {feeding.batch_size}{each}: {say_time_briefly(fed.compute_s)} at work{interval}, "
+            f"{say_time_briefly(fed.waiting_s)} waiting for it",
         ),
-        (BOUND, f"{_ms(prediction.bound_s)} at work by the data sheet"),
+        (BOUND, f"{say_time_briefly(prediction.bound_s)} at work by the data sheet"),
         ("needed", f"for {idle}: {needed}"),
     ]
-
-
-def _ms(seconds: float) -> str:
-    return format_si(seconds, "s", 3)
 
 
 def _stage_rows(fed: Fed) -> list[dict[str, Any]]:
@@ -147,9 +144,9 @@ def _stage_table(fed: Fed) -> Table:
         Column("what", "what", left=True, fold=True),
         Column("workers", "workers"),
         Column("per_s", "samples/s", "{:,.0f}".format),
-        Column("bytes_per_s", "bytes/s", lambda value: format_si(value, "B/s")),
-        Column("beside", "beside\nothers", lambda beside: "yes" if beside else "no", left=True),
-        Column("busy", "busy", "{:.0%}".format),
+        Column("bytes_per_s", "bytes/s", say_bandwidth),
+        Column("beside", "beside\nothers", say_yes_or_no, left=True),
+        Column("busy", "busy", say_whole_percent),
     ]
     return Table("Stages, each on its own", columns, _stage_rows(fed))
 
@@ -158,7 +155,7 @@ def _rule_table(rules: tuple[Rule, ...]) -> Table:
     columns = [
         Column("rule", "rule", left=True, fold=True),
         Column("found", "here", left=True, fold=True),
-        Column("holds", "holds", lambda holds: "yes" if holds else "no", left=True),
+        Column("holds", "holds", say_yes_or_no, left=True),
     ]
     return Table("Rules of thumb", columns, [{"rule": r.rule, "found": r.found, "holds": r.holds} for r in rules])
 
@@ -180,7 +177,7 @@ def _remedy_table(remedies: tuple[Remedy, ...]) -> Table:
         Column("what", "what", left=True, fold=True),
         Column("throughput_per_s", "samples/s", "{:,.0f}".format),
         Column("gain", "gain", lambda gain: "none" if abs(gain - 1) < 0.0005 else f"{gain:.2f} x"),
-        Column("utilisation", "device\nworks", "{:.1%}".format),
+        Column("utilisation", "device\nworks", say_percent),
         Column("bottleneck", "then\nlimits", left=True),
     ]
     return Table("Remedies, each alone", columns, [_remedy_row(remedy) for remedy in remedies])

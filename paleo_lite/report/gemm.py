@@ -7,6 +7,7 @@ from ..timing import describe
 from ..timing.gemm_times import GemmTimes
 from ..units import format_si, say_interval
 from .document import Column, Document, Table
+from .notation import say_percent, say_size, say_time, say_whole_percent
 
 
 def gemm_page(times: GemmTimes) -> Document:
@@ -25,12 +26,12 @@ def gemm_page(times: GemmTimes) -> Document:
         Column("way", "way", left=True),
         Column("launches", "launches"),
         Column("size", "M x N x K", left=True),
-        Column("bytes", "bytes", lambda value: format_si(value, "B"), spare=2),
+        Column("bytes", "bytes", say_size, spare=2),
         Column("tiles", "tiles"),
         Column("waves", "waves"),
-        Column("filled", "filled", "{:.0%}".format),
-        Column("time_s", "time", lambda value: format_si(value, "s")),
-        Column("share_of_peak", "share\nof peak", "{:.1%}".format, spare=1),
+        Column("filled", "filled", say_whole_percent),
+        Column("time_s", "time", say_time),
+        Column("share_of_peak", "share\nof peak", say_percent, spare=1),
         Column("gain", "gain", "{:.2f} x".format),
     ]
     rows = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..efficiency.host import KINDS, HostReport
 from ..units import format_si
 from .document import Column, Document, Table
+from .notation import say_count, say_percent, say_time
 
 
 def host_page(report: HostReport, top: int | None = 20, order: str = "time") -> Document:
@@ -18,19 +19,18 @@ def host_page(report: HostReport, top: int | None = 20, order: str = "time") -> 
         Ignored: the host has no peak to rank by.
     """
     rows = report.to_dict()["hotspots"]
-    shown = rows if top is None else rows[:top]
-    title = "Functions" if len(shown) == len(rows) else f"Functions, {len(shown)} of {len(rows)}"
     columns = [
         Column("name", "function", left=True),
         Column("kind", "kind", left=True, spare=2),
         Column("module", "module", left=True, spare=1),
-        Column("calls", "calls", lambda value: f"{value:,}", spare=4),
-        Column("time_s", "time in it", lambda value: format_si(value, "s")),
-        Column("total_s", "with what\nit called", lambda value: format_si(value, "s"), spare=3),
+        Column("calls", "calls", say_count, spare=4),
+        Column("time_s", "time in it", say_time),
+        Column("total_s", "with what\nit called", say_time, spare=3),
         _SHARE,
     ]
     columns = [column for column in columns if any(row[column.key] is not None for row in rows)]
-    tables = [Table(f"{title}, by {_what(report)}", columns, shown, sortable=True, filterable=True)]
+    functions = Table("Functions", columns, rows, sortable=True, filterable=True).first(top)
+    tables = [functions.but(title=f"{functions.title}, by {_what(report)}")]
     for key in ("module", "kind"):
         groups = report.sums(key)
         if len(groups) > 1:
@@ -43,7 +43,7 @@ def host_page(report: HostReport, top: int | None = 20, order: str = "time") -> 
     return Document(_headline(report), facts, tables, (), Table("", columns, rows))
 
 
-_SHARE = Column("share", "share", lambda value: f"{value:.1%}", bar=True)
+_SHARE = Column("share", "share", say_percent, bar=True)
 
 
 def _what(report: HostReport) -> str:
@@ -59,8 +59,8 @@ def _headline(report: HostReport) -> str:
 def _columns(report: HostReport, key: str) -> list[Column]:
     columns = [
         Column(key, key, left=True),
-        Column("functions", "functions", lambda value: f"{value:,}", spare=2),
-        Column("time_s", "time in it", lambda value: format_si(value, "s")),
+        Column("functions", "functions", say_count, spare=2),
+        Column("time_s", "time in it", say_time),
         _SHARE,
     ]
     if report.time_s is None:

@@ -12,7 +12,8 @@ from ..efficiency.timeline import Timeline
 from ..profiles.classes import CLASSES
 from ..text import printable
 from ..units import format_si
-from .document import Column, Document, Table
+from .document import Column, Document, Table, raw_table
+from .notation import say_count, say_percent, say_time, say_whole_percent
 
 _MEASURED_NEXT = 5
 _EXPLAINED = 3  # kernels whose counters are explained
@@ -28,9 +29,8 @@ def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time"
     order : {"time", "rank", "share"}
     """
     rows = [row.to_dict() for row in _ordered(report.kernels, order)]
-    shown = rows if top is None else rows[:top]
-    title = "Kernels" if len(shown) == len(rows) else f"Kernels, {len(shown)} of {len(rows)}"
-    tables = [Table(f"{title}, by {order}", _columns(report), shown, _foot(report), sortable=True, filterable=True)]
+    kernels = Table("Kernels", _columns(report), rows, _foot(report), sortable=True, filterable=True).first(top)
+    tables = [kernels.but(title=f"{kernels.title}, by {order}")]
     if report.time_s is not None:
         classes = [{**row, "meaning": CLASSES.get(row["class"])} for row in report.by_class()]
         tables.insert(0, Table("By class", _class_columns(), classes, sortable=True))
@@ -47,7 +47,7 @@ def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time"
         facts=_facts(report),
         content=tables,
         notes=report.notes,
-        data=Table("", [Column(key, key) for key in rows[0] if key != "metrics"], rows),
+        data=raw_table(rows, [key for key in rows[0] if key != "metrics"]),
     )
 
 
@@ -56,17 +56,16 @@ def measure_next(report: KernelReport) -> list[Table]:
     unknown = [row for row in report.kernels if row.time_s and row.headroom is None and row.label not in NOT_PROFILED]
     if not unknown:
         return []
-    shown = unknown[:_MEASURED_NEXT]
     tool = _profiler(report)
     how = "" if tool is None else f": --next-command {tool} prints how"
-    more = f", the longest {len(shown)} of {len(unknown)}" if len(shown) < len(unknown) else ""
     columns = [
         Column("name", "kernel", left=True),
         Column("class", "class", left=True, spare=1),
-        Column("time_s", "time", lambda value: format_si(value, "s")),
-        Column("share", "share", lambda value: f"{value:.1%}"),
+        Column("time_s", "time", say_time),
+        Column("share", "share", say_percent),
     ]
-    return [Table(f"Measure these next{how}{more}", columns, [row.to_dict() for row in shown])]
+    table = Table(f"Measure these next{how}", columns, [row.to_dict() for row in unknown])
+    return [table.first(_MEASURED_NEXT, "the longest ")]
 
 
 def _profiler(report: KernelReport) -> str | None:
@@ -140,15 +139,15 @@ def _columns(report: KernelReport) -> list[Column]:
         Column("name", "kernel", left=True),
         Column("rank", "rank", spare=1),
         Column("class", "class", left=True, spare=2),
-        Column("calls", "calls", lambda value: f"{value:,}", spare=6),
-        Column("time_s", "time", lambda value: format_si(value, "s")),
-        Column("share", "share", lambda value: f"{value:.1%}"),
+        Column("calls", "calls", say_count, spare=6),
+        Column("time_s", "time", say_time),
+        Column("share", "share", say_percent),
         Column("flops_per_s", "FLOP/s", format_si, spare=5),
         *([Column("flops", "FLOPs", format_si)] if report.time_s is None else []),
         Column("flops_efficiency", "share\nof peak", lambda value: f"{value:.2%}"),
         Column("bound", "bound by", left=True, spare=4),
-        Column("headroom", "headroom", lambda value: f"{value:.0%}", spare=3),
-        Column("occupancy", "occu-\npancy", lambda value: f"{value:.0%}", spare=1),
+        Column("headroom", "headroom", say_whole_percent, spare=3),
+        Column("occupancy", "occu-\npancy", say_whole_percent, spare=1),
     ]
     always = ("name", "class", "calls", "time_s")
     return [
@@ -162,9 +161,9 @@ def _class_columns() -> list[Column]:
     return [
         Column("class", "class", left=True),
         Column("kernels", "kernels", spare=1),
-        Column("calls", "calls", lambda value: f"{value:,}"),
-        Column("time_s", "time", lambda value: format_si(value, "s")),
-        Column("share", "share", lambda value: f"{value:.1%}", bar=True),
+        Column("calls", "calls", say_count),
+        Column("time_s", "time", say_time),
+        Column("share", "share", say_percent, bar=True),
         Column("meaning", "what it is", left=True, spare=2),
     ]
 
@@ -207,8 +206,8 @@ def timeline_page(timeline: Timeline) -> Document:
     ]
     columns = [
         Column("class", "class", left=True),
-        Column("time_s", "time", lambda value: format_si(value, "s")),
-        Column("share", "of the window", "{:.1%}".format, bar=True),
+        Column("time_s", "time", say_time),
+        Column("share", "of the window", say_percent, bar=True),
     ]
     slices = f"{timeline.busy_s.shape[1]} slices of {format_si(timeline.slice_s, 's')}"
     return Document(

@@ -17,7 +17,8 @@ from ..measure.probes import Probed
 from ..result import Result
 from ..timing.terms import LEVEL, QUANTILES
 from ..units import format_si
-from .document import Column, Document, Table
+from .document import Column, Document, Table, raw_table
+from .notation import say_bandwidth, say_percent, say_time, say_whole_percent, say_yes_or_no
 
 
 class TimedStep(msgspec.Struct, frozen=True):
@@ -175,7 +176,7 @@ def measured_page(measured: Measured) -> Document:
         facts,
         tables,
         _notes(measured),
-        Table("", [Column(name, name) for name in rows[0]], rows),
+        raw_table(rows),
     )
 
 
@@ -187,11 +188,11 @@ def _compared_table(rows: list[dict[str, Any]]) -> Table:
             Column("network", "network", left=True),
             Column("phase", "phase", left=True),
             Column("batch_size", "batch", spare=1),
-            Column("measured_s", "measured", lambda value: format_si(value, "s")),
-            Column("spread", "spread", lambda value: f"{value:.1%}", spare=3),
+            Column("measured_s", "measured", say_time),
+            Column("spread", "spread", say_percent, spare=3),
             Column("interval", "predicted (90 %)", _with_interval),
             Column("error", "error", lambda value: f"{value:+.1%}"),
-            Column("within", "within", lambda value: "yes" if value else "no", spare=2),
+            Column("within", "within", say_yes_or_no, spare=2),
         ],
         shown,
     )
@@ -208,13 +209,13 @@ def _probe_table(rows: list[dict[str, Any]]) -> Table:
         [
             Column("probe", "probe", left=True),
             Column("batch_size", "batch"),
-            Column("time_s", "median", lambda value: format_si(value, "s")),
-            Column("spread", "spread", lambda value: f"{value:.1%}"),
+            Column("time_s", "median", say_time),
+            Column("spread", "spread", say_percent),
             Column("samples", "samples", spare=2),
             Column("calls", "calls\neach", spare=3),
             Column("flop_per_s", "computed", lambda value: format_si(value, "FLOP/s"), spare=1),
-            Column("bytes_per_s", "moved", lambda value: format_si(value, "B/s")),
-            Column("share_of_peak", "of peak", lambda value: f"{value:.0%}"),
+            Column("bytes_per_s", "moved", say_bandwidth),
+            Column("share_of_peak", "of peak", say_whole_percent),
         ],
         rows,
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..timing.capacity import MemoryFit
-from ..units import format_si
 from .document import Column, Table
+from .notation import say_count, say_percent, say_size, say_yes_or_no
 
 _MEANINGS = {
     "parameters": "weights, and running statistics of batch norms",
@@ -21,8 +21,8 @@ def memory_fact(fit: MemoryFit) -> tuple[str, str]:
     """The line of the summary: how much, of how much, and what takes most of it."""
     memory = fit.memory
     largest = sorted(memory.rows(), key=lambda row: -row[1])
-    parts = ", ".join(f"{name} {_bytes(amount)}" for name, amount in largest[:4] if amount)
-    text = f"{_bytes(memory.total_bytes)} of {_bytes(fit.usable_bytes)}: {parts}"
+    parts = ", ".join(f"{name} {say_size(amount)}" for name, amount in largest[:4] if amount)
+    text = f"{say_size(memory.total_bytes)} of {say_size(fit.usable_bytes)}: {parts}"
     if not fit.fits:
         return "peak memory", f"DOES NOT FIT, {text}; {_largest(fit)}"
     return "peak memory", f"{text}; {_largest(fit)}"
@@ -57,8 +57,8 @@ def _parts(fit: MemoryFit) -> Table:
     ]
     columns = [
         Column("part", "part", left=True),
-        Column("bytes", "bytes", _bytes),
-        Column("share", "share", lambda value: f"{value:.1%}"),
+        Column("bytes", "bytes", say_size),
+        Column("share", "share", say_percent),
         Column("meaning", "what it is", left=True, spare=1),
     ]
     return Table("Peak memory", columns, rows, [{"part": "total", "bytes": total, "share": 1.0}])
@@ -71,12 +71,8 @@ def _remedies(fit: MemoryFit) -> Table:
     ]
     columns = [
         Column("name", "remedy", left=True),
-        Column("bytes", "needs", _bytes),
-        Column("fits", "fits", lambda value: "yes" if value else "no", left=True),
-        Column("largest", "largest batch", lambda value: f"{value:,}"),
+        Column("bytes", "needs", say_size),
+        Column("fits", "fits", say_yes_or_no, left=True),
+        Column("largest", "largest batch", say_count),
     ]
-    return Table(f"What would help, most first ({_bytes(fit.usable_bytes)} may be used)", columns, rows)
-
-
-def _bytes(value: float) -> str:
-    return format_si(value, "B")
+    return Table(f"What would help, most first ({say_size(fit.usable_bytes)} may be used)", columns, rows)

@@ -11,7 +11,8 @@ from ..timing import Prediction, describe
 from ..timing.generating import generating_dict, tokens_per_s
 from ..units import format_si, say_interval, say_number
 from ..version import __version__
-from .document import Column, Document, Table
+from .document import Column, Document, Table, raw_table
+from .notation import say_percent, say_size, say_time
 
 if TYPE_CHECKING:
     from ..counting import Layer
@@ -46,9 +47,9 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
             Column("kind", "kind", left=True),
             Column("layers", "layers"),
             Column("flops", "count" if prediction.convention != "flops" else "FLOPs", format_si),
-            Column("bytes", "bytes", lambda value: format_si(value, "B")),
-            Column("time_s", "time", lambda value: format_si(value, "s")),
-            Column("share", "share", lambda value: f"{value:.1%}", bar=True),
+            Column("bytes", "bytes", say_size),
+            Column("time_s", "time", say_time),
+            Column("share", "share", say_percent, bar=True),
         ]
         tables.append(Table("Time by kind of layer", columns, kinds, [total | {"kind": "total"}]))
         table = layer_table(prediction, layers if top is None else sorted(layers, key=lambda row: -row["time_s"])[:top])
@@ -204,9 +205,9 @@ def layer_table(prediction: Prediction, rows: list[dict[str, Any]]) -> Table:
         Column("name", "layer", left=True),
         Column("kind", "kind", left=True, spare=1),
         Column("flops", "FLOPs" if prediction.convention == "flops" else "count", format_si),
-        Column("bytes", "bytes", lambda value: format_si(value, "B"), spare=2),
-        Column("time_s", "time", lambda value: format_si(value, "s")),
-        Column("share", "share", lambda value: f"{value:.1%}", spare=3),
+        Column("bytes", "bytes", say_size, spare=2),
+        Column("time_s", "time", say_time),
+        Column("share", "share", say_percent, spare=3),
         Column("bound", "bound by", left=True),
     ]
     title = (
@@ -219,12 +220,11 @@ def _data(prediction: Prediction) -> Table:
     """What CSV gives: layers and overhead, which add up to the time, each row with what it was computed by."""
     about = {"calibration": prediction.calibration, "version": __version__}
     columns = ["name", "kind", "flops", "bytes", "time_s", "bound_s", "bound", *about]
-    return Table("", [Column(key, key) for key in columns], [{**row, **about} for row in prediction.steps()])
+    return raw_table([{**row, **about} for row in prediction.steps()], columns)
 
 
 def _single(prediction: Prediction) -> Table:
-    row = {key: value for key, value in prediction.to_dict().items() if not isinstance(value, (dict, list))}
-    return Table("", [Column(key, key) for key in row], [row])
+    return raw_table([{k: v for k, v in prediction.to_dict().items() if not isinstance(v, (dict, list))}])
 
 
 EXACT = 1e-9

@@ -8,6 +8,7 @@ from ..result import BOUND
 from ..units import format_si, say_interval, say_number
 from ..version import __version__
 from .document import Column, Document, Table
+from .notation import say_percent, say_size_briefly, say_three_digits, say_time_briefly, say_yes_or_no
 
 
 def scale_page(table: ScaleTable) -> Document:
@@ -85,9 +86,6 @@ def _merged(notes: list[str]) -> list[str]:
 
 
 def _columns(table: ScaleTable) -> list[Column]:
-    def seconds(value: float) -> str:
-        return format_si(value, "s", 3)
-
     def known(name: str) -> bool:
         return any(getattr(row, name) is not None for row in table.rows)
 
@@ -95,31 +93,31 @@ def _columns(table: ScaleTable) -> list[Column]:
     if table.why:
         first = [Column("strategy", "strategy", left=True)]
         if any(row.fits is False for row in table.rows):
-            first.append(Column("fits", "fits", lambda fits: "yes" if fits else "no", left=True))
+            first.append(Column("fits", "fits", say_yes_or_no, left=True))
     columns = [
         *first,
-        Column("compute_s", "compute", seconds, spare=3),
-        Column("exposed_s", "exposed\nexchange", seconds, spare=1),
-        Column("hidden_s", "hidden\nexchange", seconds, spare=6),
-        Column("update_s", "update", seconds, spare=7),
-        *([Column("input_s", "input\nwait", seconds)] if any(row.input_s for row in table.rows) else []),
-        Column("time_s", "step", seconds),
+        Column("compute_s", "compute", say_time_briefly, spare=3),
+        Column("exposed_s", "exposed\nexchange", say_time_briefly, spare=1),
+        Column("hidden_s", "hidden\nexchange", say_time_briefly, spare=6),
+        Column("update_s", "update", say_time_briefly, spare=7),
+        *([Column("input_s", "input\nwait", say_time_briefly)] if any(row.input_s for row in table.rows) else []),
+        Column("time_s", "step", say_time_briefly),
         *([Column("interval", "at 90 %", say_interval)] if known("interval") else []),
-        *([Column("bound_s", "at least", seconds, spare=5)] if table.is_forecast and known("bound_s") else []),
+        *([Column("bound_s", "at least", say_time_briefly, spare=5)] if table.is_forecast and known("bound_s") else []),
         Column("throughput_per_s", "samples\nper s", say_number, spare=4),
     ]
     if any(row.over != row.workers or row.workers == 1 for row in table.rows):  # else there is nothing to compare
         columns += [
             Column("speedup", "speed-up", lambda value: f"{value:.4g}", spare=1),
-            Column("efficiency", "efficiency", lambda value: f"{value:.1%}"),
+            Column("efficiency", "efficiency", say_percent),
         ]
     for key, title, show, spare in (
         ("flops_per_s", "per device", lambda value: format_si(value, "FLOP/s", 3), 10),
-        ("mfu", "MFU", lambda value: f"{value:.1%}", 9),
+        ("mfu", "MFU", say_percent, 9),
         ("tokens_per_s", "tokens\nper s", say_number, 4),
-        ("kwh_per_million", "kWh per\n1M samples", lambda value: f"{value:.3g}", 11),
+        ("kwh_per_million", "kWh per\n1M samples", say_three_digits, 11),
         ("cost_per_million", "USD per\n1M samples", say_number, 9),
-        ("memory_bytes", "memory", lambda value: format_si(value, "B", 3), 5),
+        ("memory_bytes", "memory", say_size_briefly, 5),
         ("hours", "hours", say_number, 0),
         ("kwh", "kWh", say_number, 8),
         ("cost", "USD", say_number, 0),

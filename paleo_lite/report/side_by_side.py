@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from ..calibration.several import Predictions
 from ..timing import Prediction
-from ..units import format_si, say_number
-from .document import Column, Document, Table
+from ..units import say_number
+from .document import Column, Document, Table, raw_table
+from .notation import say_size_briefly, say_three_digits, say_time_briefly, say_whole_percent, say_yes_or_no
 
 
 def shares_by_bound(prediction: Prediction) -> dict[str, float]:
@@ -50,36 +51,24 @@ def side_by_side(predictions: Predictions) -> Table:
     return Table("Side by side", columns, rows, sortable=True)
 
 
-def _seconds(value: float) -> str:
-    return format_si(value, "s", 3)
-
-
-def _share(value: float) -> str:
-    return f"{value:.0%}"
-
-
-def _times(value: float) -> str:
-    return f"{value:.3g}"
-
-
 _ASKED = {"network": "network", "gpu": "device", "precision": "precision", "phase": "phase", "batch_size": "batch"}
 """Of which a table shows what differs."""
 
 _FOUND = [
-    Column("time_s", "time", _seconds),
-    Column("low_s", "from\n(90 %)", _seconds, spare=1),
-    Column("high_s", "to\n(90 %)", _seconds, spare=1),
-    Column("bound_s", "at least", _seconds, spare=4),
+    Column("time_s", "time", say_time_briefly),
+    Column("low_s", "from\n(90 %)", say_time_briefly, spare=1),
+    Column("high_s", "to\n(90 %)", say_time_briefly, spare=1),
+    Column("bound_s", "at least", say_time_briefly, spare=4),
     Column("throughput_per_s", "samples\nper s", say_number),
-    Column("speedup", "times\nas fast", _times),
-    Column("speedup_low", "times\nfrom", _times, spare=5),
-    Column("speedup_high", "times\nto", _times, spare=5),
-    Column("memory_bytes", "memory", lambda value: format_si(value, "B", 3), spare=6),
-    Column("fits", "fits", lambda value: "yes" if value else "no", left=True, spare=2),
-    Column("usd_per_million", "USD per\nmillion", lambda value: f"{value:.3g}", spare=3),
+    Column("speedup", "times\nas fast", say_three_digits),
+    Column("speedup_low", "times\nfrom", say_three_digits, spare=5),
+    Column("speedup_high", "times\nto", say_three_digits, spare=5),
+    Column("memory_bytes", "memory", say_size_briefly, spare=6),
+    Column("fits", "fits", say_yes_or_no, left=True, spare=2),
+    Column("usd_per_million", "USD per\nmillion", say_three_digits, spare=3),
     Column("time_model", "time model", left=True, spare=7),
-    Column("compute_share", "compute\nbounds", _share, spare=8),
-    Column("memory_share", "memory\nbounds", _share, spare=8),
+    Column("compute_share", "compute\nbounds", say_whole_percent, spare=8),
+    Column("memory_share", "memory\nbounds", say_whole_percent, spare=8),
 ]
 
 
@@ -100,7 +89,7 @@ def side_by_side_page(predictions: Predictions) -> Document:
         facts.append(("at least", "what the data sheet allows, by the roofline"))
     if "usd_per_million" in shown:
         facts.append(("USD per million", "samples, at the price of an hour on record (paleo-lite hardware show)"))
-    data = Table("", [Column(key, key) for key in next(predictions.rows())], list(predictions.rows()))
+    data = raw_table(list(predictions.rows()))
     notes = [*(f"left out: {sentence}" for sentence in predictions.left_out), *_notes(predictions.predictions)]
     return Document(f"{title}: {said}" if said else title, facts, [table], notes, data)
 

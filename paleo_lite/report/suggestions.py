@@ -7,7 +7,8 @@ import msgspec
 from ..calibration.suggest import Suggestions, narrowest
 from ..timing import Prediction
 from ..units import format_si, say_interval
-from .document import Column, Document, Table
+from .document import Column, Document, Table, raw_table
+from .notation import say_time_briefly
 
 
 def suggestions_page(found: Suggestions) -> Document:
@@ -23,8 +24,8 @@ def suggestions_page(found: Suggestions) -> Document:
         Column("network", "measure", left=True),
         Column("batch_size", "batch"),
         Column("phase", "phase", left=True),
-        Column("time_s", "expected\nstep", _seconds, spare=1),
-        Column("measuring_s", "measuring", _seconds),
+        Column("time_s", "expected\nstep", say_time_briefly, spare=1),
+        Column("measuring_s", "measuring", say_time_briefly),
         *([Column("interval", "then at 90 %", say_interval)] if found.interval else []),
         Column("factor", "high / low", "{:.2f}".format),
     ]
@@ -46,12 +47,8 @@ def suggestions_page(found: Suggestions) -> Document:
         ],
         [table],
         (),
-        Table("", [Column(key, key) for key in keys], rows),
+        raw_table(rows, keys),
     )
-
-
-def _seconds(value: float) -> str:
-    return format_si(value, "s", 3)
 
 
 def narrowing(prediction: Prediction) -> list[tuple[str, str]]:

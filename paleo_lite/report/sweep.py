@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..sweeps.best import Best
 from ..sweeps.run import Sweep
 from ..sweeps.space import Space
-from ..units import format_si, say_interval
-from .document import Column, Document, Table
+from ..units import format_si, say_interval, say_number
+from .document import Column, Document, Table, raw_table
+from .notation import say_count, say_percent, say_size_briefly, say_three_digits, say_time_briefly
 
 
 def sweep_page(done: Sweep) -> Document:
@@ -56,23 +55,7 @@ def best_page(best: Best) -> Document:
         notes.append(f"{best.bounds:,} rows that would fit are bounds, not forecasts: --bounds ranks them, too")
     if len({row.get("answer") for row in rows}) > 1:
         notes.append("bounds say what no device beats, forecasts what to expect: they are ranked together here")
-    return Document(headline, facts, [Table("", columns, rows)], notes, Table("", _all(best.rows), best.rows))
-
-
-def _all(rows: list[dict[str, Any]]) -> list[Column]:
-    return [Column(name, name) for name in rows[0]]
-
-
-def _seconds(value: float) -> str:
-    return format_si(value, "s", 3)
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def _share(value: float) -> str:
-    return f"{value:.1%}"
+    return Document(headline, facts, [Table("", columns, rows)], notes, raw_table(best.rows))
 
 
 _CONFIGURATION = (
@@ -90,17 +73,17 @@ _COLUMNS = [
     Column("scaling", "scaling", left=True, spare=11),
     Column("link", "link", left=True, spare=10),
     Column("collective", "collective", left=True, spare=13),
-    Column("sequence_length", "tokens", lambda value: f"{value:,}"),
-    Column("batch_size", "batch", lambda value: f"{value:,}"),
-    Column("time_s", "time", _seconds),
+    Column("sequence_length", "tokens", say_count),
+    Column("batch_size", "batch", say_count),
+    Column("time_s", "time", say_time_briefly),
     Column("interval", "at 90 %", say_interval, spare=7),
     Column("answer", "answer", left=True, spare=6),
-    Column("bound_s", "at least", _seconds, spare=8),
-    Column("throughput_per_s", "samples\nper s", _number, spare=3),
-    Column("memory_bytes", "memory", lambda value: format_si(value, "B", 3), spare=4),
-    Column("efficiency", "of peak", _share, spare=8),
-    Column("hours", "hours", lambda value: f"{value:.3g}", spare=1),
-    Column("cost", "cost\nUSD", lambda value: f"{value:.3g}"),
+    Column("bound_s", "at least", say_time_briefly, spare=8),
+    Column("throughput_per_s", "samples\nper s", say_number, spare=3),
+    Column("memory_bytes", "memory", say_size_briefly, spare=4),
+    Column("efficiency", "of peak", say_percent, spare=8),
+    Column("hours", "hours", say_three_digits, spare=1),
+    Column("cost", "cost\nUSD", say_three_digits),
     Column("energy_j", "energy", lambda value: format_si(value, "J", 3), spare=2),
     Column("time_model", "time model", left=True, spare=12),
 ]

@@ -9,8 +9,8 @@ import numpy as np
 
 from paleo_lite.report.charts.accuracy import Pair
 from paleo_lite.report.charts.pairs import interval_of
-from paleo_lite.report.devices import share
 from paleo_lite.report.document import Column, Document, Table
+from paleo_lite.report.notation import say_percent
 from paleo_lite.units import format_si
 
 from .hold_out import ExchangePoint, ExchangeRow
@@ -64,9 +64,9 @@ _COLUMNS = (
     Column("link", "link", left=True, spare=5),
     Column("operation", "operation", left=True),
     Column("points", "points", spare=4),
-    Column("mape", "MAPE", share),
-    Column("median", "median", share, spare=2),
-    Column("p90", "90th\npercentile", share, spare=3),
+    Column("mape", "MAPE", say_percent),
+    Column("median", "median", say_percent, spare=2),
+    Column("p90", "90th\npercentile", say_percent, spare=3),
     Column("bias", "bias", lambda value: f"{value:+.1%}", spare=6),
     Column("coverage_90", "within\n90 %", lambda value: f"{value:.0%}", spare=1),
     Column("data_sheet", "data\nsheet", lambda value: f"{value:.0%}"),

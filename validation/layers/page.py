@@ -8,8 +8,8 @@ import msgspec
 
 from paleo_lite.report.charts.accuracy import Pair
 from paleo_lite.report.charts.pairs import interval_of
-from paleo_lite.report.devices import share
 from paleo_lite.report.document import Column, Document, Table
+from paleo_lite.report.notation import say_percent
 from paleo_lite.units import format_si
 
 from .hold_out import LayerPoint, LayerRow
@@ -27,17 +27,17 @@ def layer_validation_page(
             Column("kind", "kind", left=True),
             Column("phase", "phase", left=True),
             Column("points", "points", spare=1),
-            Column("mape", "MAPE", share),
-            Column("median", "median", share, spare=4),
-            Column("p90", "90th\npercentile", share, spare=5),
+            Column("mape", "MAPE", say_percent),
+            Column("median", "median", say_percent, spare=4),
+            Column("p90", "90th\npercentile", say_percent, spare=5),
             Column("bias", "bias", lambda value: f"{value:+.1%}", spare=6),
             Column("rank_correlation", "rank\ncorrelation", lambda value: f"{value:.3f}", spare=8),
             Column("coverage_80", "within\n80 %", lambda value: f"{value:.0%}", spare=7),
             Column("coverage_90", "within\n90 %", lambda value: f"{value:.0%}"),
-            Column("width_90", "width", share, spare=9),
-            Column("launch_and_roofline", "launch +\nroofline", share),
-            Column("one_ppp", "one PPP", share, spare=3),
-            Column("roofline", "roofline", share, spare=3),
+            Column("width_90", "width", say_percent, spare=9),
+            Column("launch_and_roofline", "launch +\nroofline", say_percent),
+            Column("one_ppp", "one PPP", say_percent, spare=3),
+            Column("roofline", "roofline", say_percent, spare=3),
             Column("source", "source", left=True, fold=True, spare=10),
         ],
         [{**msgspec.to_builtins(row), **row.baselines} for row in rows],

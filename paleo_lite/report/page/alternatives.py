@@ -7,8 +7,9 @@ from typing import Any
 
 from ...calibration.alternatives import Alternative, Alternatives
 from ...timing import Prediction
-from ...units import format_si, say_interval, say_number
+from ...units import say_interval, say_number
 from ..document import Column, KeyFigure, Table
+from ..notation import say_time, say_yes_or_no
 
 DEVICES_AT_MOST = 12
 """Other devices that are listed."""
@@ -91,9 +92,9 @@ def _table(title: str, first: str, prediction: Prediction, some: Sequence[Altern
         Column("name", first, left=True),
         Column("gain", "gain", lambda value: f"{value:.2f} ×"),
         Column("throughput_per_s", "samples per s", say_number),
-        Column("time_s", "time per batch", lambda value: format_si(value, "s")),
+        Column("time_s", "time per batch", say_time),
         Column("interval", "at 90 %", say_interval),
-        Column("fits", "fits into memory", lambda value: "yes" if value else "no", left=True),
+        Column("fits", "fits into memory", say_yes_or_no, left=True),
         Column("rent", "rent, USD/h", "{:.2f}".format),
         Column("model", "from", left=True),
         Column("note", "mind", left=True),

@@ -13,6 +13,7 @@ from ..charts.roofline import prediction_roofline
 from ..charts.scaling import scale_chart
 from ..document import Chart, Column, Document, KeyFigure, Made, Table, drawn
 from ..memory import memory_fact, memory_tables
+from ..notation import say_percent, say_time
 from ..predictions import layer_table, prediction_page
 from ..scale import scale_page
 from .alternatives import help_content, what_helps
@@ -186,8 +187,8 @@ def _passes(prediction: Prediction) -> Table:
 
 def _seconds_and_share() -> list[Column]:
     return [
-        Column("time_s", "time", lambda value: format_si(value, "s")),
-        Column("share", "share", lambda value: f"{value:.1%}"),
+        Column("time_s", "time", say_time),
+        Column("share", "share", say_percent),
     ]
 
 

@@ -17,6 +17,7 @@ from ..charts.profiles import class_chart, kernel_roofline, timeline_chart
 from ..document import Chart, Column, Document, KeyFigure, Made, Table, drawn
 from ..efficiency import efficiency_page
 from ..kernels import kernels_page, measure_next
+from ..notation import say_percent, say_time, say_whole_percent
 from .sections import all_of, device_section, sources_section
 
 _IDLE = 0.75  # a device that is busy for less of the time is what to look at first
@@ -196,12 +197,12 @@ def _first(kernels: KernelReport) -> Document:
         Column("rank", "rank"),
         Column("name", "kernel", left=True),
         Column("class", "class", left=True),
-        Column("time_s", "time", lambda value: format_si(value, "s")),
-        Column("share", "share", lambda value: f"{value:.1%}"),
-        Column("headroom", "headroom", lambda value: f"{value:.0%}"),
-        Column("occupancy", "occupancy", lambda value: f"{value:.0%}"),
+        Column("time_s", "time", say_time),
+        Column("share", "share", say_percent),
+        Column("headroom", "headroom", say_whole_percent),
+        Column("occupancy", "occupancy", say_whole_percent),
         Column("bound", "nearest limit", left=True),
-        Column("flops_efficiency", "of peak FLOP/s", lambda value: f"{value:.1%}"),
+        Column("flops_efficiency", "of peak FLOP/s", say_percent),
     ]
     return Document(
         title,
