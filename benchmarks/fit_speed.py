@@ -17,7 +17,7 @@ POINTS = 1000
 
 
 def measure(repeats: int) -> list[Turns]:
-    """Times drawn from the model itself, with 5 % of scatter, beside counting what they are fitted to."""
+    """Times drawn from the model itself, with 5% of scatter, beside counting what they are fitted to."""
     device = find_device("v100-sxm2")
     rng = np.random.default_rng(0)
     prior = device_prior(device, "fp32")

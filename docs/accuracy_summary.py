@@ -26,7 +26,7 @@ def summary(tables: str) -> list[str]:
     """The lines of the table: for each question the error of held-out points, and how many lie in their intervals."""
     sections = dict(re.findall(r"^## (.+)\n((?:(?!^## ).*\n?)*)", tables, re.MULTILINE))
     lines = [
-        "| what you ask for | points | error | inside their 90 % interval | width of it | roofline | one PPP |",
+        "| what you ask for | points | error | inside their 90% interval | width of it | roofline | one PPP |",
         "| :-- | --: | --: | --: | --: | --: | --: |",
     ]
     for heading, question in QUESTIONS.items():

@@ -117,7 +117,7 @@ def test_the_readme_says_what_its_python_example_comes_to(session):
             readme.outcome(at)
     kinds = readme.names["pl"].layers("vgg19", convention="macs").by_kind()
     assert f"{kinds['conv2d']['share']:.2%}" == "99.37%"
-    assert "99.37 %" in TEXTS["README.md"]
+    assert "99.37%" in TEXTS["README.md"]
     assert sum(step.shown is not None for step in readme.steps) >= 3
 
 

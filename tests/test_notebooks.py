@@ -166,7 +166,7 @@ def test_gpu_efficiency(on_data):
     assert len(figures) == 5 * 8  # five columns; two batch sizes on four numbers of nodes
     assert all(figure in found for figure in figures)
     # SOURCES.md of the data: its text against its own table, and the steady state.
-    assert "published text 33.58 %, published table 34.81 %" in found
+    assert "published text 33.58%, published table 34.81%" in found
     assert "777.2 GFLOP in 0.7568 s" in found
     assert re.search(r"convolutions of a steady step, all counted 23\.9%", found)
     assert found.count("<svg") == 2

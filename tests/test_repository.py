@@ -21,6 +21,14 @@ def test_citation_and_changelog_name_the_version_and_its_day():
     assert cited["date-released"] == released[__version__]
 
 
+def test_shares_are_written_in_one_way():
+    """In what is printed, drawn and explained: ``90%``, as numbers of axes and tables are."""
+    folders = ("paleo_lite", "validation", "docs", "notebooks", "hardware")
+    paths = [ROOT / "README.md", *(path for folder in folders for path in (ROOT / folder).rglob("*.*"))]
+    texts = {path: path.read_text() for path in paths if path.suffix in (".py", ".md", ".ipynb", ".html", ".toml")}
+    assert [str(path) for path, text in texts.items() if re.search(r"[0-9}] %(?![\w(])", text)] == []
+
+
 def sources_of(path: Path) -> list[str]:
     """What a shipped calibration, of whatever it is, says that it was learnt from."""
     if path.suffix == ".json":

@@ -90,7 +90,7 @@ class PppCalibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=
     ppp : float
         The geometric mean over networks.
     low, high : float
-        Its 90 % interval for the same networks at the same batch sizes.
+        Its 90% interval for the same networks at the same batch sizes.
     deviation, within : float
         Standard deviation of ln PPP between networks, and between the passes and batch sizes of one.
     runs : list of PppRun

@@ -39,7 +39,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value : float
         The median.
     low, high : float
-        Its 90 % interval.
+        Its 90% interval.
     moved : float
         How far the measurements narrowed the prior: 0 not at all, 1 fully.
     """

@@ -64,7 +64,7 @@ def advise(
     """Try all strategies and collectives on a number of devices.
 
     Bounds are not plans, and butterfly mixing does not exchange everything: both are left out. Where two strategies are
-    within 2 % of each other the one listed earlier, which is the simpler one, comes first.
+    within 2% of each other the one listed earlier, which is the simpler one, comes first.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def _of_splits(
 
 
 def _ranked(rows: list[ScaleRow]) -> list[ScaleRow]:
-    """What fits first, then by throughput; of those within 2 % of the fastest the simplest first."""
+    """What fits first, then by throughput; of those within 2% of the fastest the simplest first."""
     ordered = sorted(rows, key=lambda row: (not row.fits, -row.throughput_per_s))
     first = ordered[0]
     places = {name: place for place, name in enumerate(STRATEGIES)}

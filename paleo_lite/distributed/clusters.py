@@ -26,7 +26,7 @@ _BYTES_AT_MOST = 2**16
 
 
 class Around(NamedTuple):
-    """The step to expect, and the seconds between which it lies with 90 %.
+    """The step to expect, and the seconds between which it lies with 90%.
 
     Attributes
     ----------

@@ -38,7 +38,7 @@ class OperationFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     smallest_bytes, largest_bytes : int
         Of the messages measured.
     scatter : float
-        Relative deviation of held-out measurements from the model: 90 % lie within 2.015 times that.
+        Relative deviation of held-out measurements from the model: 90% lie within 2.015 times that.
     held_out_sizes : float
         Mean absolute relative error with message sizes held out.
     held_out_workers : float or None

@@ -91,7 +91,7 @@ class Platform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         )
 
     def around(self, run: Run, machine: Topology, settings: Settings) -> Around:
-        """See `Cluster`: 90 % of a normal logarithm."""
+        """See `Cluster`: 90% of a normal logarithm."""
         step, off = run(machine, settings, 1.0), WORST * self.scatter
         return Around(step, step.time_s * math.exp(-off), step.time_s * math.exp(off))
 

@@ -49,7 +49,7 @@ class Step(msgspec.Struct, frozen=True):
     notes : tuple of str
         What somebody who uses it should know.
     interval : tuple of float or None
-        Seconds between which ``time_s`` lies with 90 %; None where the time model does not say.
+        Seconds between which ``time_s`` lies with 90%; None where the time model does not say.
     cluster_interval : tuple of float or None
         The same if computing takes what it is said to: what exchanges and waiting for each other leave open. None where
         nobody says.
@@ -230,7 +230,7 @@ class ScaleRow(Step, frozen=True, kw_only=True):
 
     @property
     def efficiency_interval(self) -> tuple[float, float] | None:
-        """Between which the efficiency lies with 90 %: one worker's time is in it twice and plays no part."""
+        """Between which the efficiency lies with 90%: one worker's time is in it twice and plays no part."""
         if self.cluster_interval is None:
             return None
         best_s, worst_s = self.cluster_interval

@@ -46,19 +46,19 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "achieved_occupancy", "share",
         "active warps per active cycle, as a share of what a multiprocessor can hold",
-        "above 50 %; more hides more latency, but a GEMM that uses its registers well is fast below",
+        "above 50%; more hides more latency, but a GEMM that uses its registers well is fast below",
         "larger batches or grids; smaller blocks, fewer registers or less shared memory per block",
         ("sm__warps_active.avg.pct_of_peak_sustained_active",),
     ),
     Metric(
         "est_achieved_occupancy", "share",
         "occupancy that the launch's registers, shared memory and grid allow, as PyTorch's profiler estimates it",
-        "above 50 %", "larger batches or grids; smaller blocks, fewer registers or less shared memory per block",
+        "above 50%", "larger batches or grids; smaller blocks, fewer registers or less shared memory per block",
     ),
     Metric(
         "sm_efficiency", "percent",
         "share of the time in which a multiprocessor has at least one warp to run, over all of them",
-        "above 90 %; below, the grid is too small for the device or its blocks are of unequal length",
+        "above 90%; below, the grid is too small for the device or its blocks are of unequal length",
         "larger batches, more blocks, fused kernels",
         ("smsp__cycles_active.avg.pct_of_peak_sustained_elapsed",),
     ),
@@ -70,31 +70,31 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "issue_slot_utilization", "percent", "share of the cycles in which the scheduler had an instruction to issue",
-        "above 60 %", "more independent work per thread, or more warps",
+        "above 60%", "more independent work per thread, or more warps",
         ("smsp__issue_active.avg.pct_of_peak_sustained_active",),
     ),
     Metric(
         "branch_efficiency", "percent", "branches in which all threads of a warp go the same way",
-        "100 %; below 90 % warps run both sides", "sort or group work so that a warp's threads agree",
+        "100%; below 90% warps run both sides", "sort or group work so that a warp's threads agree",
         ("smsp__sass_average_branch_targets_threads_uniform.pct",),
     ),
     Metric(
         "warp_execution_efficiency", "percent", "threads of a warp that do something, on average",
-        "100 %; below 80 % lanes idle", "block sizes that are multiples of 32; less divergence",
+        "100%; below 80% lanes idle", "block sizes that are multiples of 32; less divergence",
         ("smsp__thread_inst_executed_per_inst_executed.ratio",),
     ),
     Metric(
         "gld_efficiency", "percent", "global memory that was asked for, of what had to be loaded for it",
-        "above 80 %; 25 % means that three of four bytes are loaded in vain", _COALESCE,
+        "above 80%; 25% means that three of four bytes are loaded in vain", _COALESCE,
         ("smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct",),
     ),
     Metric(
         "gst_efficiency", "percent", "global memory that was asked to be stored, of what had to be stored for it",
-        "above 80 %", _COALESCE, ("smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct",),
+        "above 80%", _COALESCE, ("smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct",),
     ),
     Metric(
         "shared_efficiency", "percent", "shared memory that was asked for, of what was moved",
-        "100 %; below, threads of a warp meet in one bank", "pad the shared arrays",
+        "100%; below, threads of a warp meet in one bank", "pad the shared arrays",
         ("smsp__sass_average_data_bytes_per_wavefront_mem_shared.pct",),
     ),
     Metric(
@@ -105,7 +105,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "flop_sp_efficiency", "percent", "single precision FLOPs, of what the device could do",
-        "above 50 % for GEMM and convolution", "larger tiles and batches; see what bounds the kernel",
+        "above 50% for GEMM and convolution", "larger tiles and batches; see what bounds the kernel",
         ("smsp__sass_thread_inst_executed_ops_fadd_fmul_ffma_pred_on.avg.pct_of_peak_sustained_elapsed",),
     ),
     Metric(
@@ -116,15 +116,15 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "l2_tex_hit_rate", "percent", "what the L1 or texture cache asks for that the L2 cache answers",
-        "above 50 % where data is used again", "smaller working sets per wave of blocks",
+        "above 50% where data is used again", "smaller working sets per wave of blocks",
         ("lts__t_sector_hit_rate.pct",),
     ),
     Metric(
         "tex_cache_hit_rate", "percent", "loads that the L1 (unified with texture) cache answers",
-        "above 50 % where neighbouring threads share data", "shared memory for what is used again",
+        "above 50% where neighbouring threads share data", "shared memory for what is used again",
         ("l1tex__t_sector_hit_rate.pct",),
     ),
-    Metric("l1_cache_global_hit_rate", "percent", "global loads that the L1 cache answers", "above 50 %", _COALESCE),
+    Metric("l1_cache_global_hit_rate", "percent", "global loads that the L1 cache answers", "above 50%", _COALESCE),
     Metric("l1_cache_local_hit_rate", "percent", "loads of spilled registers that the L1 cache answers",
            "not needed: best without spills", "fewer registers per thread, or smaller blocks"),
     Metric("gld_throughput", "throughput", "global memory loaded", "near the memory's peak if memory bound", _PATH,
@@ -207,13 +207,13 @@ def explain(name: str, value: float) -> dict[str, Any] | None:
 
 def _shown(metric: Metric, name: str, value: float) -> str:
     if name != metric.name and (".pct" in name or name.endswith("pct")):
-        return f"{value:.4g} %"
+        return f"{value:.4g}%"
     if name.endswith("per_inst_executed.ratio"):
         return f"{value:.4g} of 32"
     if metric.unit == "share":
         return f"{value:.1%}"
     if metric.unit == "percent":
-        return f"{value:.4g} %"
+        return f"{value:.4g}%"
     if metric.unit == "level":
         return f"{value:.3g} of 10"
     return format_si(value, {"throughput": "B/s", "rate": "per cycle"}.get(metric.unit, ""))

@@ -24,7 +24,7 @@ _ENOUGH = 0.8  # of the time of all kernels
 
 
 def kernels_that_matter(rows: Sequence[KernelRow]) -> list[KernelRow]:
-    """The kernels with most to gain, where that is unknown all of their time: at most 8, at most 80 % of the time."""
+    """The kernels with most to gain, where that is unknown all of their time: at most 8, at most 80% of the time."""
     able = [row for row in rows if row.label not in NOT_PROFILED]
     total = sum(row.time_s or 0.0 for row in able)
     chosen: list[KernelRow] = []

@@ -13,7 +13,7 @@ from .feeding import Fed, Store, feed
 
 UTILISATION_WANTED = 0.9
 WAITING_AT_MOST = 0.1
-"""How much of the device's time waiting may take and still be "much shorter": what 90 % utilisation leaves."""
+"""How much of the device's time waiting may take and still be "much shorter": what 90% utilisation leaves."""
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class Rule(msgspec.Struct, frozen=True):
 def rules(fed: Fed) -> tuple[Rule, ...]:
     """The rules of thumb of the course."""
     feeding = fed.feeding
-    checked = [Rule("GPU utilisation of 90 % or more", f"{fed.utilisation:.1%}", fed.utilisation >= UTILISATION_WANTED)]
+    checked = [Rule("GPU utilisation of 90% or more", f"{fed.utilisation:.1%}", fed.utilisation >= UTILISATION_WANTED)]
     store = next((stage for stage in fed.stages if stage.name == "storage"), None)
     if store is not None and feeding.store is not None and feeding.store.expected_bytes_per_s and store.bytes_per_s:
         expected, rate = feeding.store.expected_bytes_per_s, store.bytes_per_s
@@ -130,7 +130,7 @@ def remedies(fed: Fed, upgrades: Upgrades) -> tuple[Remedy, ...]:
 
 
 def plan(fed: Fed, upgrades: Upgrades) -> tuple[Remedy, ...]:
-    """Remedies of this node, one on top of the other, the best of each round first, until 90 % are reached."""
+    """Remedies of this node, one on top of the other, the best of each round first, until 90% are reached."""
     steps: list[Remedy] = []
     while fed.utilisation < UTILISATION_WANTED:
         best = next((remedy for remedy in remedies(fed, upgrades) if not remedy.elsewhere), None)

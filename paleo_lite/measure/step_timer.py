@@ -19,7 +19,7 @@ from ..errors import BadValue
 Batch = TypeVar("Batch")
 
 SHORT = 0.1
-"""Loading is "much shorter" than training where it takes less than this share of a step: 90 % utilisation."""
+"""Loading is "much shorter" than training where it takes less than this share of a step: 90% utilisation."""
 
 
 class StepTimer:

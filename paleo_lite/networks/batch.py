@@ -53,7 +53,7 @@ def with_growth(layers: Sequence[Layer], twice: Sequence[Layer]) -> tuple[tuple[
         count(part).column("macs", "training", batch_size).sum() for part, batch_size in ((settled, 2), (twice, 1))
     )
     more = 100 * (float(computed) / max(float(expected), 1) - 1)
-    note = f"two samples have {more:+.3g} % multiply-accumulates beyond those that follow from one: {LARGER_BATCHES}"
+    note = f"two samples have {more:+.3g}% multiply-accumulates beyond those that follow from one: {LARGER_BATCHES}"
     return tuple(settled), note if computed != expected else ""
 
 

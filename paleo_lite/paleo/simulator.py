@@ -144,7 +144,7 @@ def make_simulator(device: str, link: str, **options: Any) -> Simulator:
 # Devices, by the three figures that PALEO has of each, and what work takes there, in milliseconds ---------------------
 #
 # ``compute = max(tick, FLOPs / peak / PPP)``, ``transfer = max(tick, bytes / 2^30 / (bandwidth in GB/s) / PPP)``: the
-# bytes are counted in GiB though the bandwidth is given in GB, 7 % too fast.
+# bytes are counted in GiB though the bandwidth is given in GB, 7% too fast.
 # Source: ``device.py`` and ``profilers/flops_profiler.py``.
 
 

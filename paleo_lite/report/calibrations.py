@@ -36,7 +36,7 @@ def calibration_page(calibration: Calibration) -> Document:
             Column("name", "parameter", left=True),
             Column("value", "value", lambda value: f"{value:.4g}"),
             Column("low", "from", say_three_digits),
-            Column("high", "to (90 %)", say_three_digits),
+            Column("high", "to (90%)", say_three_digits),
             Column("unit", "unit", left=True, fold=True, spare=1),
             Column("moved", "learnt", say_whole_percent),
             Column("would_help", "held at its prior; would help", left=True, fold=True, spare=2),
@@ -129,8 +129,8 @@ def validation_page(rows: Sequence[Row], points: Sequence[Point]) -> Document:
             Column("p90", "90th\npercentile", say_percent, spare=4),
             Column("bias", "bias", lambda value: f"{value:+.1%}", spare=5),
             Column("rank_correlation", "rank\ncorrelation", lambda value: f"{value:.3f}", spare=7),
-            Column("coverage_80", "within\n80 %", say_whole_percent, spare=6),
-            Column("coverage_90", "within\n90 %", say_whole_percent),
+            Column("coverage_80", "within\n80%", say_whole_percent, spare=6),
+            Column("coverage_90", "within\n90%", say_whole_percent),
             Column("width_90", "width", say_percent, spare=8),
             Column("one_ppp", "one PPP", say_percent, spare=2),
             Column("roofline", "roofline", say_percent, spare=2),
@@ -170,7 +170,7 @@ def validation_page(rows: Sequence[Row], points: Sequence[Point]) -> Document:
         for phase in sorted({row.phase for row in rows})
     ]
     inside = sum(row.coverage_90 * row.points for row in rows) / sum(row.points for row in rows)
-    facts.append(("within", f"{inside:.0%} of {len(points)} points lie in their 90 % interval"))
+    facts.append(("within", f"{inside:.0%} of {len(points)} points lie in their 90% interval"))
     return Document(headline, facts, [table, worst_table], (), table)
 
 

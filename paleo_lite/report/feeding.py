@@ -106,7 +106,7 @@ def _facts(fed: Fed, prediction: Prediction) -> list[tuple[str, str]]:
         needed += f", {fed.needed_workers} workers"
     interval, each, idle = "", "", "a device that never waits"
     if prediction.interval is not None:
-        interval = f" ({say_interval(prediction.interval)} at 90 %)"
+        interval = f" ({say_interval(prediction.interval)} at 90%)"
     if feeding.devices > 1:
         each, idle = " on each device", "devices that never wait"
     return [

@@ -17,7 +17,7 @@ def gemm_page(times: GemmTimes) -> Document:
     where = "" if times.device is None else f" on {times.device.name}, {times.precision}"
     headline = f"{several} of {times.m} x {times.k} by {times.k} x {times.n}{where}: {format_si(first.time_s, 's')}"
     if first.interval is not None:
-        headline += f" ({say_interval(first.interval)} at 90 %)"
+        headline += f" ({say_interval(first.interval)} at 90%)"
     if others:
         best = min(others, key=lambda way: way.time_s)
         gain = first.time_s / best.time_s

@@ -77,7 +77,7 @@ class Measured(Result, msgspec.Struct, frozen=True, eq=False):
 
     @property
     def within(self) -> int:
-        """How many unseen steps lie in their 90 % interval."""
+        """How many unseen steps lie in their 90% interval."""
         return sum(row["within"] for row in self.compared())
 
     def compared(self) -> list[dict[str, Any]]:
@@ -172,7 +172,7 @@ def measured_page(measured: Measured) -> Document:
     if measured.were_chosen:
         told = f"{steps}, predicted before they were run"
     return Document(
-        f"{told}: {measured.mape:.1%} mean absolute error, {measured.within} of {len(rows)} within the 90 % interval",
+        f"{told}: {measured.mape:.1%} mean absolute error, {measured.within} of {len(rows)} within the 90% interval",
         facts,
         tables,
         _notes(measured),
@@ -190,7 +190,7 @@ def _compared_table(rows: list[dict[str, Any]]) -> Table:
             Column("batch_size", "batch", spare=1),
             Column("measured_s", "measured", say_time),
             Column("spread", "spread", say_percent, spare=3),
-            Column("interval", "predicted (90 %)", _with_interval),
+            Column("interval", "predicted (90%)", _with_interval),
             Column("error", "error", lambda value: f"{value:+.1%}"),
             Column("within", "within", say_yes_or_no, spare=2),
         ],

@@ -35,8 +35,8 @@ def say_bandwidth(value: float) -> str:
 
 
 def say_percent(value: float) -> str:
-    """A share, one digit behind the point: ``6.4%``."""
-    return f"{value:.1%}"
+    """A share, one digit behind the point: ``6.4%``; what is not nothing is never said to be 0."""
+    return "< 0.05%" if 0 < value < 5e-4 else f"{value:.1%}"
 
 
 def say_whole_percent(value: float) -> str:

@@ -82,7 +82,7 @@ def headline(prediction: Prediction) -> str:
         return f"{answer}at least {format_si(prediction.time_s, 's')}, a bound of the data sheet{_misfit(prediction)}"
     answer += format_si(prediction.time_s, "s")
     if prediction.interval is not None:
-        answer += f" ({say_interval(prediction.interval)} at 90 %)"
+        answer += f" ({say_interval(prediction.interval)} at 90%)"
     if prediction.throughput_per_s is not None and prediction.phase not in GENERATING:
         answer += f", {_rate(prediction.throughput_per_s)}"
     if prediction.workload.network.lengths is not None and (tokens := tokens_per_s(prediction)) is not None:
@@ -179,7 +179,7 @@ def _facts(prediction: Prediction) -> list[tuple[str, str]]:
         bytes_ = "with the casts" if prediction.execution in MIXED else "without the bytes between fused layers"
         facts.append(("execution", f"{prediction.execution}: {prediction.kernels} kernels, {bytes_}"))
     if "80" in prediction.intervals:
-        facts.append(("at 80 %", say_interval(prediction.intervals["80"])))
+        facts.append(("at 80%", say_interval(prediction.intervals["80"])))
     if prediction.parameters is not None:
         facts.append(("parameters", format_si(prediction.parameters)))
     return facts

@@ -53,7 +53,7 @@ def _headline(table: ScaleTable) -> str:
         time = f"the best case of the data sheets, at least {time}"
     answer = f"{last.workers} worker{'' if last.workers == 1 else 's'}: {time} per step"
     if last.interval is not None:
-        answer += f" ({say_interval(last.interval)} at 90 %)"
+        answer += f" ({say_interval(last.interval)} at 90%)"
     answer += f", {say_number(last.throughput_per_s)} samples per second"
     if last.over != last.workers or last.workers == 1:
         answer += f", {last.speedup / last.over:.4g} times {_over(last)} ({_efficiency(last)})"
@@ -69,7 +69,7 @@ def _efficiency(row: ScaleRow) -> str:
     if row.efficiency_interval is None:
         return f"{row.efficiency:.1%}"
     low, high = row.efficiency_interval
-    return f"{row.efficiency:.1%}, {low:.0%} to {high:.0%} at 90 %"
+    return f"{row.efficiency:.1%}, {low:.0%} to {high:.0%} at 90%"
 
 
 def _named(table: ScaleTable, row: ScaleRow) -> str:
@@ -102,7 +102,7 @@ def _columns(table: ScaleTable) -> list[Column]:
         Column("update_s", "update", say_time_briefly, spare=7),
         *([Column("input_s", "input\nwait", say_time_briefly)] if any(row.input_s for row in table.rows) else []),
         Column("time_s", "step", say_time_briefly),
-        *([Column("interval", "at 90 %", say_interval)] if known("interval") else []),
+        *([Column("interval", "at 90%", say_interval)] if known("interval") else []),
         *([Column("bound_s", "at least", say_time_briefly, spare=5)] if table.is_forecast and known("bound_s") else []),
         Column("throughput_per_s", "samples\nper s", say_number, spare=4),
     ]

@@ -56,8 +56,8 @@ _ASKED = {"network": "network", "gpu": "device", "precision": "precision", "phas
 
 _FOUND = [
     Column("time_s", "time", say_time_briefly),
-    Column("low_s", "from\n(90 %)", say_time_briefly, spare=1),
-    Column("high_s", "to\n(90 %)", say_time_briefly, spare=1),
+    Column("low_s", "from\n(90%)", say_time_briefly, spare=1),
+    Column("high_s", "to\n(90%)", say_time_briefly, spare=1),
     Column("bound_s", "at least", say_time_briefly, spare=4),
     Column("throughput_per_s", "samples\nper s", say_number),
     Column("speedup", "times\nas fast", say_three_digits),

@@ -26,7 +26,7 @@ def suggestions_page(found: Suggestions) -> Document:
         Column("phase", "phase", left=True),
         Column("time_s", "expected\nstep", say_time_briefly, spare=1),
         Column("measuring_s", "measuring", say_time_briefly),
-        *([Column("interval", "then at 90 %", say_interval)] if found.interval else []),
+        *([Column("interval", "then at 90%", say_interval)] if found.interval else []),
         Column("factor", "high / low", "{:.2f}".format),
     ]
     table = Table("", columns, [before, *({**row, "number": place} for place, row in enumerate(rows, 1))])
@@ -36,7 +36,7 @@ def suggestions_page(found: Suggestions) -> Document:
     expected = [] if found.time_s is None else [("expected", format_si(found.time_s, "s"))]
     return Document(
         f"{number} measurement{'s' if number > 1 else ''} would narrow {about} on {found.gpu}, {found.precision} "
-        f"{found.phase}{batch}: the high end of the 90 % interval from {found.factor:.2f} to "
+        f"{found.phase}{batch}: the high end of the 90% interval from {found.factor:.2f} to "
         f"{found.suggestions[-1].factor:.2f} times the low end",
         [
             *expected,

@@ -76,7 +76,7 @@ _COLUMNS = [
     Column("sequence_length", "tokens", say_count),
     Column("batch_size", "batch", say_count),
     Column("time_s", "time", say_time_briefly),
-    Column("interval", "at 90 %", say_interval, spare=7),
+    Column("interval", "at 90%", say_interval, spare=7),
     Column("answer", "answer", left=True, spare=6),
     Column("bound_s", "at least", say_time_briefly, spare=8),
     Column("throughput_per_s", "samples\nper s", say_number, spare=3),

@@ -18,7 +18,7 @@ from .document import Chart, Column, Document, Table
 GAP = 2  # blanks between columns
 FOLDED = 16  # the narrowest that a column of text is made
 
-BAR = 10  # letters of a bar of 100 %
+BAR = 10  # letters of a bar of 100%
 
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _PLAIN = {"─": "-", "█": "#", "µ": "u", **dict.fromkeys(_EIGHTHS[1:4], ""), **dict.fromkeys(_EIGHTHS[4:], "#")}

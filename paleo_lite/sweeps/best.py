@@ -27,7 +27,7 @@ LARGER_IS_BETTER = ("throughput_per_s", "efficiency", "scaling_efficiency", "spe
 """Columns of which more is better in a Pareto front; of all others less is."""
 
 MEANINGS = {
-    "time_s": "time of a step", "low_s": "time at best (90 %)", "high_s": "time at worst (90 %)",
+    "time_s": "time of a step", "low_s": "time at best (90%)", "high_s": "time at worst (90%)",
     "bound_s": "time by the data sheet", "throughput_per_s": "samples per second", "memory_bytes": "memory",
     "exposed_s": "exposed communication", "speedup": "speed-up", "energy_j": "energy",
     "efficiency": "share of peak",

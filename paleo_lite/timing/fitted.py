@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 UNFAMILIAR = 0.09
 """Relative error that the networks of a family share beyond what a fit without the family knows of itself, and those of
 a source beyond a fit of other sources: 0.077 and 0.062 by maximum likelihood, under Student's t with 5 degrees of
-freedom, of the errors with a family or a source held out. With 0.09 instead of 0.07 the 90 % intervals of held-out
-families and of held-out ranges of batch sizes hold 88 and 85 % of what was measured instead of 84 and 82. Part of every
+freedom, of the errors with a family or a source held out. With 0.09 instead of 0.07 the 90% intervals of held-out
+families and of held-out ranges of batch sizes hold 88 and 85% of what was measured instead of 84 and 82. Part of every
 prediction: who asks runs other software than who measured."""
 
 
@@ -154,7 +154,7 @@ def works_in(machine: Machine, precision: str) -> PeakRate:
     """The peak that libraries compute a precision at.
 
     fp64 runs on vector units: of devices with fp64 tensor cores cuDNN's convolutions do not take those (an A100 is held
-    out with 17 % error against its vector peak, with 73 % against its tensor cores'). AMD's rocBLAS does: an MI210
+    out with 17% error against its vector peak, with 73% against its tensor cores'). AMD's rocBLAS does: an MI210
     reaches 1.8 times its vector peak.
     """
     if precision == "fp64" and machine.unit is None and machine.device.vendor == "NVIDIA":

@@ -57,7 +57,7 @@ class Way(msgspec.Struct, frozen=True):
     time_s : float
         Of all launches together, one behind the other.
     interval : tuple or None
-        Seconds at 90 %; None for models that give none.
+        Seconds at 90%; None for models that give none.
     """
 
     name: str

@@ -126,7 +126,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Seconds between which the time lies at 90 %; None for models that do not say."""
+        """Seconds between which the time lies at 90%; None for models that do not say."""
         return self.terms.interval()
 
     @property

@@ -66,7 +66,7 @@ def _card(gpu: str, answer: Prediction | Failed) -> None:
         st.error(plain(memory_fact(fit)[1]))
     lines = []
     if answer.interval is not None:
-        lines.append(f"{say_interval(answer.interval)} at 90 %")
+        lines.append(f"{say_interval(answer.interval)} at 90%")
     if answer.throughput_per_s is not None:
         lines.append(f"{say_number(answer.throughput_per_s)} samples per second")
     lines.append(bound_sentence(answer))

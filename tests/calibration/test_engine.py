@@ -33,7 +33,7 @@ def test_a_recorded_graph_launches_without_the_host():
 
 @pytest.mark.needs_data
 def test_decoder_layers_of_others_are_forecast():
-    """Nothing was fitted to these. Single streams were asked for to 15 %."""
+    """Nothing was fitted to these. Single streams were asked for to 15%."""
     from validation.layers.decoder_layers import by_source, decoder_layers
 
     found = list(decoder_layers(DATA))

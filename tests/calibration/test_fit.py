@@ -106,7 +106,7 @@ def test_a_perfect_model_is_recovered_from_its_own_data() -> None:
 
 @pytest.mark.slow
 def test_intervals_of_parameters_cover_a_known_truth() -> None:
-    """Truth drawn from the prior, 5 % noise, 200 times: 90 % intervals hold it 85 to 95 % of the time.
+    """Truth drawn from the prior, 5% noise, 200 times: 90% intervals hold it 85 to 95% of the time.
 
     Layers are counted once, and the fit starts at the truth, which saves half of its steps on the way to the same end.
     """

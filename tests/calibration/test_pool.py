@@ -66,7 +66,7 @@ def test_a_prediction_says_that_nobody_measured_the_device() -> None:
     measured = {one.id for one in POOL.fits if (one.precision, one.unit) == ("fp32", "NVIDIA vector")}
     steps = {one.id for one in POOL.fits if one.id in measured and one.precision == "fp32" and one.software != KERNELS}
     assert f"pooled from {len(steps)} devices in fp32, not including this one" in text
-    assert "no measurements of GeForce GTX 1080 in fp32" in text and "at 80 %" in text
+    assert "no measurements of GeForce GTX 1080 in fp32" in text and "at 80%" in text
 
 
 @pytest.mark.parametrize(

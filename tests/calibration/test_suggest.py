@@ -166,7 +166,7 @@ def test_the_page_says_what_to_run() -> None:
     said = " ".join(text.split())
     assert found.command in said and f"{found.suggestions[1].factor:.2f}" in said
     typical = run("calibrate", "--suggest", "1", "--gpu", "k80", "--precision", "fp64", columns=120)
-    assert "would narrow typical networks on k80-die, fp64 inference" in typical and "then at 90 %" not in typical
+    assert "would narrow typical networks on k80-die, fp64 inference" in typical and "then at 90%" not in typical
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])

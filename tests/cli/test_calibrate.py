@@ -83,7 +83,7 @@ def test_a_shipped_calibration_is_the_default_and_is_named() -> None:
         sum(row["time_s"] for row in prediction.rows()) + prediction.terms.overhead_s
     )
     text = run("predict", "resnet50", "--gpu", device, "--precision", precision).stdout
-    assert f"calibrated ({device} {precision}" in text and "at 90 %" in text
+    assert f"calibrated ({device} {precision}" in text and "at 90%" in text
     bare = pl.predict("resnet50", gpu=device, precision=precision, time_model="roofline")
     assert bare.model.name == "roofline" and bare.interval is None
 

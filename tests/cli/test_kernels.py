@@ -104,8 +104,8 @@ def test_the_numbers_of_the_notebook():
         ("profiles/nsys_sqlite/h100_2gpu_1s.sqlite", "h100-sxm", ["on device 0", "on device 1", "memcpy HtoD"]),
         ("profiles/nvprof_summary_text/k80_tf2_mnist.txt", "k80-die", ["sgemm_sm35_ldg_nn_64x16x64x16x16", "pooling"]),
         ("profiles/nvprof_gpu_trace_csv/matrixMul_trace.csv", "gtx1080ti", ["matrixMulCUDA", "301"]),
-        ("profiles/nvprof_metrics_csv/reduction_metrics.csv", "gtx1080ti", ["gld_efficiency", "100 %", "no durations"]),
-        ("profiles/ncu_csv/gemm_naive.csv", "rtx5070", ["gemm_naive_kernel", "sm__warps_active", "66.61 %"]),
+        ("profiles/nvprof_metrics_csv/reduction_metrics.csv", "gtx1080ti", ["gld_efficiency", "100%", "no durations"]),
+        ("profiles/ncu_csv/gemm_naive.csv", "rtx5070", ["gemm_naive_kernel", "sm__warps_active", "66.61%"]),
     ],
 )
 def test_real_profiles_of_every_kind(path, gpu, shown):

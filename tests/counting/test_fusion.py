@@ -203,7 +203,7 @@ def test_folding_equals_torch_s_own(name: str, built) -> None:  # type: ignore[n
 def test_kernels_and_bytes_equal_those_of_torch_s_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor on the CPU, NCHW: its calls of libraries, its generated kernels and the bytes that it says it moves.
 
-    It may split off what takes no time (the mean's division): one kernel and 0.2 % of the bytes are left open.
+    It may split off what takes no time (the mean's division): one kernel and 0.2% of the bytes are left open.
     """
     torch = pytest.importorskip("torch")
     from torch._inductor import async_compile, compile_fx, config, metrics

@@ -99,7 +99,7 @@ def test_every_row_has_an_interval_and_a_bound() -> None:
         assert row.interval[1] > row.cluster_interval[1]
     assert table[0].efficiency_interval is None
     page = scale_page(table)
-    assert "at 90 %" in page.title
+    assert "at 90%" in page.title
     assert any(cluster_prior().held_out in note for note in page.notes)
 
 

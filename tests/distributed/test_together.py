@@ -82,7 +82,7 @@ def test_steps_are_those_of_korthikanti(tmp_path):
             row = scaled(str(path), workers, batch_size, made, platform="dgx-a100")
             errors.append(row.time_s / measured_s - 1)
             inside += row.interval[0] <= measured_s <= row.interval[1]
-    assert inside >= 7  # of eight at 90 %
+    assert inside >= 7  # of eight at 90%
     assert np.abs(errors).max() < 0.27
     assert np.abs(errors).mean() < 0.1
 
@@ -147,7 +147,7 @@ def test_advice_tries_every_split():
 
 
 def test_a_replica_may_take_more_at_once_than_one_worker_has():
-    """A batch of 1 a worker, 8 to a replica: micro-batches of 4 are possible, and what one worker is held against is 1."""
+    """A batch of 1 a worker, 8 to a replica: micro-batches of 4 are possible, one worker is held against 1."""
     row = scaled("gpt3-1.3b", 8, 1, Split(tensor=8, micro_batch=4), topology=NODE, scaling="weak")
     assert (row.batch_size, row.workers) == (8, 8)
     assert "2 micro-batches of 4" in row.notes[0]

@@ -51,10 +51,10 @@ def test_names_are_unique():
     ("name", "value", "shown"),
     [
         ("achieved_occupancy", 0.482, "48.2%"),
-        ("gld_efficiency", 25.0, "25 %"),
+        ("gld_efficiency", 25.0, "25%"),
         ("dram_utilization", 8.0, "8 of 10"),
         ("dram_read_throughput", 2.31e11, "231 GB/s"),
-        ("sm__warps_active.avg.pct_of_peak_sustained_active", 48.2, "48.2 %"),
+        ("sm__warps_active.avg.pct_of_peak_sustained_active", 48.2, "48.2%"),
     ],
 )
 def test_values_as_text(name, value, shown):

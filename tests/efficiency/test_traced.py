@@ -315,7 +315,7 @@ def test_a_timeline_is_by_tracelens_formula():
     assert idle.window_s == pytest.approx(total_us * 1e-6, rel=1e-6)
     assert sum(idle.idle_s.values()) == pytest.approx((total_us - union_us(ran)) * 1e-6, rel=1e-3)
     assert idle.communication_s == pytest.approx(union_us(communication) * 1e-6, rel=1e-6)
-    # Fills are computation there (1 % of what is exposed here), and copies here.
+    # Fills are computation there (1% of what is exposed here), and copies here.
     computation = [event for event in ran if event["cat"] == "kernel" and "nccl" not in event["name"]]
     exposed_us = union_us(communication + computation) - union_us(computation)
     assert idle.exposed_communication_s == pytest.approx(exposed_us * 1e-6, rel=1e-6)

@@ -97,7 +97,7 @@ def test_rules_of_thumb():
     starved = rules(feed(pipeline(store=DISK, access="random")))
     assert [rule.holds for rule in starved] == [False, False, False, False]
     assert "8.1 MB/s with random reads of 100 kB" in starved[1].found  # 81.3 a second
-    edge = rules(feed(pipeline(workers=9)))  # 90 %: waiting is a ninth of working
+    edge = rules(feed(pipeline(workers=9)))  # 90%: waiting is a ninth of working
     assert [rule.holds for rule in edge] == [True, True, True, False]
 
 

@@ -111,7 +111,7 @@ def test_where_it_does_not_follow_a_note_says_so():
         return self.l(torch.zeros(x.shape[0], x.shape[0], 16)).sum() + x
 
     (note,) = trace(Net(pairs, l=nn.Linear(16, 16)), (1, 16)).notes
-    assert note.startswith("two samples have +300 % multiply-accumulates beyond")
+    assert note.startswith("two samples have +300% multiply-accumulates beyond")
 
     def one_alone(self, x):
         if x.shape[0] > 1:

@@ -82,7 +82,7 @@ def test_hybrid_alexnet(strategy, hours):
 
 
 def test_the_revisions_differ_a_little():
-    """paleo.md: by 0.1 to 1 %."""
+    """paleo.md: by 0.1 to 1%."""
     simulators = (make_simulator("K40", "pcie3", ppp=0.5, revision=revision) for revision in REVISIONS)
     first, last = (
         paleo_scale("paleo_inception_v3", simulator, workers=[1], batch_size=64)[0] for simulator in simulators

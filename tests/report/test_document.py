@@ -92,7 +92,7 @@ def test_folded_cells_keep_every_word() -> None:
 WHOLE = Document(
     "A report",
     question="How long?",
-    answers=[KeyFigure("Time", "3 ms", "at 90 %")],
+    answers=[KeyFigure("Time", "3 ms", "at 90%")],
     lead=["It was measured."],
     sections=[
         Document(
@@ -106,7 +106,7 @@ WHOLE = Document(
 @pytest.mark.parametrize("style", ["table", "markdown"])
 def test_a_document_with_sections_says_all_but_its_charts(style: str) -> None:
     text = render(WHOLE, style)
-    said = ["A report", "How long?", "It was measured.", "3 ms (at 90 %)", "Why", "4 TFLOP/s", "b", "No timeline.",
+    said = ["A report", "How long?", "It was measured.", "3 ms (at 90%)", "Why", "4 TFLOP/s", "b", "No timeline.",
             "rounded", "Again", "This:", "paleo-lite report x"]  # fmt: skip
     assert [text.index(word) for word in said] == sorted(text.index(word) for word in said)
     assert "a picture" not in text

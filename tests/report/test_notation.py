@@ -1,5 +1,7 @@
 """How columns write what they hold, and tables what they leave out."""
 
+import pytest
+
 from paleo_lite.report import notation
 from paleo_lite.report.document import Column, Table
 
@@ -24,3 +26,11 @@ def test_a_table_says_how_many_of_its_rows_it_lists_where_not_all():
     table = Table("Steps", [Column("step", "step")], [{"step": 1}, {"step": 2}, {"step": 3}])
     assert (table.first(2, "the longest ").title, len(table.first(2).rows)) == ("Steps, the longest 2 of 3", 2)
     assert table.first(None) is table and table.first(3) is table
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.0, "0.0%"), (4.9e-4, "< 0.05%"), (5.1e-4, "0.1%"), (0.14, "14.0%"), (-0.002, "-0.2%"), (11.5, "1150.0%")],
+)
+def test_what_is_not_nothing_is_never_said_to_be_none_of_it(share, said):
+    assert notation.say_percent(share) == said

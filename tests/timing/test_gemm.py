@@ -40,8 +40,8 @@ def test_a_published_bound_and_what_was_measured():
     before, after = 8 * 71.964e-6, 2 * 99.057e-6
     assert (before, after) == (pytest.approx(575.72e-6, rel=1e-4), pytest.approx(198.11e-6, rel=1e-4))  # its totals
     assert before / after == pytest.approx(2.906, abs=0.001)  # the slides say 2.5x: their own figures give 2.9
-    assert separate.flops / before == pytest.approx(0.466e12, rel=1e-3)  # 7.8 % of the peak before,
-    assert stacked.flops / after / 6000e9 == pytest.approx(0.226, abs=0.001)  # 22.6 % after
+    assert separate.flops / before == pytest.approx(0.466e12, rel=1e-3)  # 7.8% of the peak before,
+    assert stacked.flops / after / 6000e9 == pytest.approx(0.226, abs=0.001)  # 22.6% after
 
 
 def test_what_the_slides_measured_lies_in_the_interval_of_a_maxwell_card():

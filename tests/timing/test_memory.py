@@ -63,7 +63,7 @@ def tracked_by_torch(name: str, batch_size: int, training: bool) -> int:
                               ("vgg16", "resnet50", "mobilenet_v2", "googlenet"))],
 )  # fmt: skip
 def test_a_step_needs_what_torchs_tracker_sees(name: str) -> None:
-    """Two micro-batches of 8 into gradients that stay: within 1 %."""
+    """Two micro-batches of 8 into gradients that stay: within 1%."""
     asked = Workload(find_network(name), batch_size=16, phase="training", training=TrainingOptions(accumulation=2))
     memory = memory_of(asked)
     assert memory.total_bytes == pytest.approx(tracked_by_torch(name, 8, training=True), rel=0.01)
@@ -76,7 +76,7 @@ def test_a_step_needs_what_torchs_tracker_sees(name: str) -> None:
                               ("vgg16", "resnet50", "densenet121", "googlenet"))],
 )  # fmt: skip
 def test_inference_needs_nearly_what_torchs_tracker_sees(name: str) -> None:
-    """Python holds a tensor for as long as a name does, so that up to 12 % more lives than is needed."""
+    """Python holds a tensor for as long as a name does, so that up to 12% more lives than is needed."""
     ratio = memory_of(Workload(find_network(name), batch_size=8)).total_bytes / tracked_by_torch(name, 8, False)
     assert 0.88 < ratio < 1.01
 
@@ -301,7 +301,7 @@ def test_the_largest_batch_is_the_one_that_was_found_by_trying(published_runs) -
     """pytorch-image-models lowers the batch on a 24 GB RTX 3090 until a training step in mixed precision fits.
 
     What fits is then between the batch it found and the one before it. Convolutional networks: 25 of 26 lie there, the
-    last within 2 %. In channels last cuDNN takes other workspaces: those runs are left out. Transformers and ConvNeXt
+    last within 2%. In channels last cuDNN takes other workspaces: those runs are left out. Transformers and ConvNeXt
     keep more there: attention was not fused, and their norms run in fp32.
     """
     options = TrainingOptions("momentum", mixed_precision=True)

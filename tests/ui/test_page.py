@@ -149,7 +149,7 @@ def test_every_control_of_many_devices_changes_the_answer():
         assert list(table["step"]) == pytest.approx([row.time_s for row in rows])
         assert list(table["step"]) != before
         intervals = [row.interval and pytest.approx(row.interval) for row in rows]
-        assert list(table["at 90 %"]) == intervals
+        assert list(table["at 90%"]) == intervals
         assert list(table["efficiency"]) == pytest.approx([row.efficiency for row in rows])
 
 

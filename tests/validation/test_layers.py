@@ -117,7 +117,7 @@ def test_flagged_rows_and_devices_without_a_file_are_left_out() -> None:
 
 @pytest.mark.needs_data
 def test_layers_are_held_out_in_one_command() -> None:
-    """Better than launch and roofline, the three parameters that trials reached 28 to 33 % with."""
+    """Better than launch and roofline, the three parameters that trials reached 28 to 33% with."""
     result = CliRunner().invoke(
         main, ["accuracy", "--data", str(DATA), "--split", "layers", "--gpu", "t4", "--format", "json"]
     )

@@ -194,7 +194,7 @@ def test_a_folder_without_the_files_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.needs_data
 def test_nine_of_ten_measurements_lie_in_their_90_percent_interval() -> None:
-    """Every device as if nobody had measured its chip, under whatever software and computer: 85 to 96 % lie inside.
+    """Every device as if nobody had measured its chip, under whatever software and computer: 85 to 96% lie inside.
 
     Of every third network: counting them takes longer than all the rest.
     """

@@ -76,7 +76,7 @@ def test_every_row_is_read_or_counted_with_the_parameters_that_its_source_says()
 @pytest.mark.needs_data
 @pytest.mark.slow  # two fits and 18 steps of networks of up to 126 blocks
 def test_steps_on_a_gpu_that_nothing_was_fitted_to_are_forecast() -> None:
-    """Fitted to llm-foundry's A100 alone; Llama 3 in 8 bits on GB200 was asked for to 15 %."""
+    """Fitted to llm-foundry's A100 alone; Llama 3 in 8 bits on GB200 was asked for to 15%."""
     from validation.training.hold_out import Timed, fit
     from validation.training.published import trained_steps
 

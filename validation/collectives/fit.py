@@ -147,7 +147,7 @@ def held_out(
 
 
 def scatter_of(predicted: Floats, measured: Floats) -> float:
-    """The deviation whose 90 % interval holds nine tenths of the residuals: their tails are longer than a normal's."""
+    """The deviation whose 90% interval holds nine tenths of the residuals: their tails are longer than a normal's."""
     return float(np.quantile(np.abs(np.log(predicted / measured)), 0.9)) / QUANTILES[0.9]
 
 

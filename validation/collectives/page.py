@@ -52,7 +52,7 @@ def exchange_validation_page(
             facts.append((text, f"{mean:.1%} mean, {middle:.1%} median absolute error; data table alone {table:.0%}"))
     inside = sum(row.coverage_90 * row.points for row in rows if row.held_out == "sizes")
     total = sum(row.points for row in rows if row.held_out == "sizes")
-    facts.append(("within", f"{inside / total:.0%} of {total} points lie in their 90 % interval, sizes held out"))
+    facts.append(("within", f"{inside / total:.0%} of {total} points lie in their 90% interval, sizes held out"))
     groups = len({(row.platform, row.operation) for row in rows})
     notes = [f"left out, {count} rows: {reason}" for reason, count in sorted(left_out.items())]
     data = Table("", (Column("held_out", "held out", left=True), *_COLUMNS), [msgspec.to_builtins(row) for row in rows])
@@ -68,7 +68,7 @@ _COLUMNS = (
     Column("median", "median", say_percent, spare=2),
     Column("p90", "90th\npercentile", say_percent, spare=3),
     Column("bias", "bias", lambda value: f"{value:+.1%}", spare=6),
-    Column("coverage_90", "within\n90 %", lambda value: f"{value:.0%}", spare=1),
+    Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}", spare=1),
     Column("data_sheet", "data\nsheet", lambda value: f"{value:.0%}"),
 )
 

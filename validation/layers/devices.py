@@ -106,9 +106,9 @@ def operations_page(rows: Sequence[DeviceRow]) -> Document:
         Column("precision", "precision", left=True),
         Column("points", "points"),
         Column("same", "other shapes", share),
-        Column("same_inside", "within\n90 %", share),
+        Column("same_inside", "within\n90%", share),
         Column("out", "gpu out", share),
-        Column("out_inside", "within\n90 %", share),
+        Column("out_inside", "within\n90%", share),
         Column("roofline", "roofline", share),
         Column("source", "source", left=True, fold=True, spare=1),
     ]

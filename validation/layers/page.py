@@ -32,8 +32,8 @@ def layer_validation_page(
             Column("p90", "90th\npercentile", say_percent, spare=5),
             Column("bias", "bias", lambda value: f"{value:+.1%}", spare=6),
             Column("rank_correlation", "rank\ncorrelation", lambda value: f"{value:.3f}", spare=8),
-            Column("coverage_80", "within\n80 %", lambda value: f"{value:.0%}", spare=7),
-            Column("coverage_90", "within\n90 %", lambda value: f"{value:.0%}"),
+            Column("coverage_80", "within\n80%", lambda value: f"{value:.0%}", spare=7),
+            Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
             Column("width_90", "width", say_percent, spare=9),
             Column("launch_and_roofline", "launch +\nroofline", say_percent),
             Column("one_ppp", "one PPP", say_percent, spare=3),
@@ -59,7 +59,7 @@ def layer_validation_page(
     names = sorted({(row.source.split(" ")[0], row.kind) for row in rows})
     facts = [(f"{source}, {kind}", _summary([r for r in rows if _of(r, source, kind)])) for source, kind in names]
     inside = sum(row.coverage_90 * row.points for row in rows) / sum(row.points for row in rows)
-    facts.append(("within", f"{inside:.0%} of {len(points)} layers lie in their 90 % interval"))
+    facts.append(("within", f"{inside:.0%} of {len(points)} layers lie in their 90% interval"))
     mean = sum(row.mape for row in rows) / len(rows)
     headline = f"leave a fifth of the shapes out: {mean:.1%} mean absolute error over {len(rows)} groups of layers"
     notes = [f"{number} rows left out: {reason}" for reason, number in left_out.items() if number]

@@ -63,7 +63,7 @@ class ProfileRow(msgspec.Struct, frozen=True):
         Fitted at the one, predicted at the other.
     measured_s, predicted_s : float
     low_s, high_s : float
-        The 90 % interval of the prediction.
+        The 90% interval of the prediction.
     error : float
         Relative.
     profiles : int

@@ -25,7 +25,7 @@ def profile_validation_page(rows: Sequence[ProfileRow]) -> Document:
             Column("batch_size", "batch\nsize", spare=1),
             Column("measured_s", "measured", lambda value: format_si(value, "s")),
             Column("predicted_s", "predicted", lambda value: format_si(value, "s")),
-            Column("interval", "90 % interval", left=True, spare=3),
+            Column("interval", "90% interval", left=True, spare=3),
             Column("error", "error", lambda value: f"{value:+.1%}"),
         ],
         [
@@ -43,7 +43,7 @@ def profile_validation_page(rows: Sequence[ProfileRow]) -> Document:
         for row in sums
     ]
     inside = sum(row.low_s <= row.measured_s <= row.high_s for row in rows)
-    facts.append(("within", f"{inside} of {len(rows)} lie in their 90 % interval"))
+    facts.append(("within", f"{inside} of {len(rows)} lie in their 90% interval"))
     number = sum({row.batch_size: row.profiles for row in rows}.values())
     headline = (
         f"{first.network} on {first.gpu} in {first.precision}: fitted to batch {first.fitted_batch_size}, "
@@ -72,9 +72,9 @@ def carried_page(rows: Sequence[Carried]) -> Document:
             Column("batch_size", "batch\nsize"),
             Column("measured_s", "measured", lambda value: format_si(value, "s")),
             Column("ppp", "PPP\noff by", lambda value: f"{value:+.1%}"),
-            Column("ppp_inside", "inside\n90 %", lambda value: "yes" if value else "no"),
+            Column("ppp_inside", "inside\n90%", lambda value: "yes" if value else "no"),
             Column("calibrated", "calibrated\noff by", lambda value: f"{value:+.1%}"),
-            Column("calibrated_inside", "inside\n90 %", lambda value: "yes" if value else "no"),
+            Column("calibrated_inside", "inside\n90%", lambda value: "yes" if value else "no"),
         ],
         _side_by_side(rows),
     )
@@ -83,7 +83,7 @@ def carried_page(rows: Sequence[Carried]) -> Document:
         own = [row for row in rows if row.model == model]
         error = sum(abs(row.error) for row in own) / len(own)
         inside = sum(row.low_s <= row.measured_s <= row.high_s for row in own)
-        facts.append((model, f"{error:.1%} mean absolute error, {inside} of {len(own)} in their 90 % interval"))
+        facts.append((model, f"{error:.1%} mean absolute error, {inside} of {len(own)} in their 90% interval"))
     return Document("a model fitted to some profiles predicts others", facts, [table], (), table)
 
 

@@ -41,7 +41,7 @@ class Carried(msgspec.Struct, frozen=True):
     measured_s, predicted_s : float
         Seconds of the pass, median over the profiles.
     low_s, high_s : float
-        The 90 % interval.
+        The 90% interval.
     error : float
         Relative.
     """

@@ -7,6 +7,7 @@ from typing import Any
 
 from paleo_lite.report.charts.accuracy import Pair
 from paleo_lite.report.document import Column, Document, Table
+from paleo_lite.report.notation import say_percent
 from paleo_lite.units import format_si
 
 from .clusters import HeldOut
@@ -34,7 +35,7 @@ def scaling_truth_page(truth: ScalingTruth) -> Document:
         tables.append(_gap_table(truth.gaps))
     return Document(
         f"scaling: {good} of {len(held)} held-out measurements within {100 * EFFICIENCY_GOAL:g} points of efficiency "
-        f"or {100 * TIME_GOAL:g} % of the time",
+        f"or {100 * TIME_GOAL:g}% of the time",
         facts,
         [table for table in tables if table.rows],
         data=Table("", _point_columns(efficiency=True, time=True), [_point_row(point) for point in truth.points]),
@@ -66,9 +67,6 @@ def _truth_summary(truth: ScalingTruth) -> Table:
         row["ideal"] = sum(map(abs, ideal)) / len(ideal) if ideal else None
         rows.append(row)
 
-    def share(value: float) -> str:
-        return f"{value:.1%}"
-
     return Table(
         "Errors (points of efficiency, or of the time)",
         [
@@ -77,10 +75,10 @@ def _truth_summary(truth: ScalingTruth) -> Table:
             Column("held_out", "held out", left=True, fold=True),
             Column("of", "of", left=True, spare=3),
             Column("points", "points"),
-            Column("mean", "mean", share),
-            Column("worst", "worst", share),
-            Column("good", "within\n5 % or 8 %", lambda value: f"{value:.0%}"),
-            Column("ideal", "perfect\nscaling", share, spare=1),
+            Column("mean", "mean", say_percent),
+            Column("worst", "worst", say_percent),
+            Column("good", "within\n5% or 8%", lambda value: f"{value:.0%}"),
+            Column("ideal", "perfect\nscaling", say_percent, spare=1),
         ],
         rows,
     )
@@ -116,8 +114,8 @@ def _point_columns(*, efficiency: bool, time: bool) -> list[Column]:
         columns.append(Column("error", "error", lambda value: f"{value:+.1%}"))
     if efficiency:
         columns += [
-            Column("efficiency", "measured\nefficiency", lambda value: f"{value:.1%}"),
-            Column("predicted_efficiency", "predicted\nefficiency", lambda value: f"{value:.1%}"),
+            Column("efficiency", "measured\nefficiency", say_percent),
+            Column("predicted_efficiency", "predicted\nefficiency", say_percent),
             Column("off", "points", lambda value: f"{100 * value:+.1f}"),
         ]
     columns.append(Column("how", "how", left=True, fold=True, spare=5))
@@ -170,7 +168,7 @@ def clusters_page(held: dict[str, list[HeldOut]]) -> Document:
         tables.append(_held_table(f"By {by} held out", by, groups))
     first = tables[0].rows[0]
     return Document(
-        f"clusters: {first['mean']:.1%} of efficiency off with a cluster held out, {first['covered']:.0%} within 90 %",
+        f"clusters: {first['mean']:.1%} of efficiency off with a cluster held out, {first['covered']:.0%} within 90%",
         [], tables,
     )  # fmt: skip
 
@@ -190,7 +188,7 @@ def _held_table(title: str, what: str, groups: dict[str, list[HeldOut]]) -> Tabl
         Column("points", "points"),
         Column("mean", "mean error", lambda value: f"{100 * value:.1f}"),
         Column("bias", "bias", lambda value: f"{100 * value:+.1f}"),
-        Column("covered", "within 90 %", lambda value: f"{value:.0%}"),
+        Column("covered", "within 90%", lambda value: f"{value:.0%}"),
         Column("width", "width", lambda value: f"{100 * value:.0f}"),
     ]
     return Table(title + " (points of efficiency)", columns, rows)

@@ -18,6 +18,7 @@ from paleo_lite.calibration.population import DeviceData
 from paleo_lite.calibration.validate import simple_terms
 from paleo_lite.hardware import find_device
 from paleo_lite.report.document import Column, Document, Table
+from paleo_lite.report.notation import say_percent
 
 APART = 0.15
 """By how much the slower of two must be slower: what is closer depends on who measures."""
@@ -105,17 +106,14 @@ def _step(step: Measurement) -> tuple[str, str, int, int]:
 def page(rows: Sequence[OrderRow]) -> Document:
     """The share of pairs in the right order, by source."""
 
-    def share(value: float) -> str:
-        return f"{value:.1%}"
-
     columns = [
         Column("source", "source", left=True),
         Column("precision", "precision", left=True),
         Column("told", "devices", left=True, fold=True, spare=1),
         Column("pairs", "pairs"),
-        Column("held_out", "held out", share),
-        Column("shipped", "shipped", share),
-        Column("roofline", "roofline", share),
+        Column("held_out", "held out", say_percent),
+        Column("shipped", "shipped", say_percent),
+        Column("roofline", "roofline", say_percent),
     ]
     pairs = sum(row.pairs for row in rows)
     held_out, shipped, roofline = (

@@ -19,6 +19,7 @@ from paleo_lite.calibration.suggest import choose, measuring
 from paleo_lite.calibration.validate import expected_from, scores
 from paleo_lite.hardware import find_device
 from paleo_lite.report.document import Column, Document, Table
+from paleo_lite.report.notation import say_percent
 from paleo_lite.timing.calibrated import sensitivities
 from paleo_lite.timing.fitted import own_variance
 from paleo_lite.timing.terms import QUANTILES
@@ -34,7 +35,7 @@ DRAWS = 5
 class OwnRow(msgspec.Struct, frozen=True):
     """How true predictions of a device are once so many of its steps were measured: means over groups, shares of 1.
 
-    `promised_90` is the width of the 90 % interval before anything was measured, as the suggestion gives it.
+    `promised_90` is the width of the 90% interval before anything was measured, as the suggestion gives it.
     """
 
     chosen: str
@@ -125,7 +126,7 @@ def _scored(held: _Held, places: Sequence[int]) -> list[dict[str, float]]:
 
 
 def _width(slopes: np.ndarray, covariance: np.ndarray, rest: np.ndarray) -> float:
-    """Mean width of the 90 % interval of steps, relative to their prediction."""
+    """Mean width of the 90% interval of steps, relative to their prediction."""
     variances = np.einsum("np,pq,nq->n", slopes[rest], covariance, slopes[rest]) + own_variance(FIT_SCATTER)
     reach = QUANTILES[0.9] * np.sqrt(variances)
     return float(np.mean(np.exp(reach) - np.exp(-reach)))
@@ -145,9 +146,6 @@ def _row(chosen: str, measured: int, rows: Sequence[dict[str, float]]) -> OwnRow
 def page(rows: Sequence[OwnRow]) -> Document:
     """Error, coverage and width by number of measurements and how they were chosen."""
 
-    def share(value: float) -> str:
-        return f"{value:.1%}"
-
     table = Table(
         "Own measurements of a device held out",
         [
@@ -155,11 +153,11 @@ def page(rows: Sequence[OwnRow]) -> Document:
             Column("chosen", "chosen", left=True),
             Column("groups", "groups"),
             Column("points", "points"),
-            Column("mape", "MAPE", share),
-            Column("median", "median", share),
-            Column("coverage_90", "within\n90 %", lambda value: f"{value:.0%}"),
-            Column("width_90", "width", share),
-            Column("promised_90", "promised", share),
+            Column("mape", "MAPE", say_percent),
+            Column("median", "median", say_percent),
+            Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
+            Column("width_90", "width", say_percent),
+            Column("promised_90", "promised", say_percent),
         ],
         [msgspec.to_builtins(row) for row in rows],
     )

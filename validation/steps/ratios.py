@@ -38,7 +38,7 @@ class Held(NamedTuple):
 class RatioRow(msgspec.Struct, frozen=True):
     """How true ratios of a kind are: shares of 1; `independent` as if both predictions shared nothing.
 
-    Widths are of the 90 % interval: its upper end over its lower.
+    Widths are of the 90% interval: its upper end over its lower.
     """
 
     kind: str
@@ -161,10 +161,10 @@ def ratio_page(rows: Sequence[RatioRow]) -> Document:
         [
             Column("kind", "ratio", left=True),
             Column("pairs", "pairs"),
-            Column("coverage_80", "inside\n80 %", "{:.0%}".format),
-            Column("coverage_90", "inside\n90 %", "{:.0%}".format),
-            Column("width_90", "width\n90 %", "{:.2f}".format),
-            Column("independent_coverage_90", "as if independent,\ninside 90 %", "{:.0%}".format),
+            Column("coverage_80", "inside\n80%", "{:.0%}".format),
+            Column("coverage_90", "inside\n90%", "{:.0%}".format),
+            Column("width_90", "width\n90%", "{:.2f}".format),
+            Column("independent_coverage_90", "as if independent,\ninside 90%", "{:.0%}".format),
             Column("independent_width_90", "width", "{:.2f}".format),
         ],
         [msgspec.to_builtins(row) for row in rows],

@@ -9,6 +9,7 @@ import numpy as np
 
 from paleo_lite.report.charts.accuracy import Pair
 from paleo_lite.report.document import Column, Document, Table
+from paleo_lite.report.notation import say_percent
 
 from .hold_out import HeldOut
 from .published import TrainedStep
@@ -17,9 +18,6 @@ from .published import TrainedStep
 def training_page(rows: Sequence[HeldOut], left_out: Mapping[str, int]) -> Document:
     """Error, coverage and width by split, beside what one MFU for all is off by."""
 
-    def share(value: float) -> str:
-        return f"{value:.1%}"
-
     table = Table(
         "Training steps of language models held out",
         [
@@ -27,18 +25,18 @@ def training_page(rows: Sequence[HeldOut], left_out: Mapping[str, int]) -> Docum
             Column("fitted_to", "fitted to", left=True),
             Column("source", "judged on", left=True),
             Column("points", "steps"),
-            Column("mape", "MAPE", share),
-            Column("median", "median", share),
-            Column("coverage_90", "within\n90 %", lambda value: f"{value:.0%}"),
-            Column("width_90", "width", share),
-            Column("constant_mfu", "one MFU", share),
+            Column("mape", "MAPE", say_percent),
+            Column("median", "median", say_percent),
+            Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
+            Column("width_90", "width", say_percent),
+            Column("constant_mfu", "one MFU", say_percent),
         ],
         [msgspec.to_builtins(row) for row in rows],
     )
     own, simple = (np.mean([getattr(row, name) for row in rows]) for name in ("mape", "constant_mfu"))
     headline = (
         f"{len(rows)} parts held out: {own:.1%} mean absolute error on average, {simple:.1%} by one MFU for all, "
-        f"{np.mean([row.coverage_90 for row in rows]):.0%} within 90 %"
+        f"{np.mean([row.coverage_90 for row in rows]):.0%} within 90%"
     )
     notes = [f"left out: {number} of {reason}" for reason, number in sorted(left_out.items())]
     return Document(headline, (), [table], notes)

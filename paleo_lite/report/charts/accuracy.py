@@ -75,7 +75,7 @@ def accuracy_chart(pairs: Sequence[Pair], title: str, subtitle: str = "") -> Any
     lines = [subtitle, "dashed: a factor of 1.2 to either side"]
     if few and any(row["low"] is not None for row in rows):
         guides.append(bars)
-        lines.append("bars: 90 % intervals")
+        lines.append("bars: 90% intervals")
     lines.append(f"{len(kept):,} of {len(ordered):,} points are drawn" if step > 1 else "")
     above = alt.layer(*guides, dots).properties(width=480, height=370)
     below = _ratios(alt, rows, dots.encode(x=x.title("measured (ms)")))
@@ -89,7 +89,7 @@ def _point(pairs: Sequence[Pair]) -> str:
     off = sum(abs(pair.predicted_s / pair.measured_s - 1) for pair in pairs) / len(pairs)
     ends = [(pair.interval, pair.measured_s) for pair in pairs if pair.interval]
     held = sum(interval[0] <= measured_s <= interval[1] for interval, measured_s in ends)
-    hold = f"; 90 % intervals hold {held / len(ends):.0%}" if ends else ""
+    hold = f"; 90% intervals hold {held / len(ends):.0%}" if ends else ""
     return f"{off:.1%} off on average, of {len(pairs):,} point{'s' * (len(pairs) > 1)}{hold}"
 
 

@@ -37,7 +37,7 @@ def predicted_chart(beside: PredictedBeside) -> Any:
         for part in MEASURED_PASSES
     ]
     passes.insert(0, ("whole iteration", [("all kernels", beside.measured_s, prediction.time_s)]))
-    interval = "" if prediction.interval is None else f" ({say_interval(prediction.interval)} at 90 %)"
+    interval = "" if prediction.interval is None else f" ({say_interval(prediction.interval)} at 90%)"
     predicted = "predicted" if prediction.is_forecast else "bound of the data sheet"
     lines = [
         f"{prediction.network} on {prediction.device.name}, {prediction.phase}, batch {prediction.batch_size}",

@@ -15,7 +15,7 @@ _DECADE = 10.0
 
 
 def batch_chart(predictions: Sequence[Prediction], order: Sequence[str] = (), left_out: Sequence[str] = ()) -> Any:
-    """Throughput and time per batch over the batch size, one curve per device, with 90 % intervals where there are.
+    """Throughput and time per batch over the batch size, one curve per device, with 90% intervals where there are.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def _asked(predictions: Sequence[Prediction]) -> str:
 
 def _models(predictions: Sequence[Prediction]) -> str:
     names = sorted({each.model.name for each in predictions})
-    band = "; bands: 90 % intervals" if any(each.interval for each in predictions) else ""
+    band = "; bands: 90% intervals" if any(each.interval for each in predictions) else ""
     return f"time model {', '.join(names)}{band}"
 
 
@@ -108,6 +108,6 @@ def _panel(alt: Any, data: Any, rows: Sequence[dict[str, Any]], colour: Any, sha
         y=y[key], color=colour, shape=shape, **hollow(colour),
         tooltip=[alt.Tooltip("series:N", title="device"), alt.Tooltip("batch:Q", title="batch size"),
                  *(alt.Tooltip(f"{name}:Q", format=".4~r", title=said)
-                   for name, said in ((key, title), (f"{key}_low", "from, at 90 %"), (f"{key}_high", "to")))],
+                   for name, said in ((key, title), (f"{key}_low", "from, at 90%"), (f"{key}_high", "to")))],
     )  # fmt: skip
     return alt.layer(band, line, dots).properties(width=330, height=260)

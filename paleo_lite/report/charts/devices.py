@@ -22,7 +22,7 @@ _ASKED = {"network": "network", "precision": "precision", "phase": "phase", "bat
 
 
 def devices_chart(predictions: Predictions | Prediction, order: Sequence[str] = ()) -> Any:
-    """A dot and a line for its 90 % interval for each prediction, a panel for each network.
+    """A dot and a line for its 90% interval for each prediction, a panel for each network.
 
     The axis is the time of a step; of several batch sizes, whose times say little side by side, samples per second.
 
@@ -65,7 +65,7 @@ def devices_chart(predictions: Predictions | Prediction, order: Sequence[str] = 
         base = alt.Chart(values(some)).encode(y=alt.Y("what:N", sort=[row["what"] for row in some], title=None))
         x = {field: alt.X(f"{field}:Q", title=title, scale=scale, axis=axis) for field in ("value", "low")}
         spread = base.mark_rule(strokeWidth=3, opacity=0.4).encode(x=x["low"], x2=alt.X2("high:Q"), color=colour)
-        spans = (("value", title), ("low", "from, at 90 %"), ("high", "to"))
+        spans = (("value", title), ("low", "from, at 90%"), ("high", "to"))
         tips = [alt.Tooltip("gpu:N", title="device"), alt.Tooltip("said:N", title="time"), alt.Tooltip("fits:N"),
                 *(alt.Tooltip(f"{name}:Q", format=".4~r", title=said) for name, said in spans)]  # fmt: skip
         dots = base.mark_point(filled=True, size=70, opacity=1).encode(
@@ -140,6 +140,6 @@ def _is_faster(one: Prediction, other: Prediction) -> bool:
 def _said(found: Sequence[Prediction], rows: Sequence[dict[str, Any]]) -> list[str]:
     alike = [_word(found[0], name) for name in _ASKED if len({getattr(each, name) for each in found}) == 1]
     lines = [", ".join(alike)] if alike else []
-    lines.append("lines through dots: 90 % intervals" if any(row["low"] for row in rows) else "")
+    lines.append("lines through dots: 90% intervals" if any(row["low"] for row in rows) else "")
     lines.append(BOUNDS_ARE if any(row["bound"] for row in rows) else "")
     return [line for line in lines if line]

@@ -7,7 +7,8 @@ from typing import Any
 
 from ...timing import Prediction
 from ...units import format_si, say_interval
-from .marks import BOUNDS_ARE, PLAIN, PREFIXED, hollow, say_share
+from ..notation import say_percent
+from .marks import BOUNDS_ARE, PLAIN, PREFIXED, hollow
 from .render import altair, group_colour, time_unit, values
 from .theme import GROUPS, group_of
 
@@ -29,7 +30,7 @@ def title_of(prediction: Prediction) -> str:
 
 def said_of(prediction: Prediction) -> list[str]:
     """The lines below a title: what it is of with the time, and how bounds are drawn."""
-    interval = "" if prediction.interval is None else f" ({say_interval(prediction.interval)} at 90 %)"
+    interval = "" if prediction.interval is None else f" ({say_interval(prediction.interval)} at 90%)"
     least = "" if prediction.is_forecast else "at least "
     time = f"{least}{format_si(prediction.time_s, 's')}{interval}"
     what = f"{title_of(prediction)}, batch {prediction.batch_size}, {prediction.model.name} model: {time}"
@@ -125,7 +126,7 @@ def kind_chart(prediction: Prediction) -> Any:
     rows = [
         {
             "kind": kind, "group": group_of(kind), "quantity": name, "share": entry[key] / totals[key],
-            "label": say_share(entry[key] / totals[key]), "value": format_si(entry[key], unit),
+            "label": say_percent(entry[key] / totals[key]), "value": format_si(entry[key], unit),
             "bound": key == "time_s" and not prediction.is_forecast,
         }
         for kind, entry in kept.items()
@@ -152,7 +153,7 @@ def kind_chart(prediction: Prediction) -> Any:
     first = order[0]
     counted = kept[first]["flops"] if totals["flops"] else None
     point = f"{kept[first]['time_s'] / prediction.time_s:.0%} of the time goes to {first}"
-    point += "" if counted is None else f", with {say_share(counted / totals['flops'])} of the FLOPs"
+    point += "" if counted is None else f", with {say_percent(counted / totals['flops'])} of the FLOPs"
     return chart.properties(title=alt.Title(point, subtitle=said_of(prediction)))
 
 

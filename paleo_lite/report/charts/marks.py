@@ -29,11 +29,6 @@ LETTER = 6.0
 _LINE = 12.0
 
 
-def say_share(share: float) -> str:
-    """A share in percent: ``14.0%``; what is not nothing is never said to be 0."""
-    return "< 0.05%" if 0 < share < 5e-4 else f"{share:.1%}"
-
-
 def without(left_out: Sequence[str]) -> list[str]:
     """A line for each reason why something is not drawn, the first ones in full."""
     reasons = list(dict.fromkeys(left_out))

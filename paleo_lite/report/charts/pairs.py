@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def interval_of(predicted_s: float, deviation: float) -> tuple[float, float]:
-    """At 90 %, from the standard deviation of the logarithm."""
+    """At 90%, from the standard deviation of the logarithm."""
     reach = math.exp(QUANTILES[0.9] * deviation)
     return predicted_s / reach, predicted_s * reach
 

@@ -25,7 +25,7 @@ _AS_TIME = {"time_s": 1, "hours": 1, "cost": 1, "energy_j": 1, "throughput_per_s
 
 
 def pareto_chart(best: Best) -> Any:
-    """The front in its first two columns, by device, with 90 % intervals; further columns are in the tooltip.
+    """The front in its first two columns, by device, with 90% intervals; further columns are in the tooltip.
 
     Network and batch size stand beside a point where there is room, as far as they differ between rows.
 
@@ -95,7 +95,7 @@ def _said(best: Best, alike: str, step: int, cloud: int, intervals: bool, bounds
     lines = [f"{alike}: {best.counted}" if alike else best.counted]
     drawn = [
         f"1 in {step} of the front is drawn" if step > 1 else "",
-        "lines through points: 90 % intervals" if intervals else "",
+        "lines through points: 90% intervals" if intervals else "",
         f"grey: {cloud:,} of the rows that fit" if cloud else "",
     ]
     lines.append("; ".join(filter(None, drawn)))

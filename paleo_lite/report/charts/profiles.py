@@ -9,7 +9,7 @@ from ...efficiency.kernels import KernelReport
 from ...efficiency.timeline import Timeline
 from ...text import short
 from ...units import format_si
-from .marks import say_share
+from ..notation import say_percent
 from .render import altair, group_colour, time_unit, values
 from .roofline import Dot, roofline_chart
 from .theme import GROUPS, group_of
@@ -29,7 +29,7 @@ def class_chart(report: KernelReport, title: str = "") -> Any:
     alt = altair()
     rows = [
         {"class": row["class"].replace("_", " "), "group": group_of(row["class"]), "share": row["share"],
-         "label": say_share(row["share"]), "time": format_si(row["time_s"], "s"), "calls": row["calls"]}
+         "label": say_percent(row["share"]), "time": format_si(row["time_s"], "s"), "calls": row["calls"]}
         for row in (report.by_class() if report.time_s is not None else [])
         if row["share"]
     ]  # fmt: skip
@@ -73,7 +73,7 @@ def kernel_roofline(report: KernelReport, title: str = "") -> Any:
     bandwidth = report.device.bandwidth_bytes_per_s
     counted_s = sum(dot.time_s for dot in dots)
     reached = sum(dot.flops for dot in dots) / counted_s / report.peak.per_s if counted_s else 0.0
-    point = f"What was counted reaches {say_share(reached)} of peak FLOP/s"
+    point = f"What was counted reaches {say_percent(reached)} of peak FLOP/s"
     subtitle = [f"{_of(report)}; memory {format_si(bandwidth, 'B/s')}"]
     return roofline_chart(dots, peaks, bandwidth, title or point, subtitle, "kernel")
 
@@ -117,7 +117,7 @@ def timeline_chart(timeline: Timeline, title: str) -> Any:
     for label, seconds in zip(timeline.classes, timeline.busy_s.sum(axis=1)):
         classes_s[group_of(label)] += float(seconds)
     most = max(classes_s, key=lambda group: classes_s[group])
-    point = f"Kernels fill {say_share(share)} of {format_si(whole_s, 's')}{each}"
+    point = f"Kernels fill {say_percent(share)} of {format_si(whole_s, 's')}{each}"
     point += f", {classes_s[most] / sum(classes_s.values()):.0%} of that {most}" + ": they overlap" * bool(share > 1)
     named = alt.Title(point, subtitle=gathered)
     if len(panels) == 1:

@@ -102,7 +102,7 @@ def _heading(spec: dict[str, Any]) -> str:
 def _deflated(png: bytes) -> bytes:
     """The same PNG in a third of the bytes or less: vl-convert packs the pixels (IDAT) fast rather than small.
 
-    At zlib's own level: at its highest the pictures of the documentation are 4 % smaller, and packing takes four times
+    At zlib's own level: at its highest the pictures of the documentation are 4% smaller, and packing takes four times
     as long.
     """
     import zlib

@@ -15,8 +15,9 @@ from ...errors import BadValue
 from ...timing import Prediction
 from ...timing.terms import bound_seconds
 from ...units import format_si
+from ..notation import say_percent
 from .layers import said_of
-from .marks import LETTER, PLAIN, PREFIXED, Span, hollow, names_beside, say_share
+from .marks import LETTER, PLAIN, PREFIXED, Span, hollow, names_beside
 from .render import POINTS_AT_MOST, altair, decades, group_colour, values
 from .theme import SHAPES, group_of
 
@@ -26,7 +27,7 @@ NAMED = 5
 ABOVE_THE_ROOF = "fewer operations than are counted (Winograd, Fourier), or data that stays in caches"
 
 _WIDTH, _HEIGHT = 620, 400
-_NEAR = 25  # dots closer than e^(1/25), 4 %, both ways lie on one another
+_NEAR = 25  # dots closer than e^(1/25), 4%, both ways lie on one another
 _ABOVE = 1.02
 _NAME = 26
 
@@ -179,7 +180,7 @@ def _left_out(what: str, dots: Sequence[Dot], placed: Sequence[Dot], kept: int, 
     parts = []
     if len(placed) < len(dots):
         share = 1 - sum(dot.taken_s for dot in placed) / total
-        taken = f" ({say_share(share)} of the time)" if share > 1e-9 else ""
+        taken = f" ({say_percent(share)} of the time)" if share > 1e-9 else ""
         missing = f"{len(dots) - len(placed)} of {len(dots)} {what}s{taken}"
         parts.append(f"not drawn: {missing}, whose FLOPs, bytes or time are 0 or unknown")
     if kept < len(placed):

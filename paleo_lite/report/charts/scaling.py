@@ -92,8 +92,8 @@ def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: Sequence[str] =
         x=alt.X("end:Q", title=said), text=alt.Text("said:N")
     )
     lines = [*subtitle, f"{rows[0].workers} workers; hidden communication is not drawn"]
-    ranked = "in this order: what fits, then the fastest; of those within 2 % of it the simplest first"
-    lines.append(f"{ranked}; lines: 90 % intervals" if any(row.interval for row in rows) else ranked)
+    ranked = "in this order: what fits, then the fastest; of those within 2% of it the simplest first"
+    lines.append(f"{ranked}; lines: 90% intervals" if any(row.interval for row in rows) else ranked)
     chart = alt.layer(bars, spread.transform_filter("isValid(datum.low)"), unfit)
     return chart.properties(width=560, height=alt.Step(24), title=alt.Title(title, subtitle=lines))
 
@@ -149,7 +149,7 @@ def scaling_chart(
     if all(row.cost is not None for row in rows):
         panels.append(_sized(alt.layer(*_lines(alt, data, look, workers, "cost"))))
     lines = [*subtitle, "hidden communication is not drawn: it takes no time of its own"]
-    lines += ["bands: 90 % intervals"] if any("cost_low" in row or "efficiency_low" in row for row in named) else []
+    lines += ["bands: 90% intervals"] if any("cost_low" in row or "efficiency_low" in row for row in named) else []
     lines += [BOUNDS_ARE] if any(row["bound"] for row in named) else []
     chart = alt.hconcat(*panels).resolve_scale(color="independent", shape="independent", stroke="independent")
     return chart.properties(title=alt.Title(title, subtitle=lines))
@@ -173,7 +173,7 @@ def _scaled(ends: Sequence[float] | None, factor: float) -> tuple[float, ...]:
 
 
 def _ends(row: ScaleRow) -> dict[str, float]:
-    """The ends of the 90 % intervals of what is drawn, where they are known."""
+    """The ends of the 90% intervals of what is drawn, where they are known."""
     found: dict[str, float] = {}
     for name, interval, factor in (
         ("efficiency", row.efficiency_interval, 1.0),

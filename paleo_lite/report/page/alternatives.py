@@ -53,7 +53,7 @@ def what_helps(prediction: Prediction, alternatives: Alternatives) -> KeyFigure 
 def _best(prediction: Prediction, alternatives: Alternatives) -> str:
     able = _able(prediction, alternatives)
     if not able:
-        return "Nothing that was tried on the same device gains more than 2 %."
+        return "Nothing that was tried on the same device gains more than 2%."
     best = able[0]
     return (
         f"Of what was tried on the same device, {best.name} gains most: "
@@ -93,7 +93,7 @@ def _table(title: str, first: str, prediction: Prediction, some: Sequence[Altern
         Column("gain", "gain", lambda value: f"{value:.2f} ×"),
         Column("throughput_per_s", "samples per s", say_number),
         Column("time_s", "time per batch", say_time),
-        Column("interval", "at 90 %", say_interval),
+        Column("interval", "at 90%", say_interval),
         Column("fits", "fits into memory", say_yes_or_no, left=True),
         Column("rent", "rent, USD/h", "{:.2f}".format),
         Column("model", "from", left=True),

@@ -131,7 +131,7 @@ def _spans(prediction: Prediction, unit: float | None) -> str:
             span = f"{say_number(prediction.batch_size / high)} to {say_number(prediction.batch_size / low)}"
         else:
             span = say_interval((low, high))
-        spans.append(f"{span} at {level} %")
+        spans.append(f"{span} at {level}%")
     return "; ".join(spans)
 
 
@@ -169,7 +169,7 @@ def _time(prediction: Prediction) -> Document:
     content += [table.but(sortable=True) for table in page.tables if table.title.startswith("Time by")]
     if len(prediction.terms.passes) > 1:
         content.append(_passes(prediction))
-    facts = [fact for fact in page.facts if fact[0] not in ("time model", "peak memory", "at 80 %")]
+    facts = [fact for fact in page.facts if fact[0] not in ("time model", "peak memory", "at 80%")]
     return Document("Where the time goes", facts, content, name="time")
 
 

@@ -12,7 +12,6 @@ from ...efficiency.next_command import kernels_that_matter
 from ...efficiency.timeline import Timeline
 from ...text import short
 from ...units import format_si
-from ..charts.marks import say_share
 from ..charts.profiles import class_chart, kernel_roofline, timeline_chart
 from ..document import Chart, Column, Document, KeyFigure, Made, Table, drawn
 from ..efficiency import efficiency_page
@@ -99,7 +98,7 @@ def _busy(row: dict[str, Any]) -> list[KeyFigure]:
     why = ", ".join(f"{CAUSES[cause]} {format_si(time_s, 's')}" for time_s, cause in causes)
     idle_s = (1 - busy) * window_s
     return [
-        KeyFigure("Device busy", say_share(busy), f"of {format_si(window_s, 's')}"),
+        KeyFigure("Device busy", say_percent(busy), f"of {format_si(window_s, 's')}"),
         KeyFigure("Device idle", format_si(idle_s, "s") if causes else "never", why, alarm=busy < _IDLE),
     ]
 
@@ -159,7 +158,7 @@ def _time(kernels: KernelReport, page: Document, timeline: Timeline | str) -> Do
         content.append(f"No timeline: {timeline}")
     else:
         caption = (
-            "What ran when: of each slice of time the share that kernels of a kind were running. Above 100 % kernels "
+            "What ran when: of each slice of time the share that kernels of a kind were running. Above 100% kernels "
             "overlap, below it the device waits."
         )
         content.append(drawn(caption, lambda: timeline_chart(timeline, "Timeline"), tips=False))

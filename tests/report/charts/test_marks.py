@@ -52,7 +52,7 @@ def test_scaling_by_data_sheets_is_dashed():
         table = pl.scale("alexnet", gpu="t4", link="10 Gbit/s", workers=[1, 2], time_model=model)
         said = " ".join(scale_chart(table).to_dict()["title"]["subtitle"])
         assert (BOUNDS_ARE in said) == (model == "roofline")
-        assert ("bands: 90 % intervals" in said) == (model == "calibrated")
+        assert ("bands: 90% intervals" in said) == (model == "calibrated")
 
 
 def test_a_front_with_bounds_says_which_and_draws_intervals_of_the_others():

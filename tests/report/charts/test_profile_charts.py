@@ -137,7 +137,7 @@ def test_two_devices_are_two_rows():
     one = np.array([[1e-3, 0.5e-3]])
     chart = timeline_chart(Timeline(1e-3, ("gemm",), 2 * one, 3, by_device={0: one, 1: one}), "title")
     rows = [row for row in data(chart) if "group" in row]
-    assert [(row["busy"], row["low"]) for row in rows] == [(1.0, 0.0), (0.5, 0.0)] * 2  # none of 200 %
+    assert [(row["busy"], row["low"]) for row in rows] == [(1.0, 0.0), (0.5, 0.0)] * 2  # none of 200%
     assert "device 1" in json.dumps(chart.to_dict())
 
 

@@ -160,20 +160,20 @@ def test_points_errors_and_guides():
     guides = [spec["data"]["values"] for spec in specs(chart) if "error" not in spec["data"]["values"][0]]
     ratios = sorted(end["predicted"] / end["measured"] for line in guides for end in line if "predicted" in end)
     assert ratios == pytest.approx([1 / 1.2] * 2 + [1.0] * 2 + [1.2] * 2)
-    assert "said; dashed: a factor of 1.2 to either side; bars: 90 % intervals" in subtitle(chart)
+    assert "said; dashed: a factor of 1.2 to either side; bars: 90% intervals" in subtitle(chart)
 
 
 def test_how_far_a_chart_of_accuracy_is_off_stands_above_it():
     exact, off = Pair("exact", "fp16", 0.1, 0.1, (0.08, 0.12)), Pair("off", "fp16", 0.1, 0.05, (0.04, 0.06))
     chart = accuracy_chart([exact, off], "title")
-    assert chart.to_dict()["title"]["text"] == "25.0% off on average, of 2 points; 90 % intervals hold 50%"
+    assert chart.to_dict()["title"]["text"] == "25.0% off on average, of 2 points; 90% intervals hold 50%"
 
 
 @pytest.mark.parametrize("number", [1, BARS_AT_MOST + 1, 3 * POINTS_AT_MOST])
 def test_one_many_and_too_many_points(number):
     chart = accuracy_chart(pairs(number) if number < 1000 else pairs(500) * (number // 500), "title")
     said = subtitle(chart)
-    assert ("90 % intervals" in said) == (number == 1)
+    assert ("90% intervals" in said) == (number == 1)
     assert ("points are drawn" in said) == (number > POINTS_AT_MOST)
     assert len(render(chart, ".svg")) < 5e6
 
@@ -198,7 +198,7 @@ def test_an_interval_is_the_deviation_of_the_logarithm_either_way():
     (pair,) = network_pairs([Point(measurement, 0.04, 0.1)])
     low, high = pair.interval
     assert math.sqrt(low * high) == pytest.approx(0.04)
-    assert math.log(high / low) == pytest.approx(2 * 2.015 * 0.1)  # Student's t of 5 degrees of freedom, 90 %
+    assert math.log(high / low) == pytest.approx(2 * 2.015 * 0.1)  # Student's t of 5 degrees of freedom, 90%
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,8 @@ def test_numbers_are_those_of_the_prediction(page, prediction):
     text = html.unescape(re.sub(r"<[^>]+>", " ", page))
     low, high = prediction.interval
     assert format_si(prediction.time_s, "s") in text
-    assert f"{format_si(low, 's', 3)} to {format_si(high, 's', 3)} at 90 %" in text
-    assert f"{32 / high:,.4g}" in text and "at 80 %" in text
+    assert f"{format_si(low, 's', 3)} to {format_si(high, 's', 3)} at 90%" in text
+    assert f"{32 / high:,.4g}" in text and "at 80%" in text
     rows = re.findall(r'<tr><th scope="row"[^>]*>([^<]+)</th>(.*?)</tr>', page)
     named = {html.unescape(name): rest for name, rest in rows}
     for row in prediction.rows():
