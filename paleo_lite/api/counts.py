@@ -63,11 +63,11 @@ def layers(network: Any, **question: Unpack[Counting]) -> LayerCounts | CountsBe
         ``inference``, ``forward``, ``backward``, ``training``, or one pass of it.
     batch_size : int
     ignore : sequence of str
-        Layer names or globs to leave out.
+        Names of layers to leave out, or globs.
     execution : {"eager", "autocast", "channels-last", "megatron", "compiled", "folded"}
         What is cast or fused; folding changes FLOPs.
     causal : {"full", "half"}
-        Whether causal attention counts in full, or by half, as what its mask hides is about the half.
+        Whether causal attention counts in full, or by half: about what its mask leaves.
 
     Returns
     -------

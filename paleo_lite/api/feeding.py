@@ -96,7 +96,7 @@ def feeding(question: FeedingQuestion) -> Shown:
     workers : int
         Decoding workers, one core each.
     decode_rate : float, optional
-        Samples per second and worker.
+        Samples per second and worker; 100 without it.
     decoded : bool
         Samples are stored decoded and augmented.
     host_link : str, optional

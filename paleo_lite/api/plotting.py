@@ -205,7 +205,9 @@ def batch(
 
 def timeline(path: str | Path, *, slices: int = 500) -> Any:
     """What ran when in a profile: what the chart of that name draws."""
-    need("pyarrow", "reading profiles", "profiles")
+    from .profiles import need_pyarrow
+
+    need_pyarrow()
     from ..efficiency.timeline import read_timeline
     from ..profiles.detect import open_profile
 

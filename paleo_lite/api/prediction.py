@@ -79,53 +79,58 @@ def predict(
         A shipped network's name, a descriptor's path, ``package.module:factory`` (imported and
         called: it runs that module's code), a traced network, or a module.
     gpu : str or Device
-        A device's name: ``"k80"``, ``"Tesla K80"``.
+        Device, by name or alias, such as ``"k80"`` or ``"v100-sxm2"``.
     precision : {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"}
+        Precision of the arithmetic.
     batch_size : int
         Samples per pass.
     phase : {"inference", "forward", "backward", "training", "prefill", "decode"}
         The last two are of networks that write text: the prompt at once, then a token of each sequence.
     time_model : {"peak", "ppp", "roofline", "calibrated"}, optional
-        Without it ``ppp`` where `ppp` is given, ``peak`` for a FLOP count, and for a network ``calibrated``, from a
-        shipped calibration or pooled from those of other devices; ``roofline`` where neither covers the device.
+        How times are predicted: without it ``ppp`` where `ppp` is given, ``peak`` of a FLOP count, else ``calibrated``,
+        from fits of the device or of others; ``roofline`` where no fit covers it.
     ppp : float, optional
-        The share of peak that the platform reaches; may exceed 1.
+        Share of peak that the platform reaches, for the model ``ppp``; may exceed 1.
     concurrent : bool
-        For ``ppp``: memory traffic and arithmetic hide behind each other.
-    convention : str
-        How FLOPs are counted: ``flops``, ``macs``, ``pthflops``, ``lu2017`` or ``paleo``.
+        With `ppp`: the larger of arithmetic and memory time, not the sum.
+    convention : {"flops", "macs", "pthflops", "lu2017", "paleo"}
+        How FLOPs are counted.
     clock : {"base", "boost"}, optional
+        Clock of the device; without it the device's own.
     unit : {"vector", "tensor"}, optional
+        Arithmetic units; without it the faster ones.
     image_size : int, optional
         Another image size than the network's own; needs torch once.
     sequence_length : int, optional
-        Tokens of a sequence, for networks that read them; in ``prefill`` those of the prompt.
+        Tokens of a sequence, of networks that read them, in ``prefill`` of the prompt; without it what the model knows,
+        2048 at most.
     context : int, optional
-        In ``decode`` the tokens that are in the cache already.
+        For the phase ``decode``: tokens in the cache already.
     inputs : sequence of shapes or str
         For a factory or module: the shape of one sample per input, without the batch dimension; as text with a type
         (``"int64:128"``) and the argument's name (``"input_ids=int64:128"``).
     flops : float or str, optional
-        A FLOP count per sample (``"30.97G"``) in place of a network; a multiply-accumulate counts as 2.
+        FLOPs of one sample in place of a network, such as ``"30.97G"``; a multiply-accumulate counts as 2.
     macs : float or str, optional
-        A count of multiply-accumulates per sample (``"15503M"``) in place of a network or of `flops`.
+        Multiply-accumulates of one sample in place of a network, such as ``"15503M"``: 2 FLOPs each.
     hardware_files : sequence of paths
         Further hardware TOMLs.
     calibration : str or Calibration, optional
-        A calibration's path or shipped name, with the host that it was measured on; without it what the shipped
-        pool says of the device under PyTorch.
+        A calibration's path or shipped name, with the host that it was measured on; without it what the shipped ones
+        say of the device under PyTorch.
     training : TrainingOptions, optional
         Optimizer, mixed precision, checkpointing and accumulation; for the phase ``training`` only. Without it plain
         gradient descent.
     fit_batch : bool
-        Predict for the largest batch that fits into the device's memory.
+        Take the largest batch that fits into the device's memory.
     memory : bool
         Also work out the peak memory at inference; of training it always is.
     execution : {"eager", "autocast", "channels-last", "megatron", "compiled", "folded", "engine"}, optional
-        What is cast or fused: `paleo_lite.counting.fusion.EXECUTIONS`. Without it ``engine`` in
-        ``prefill`` and ``decode``, ``eager`` in other phases.
-    weights : str, optional
-        What the matrices are kept in at inference: ``bf16``, ``fp8``, ``int8``, ``int4``; without it the precision.
+        What is cast or fused: nothing; casts of mixed precision; images as channels last; attention's softmax and
+        residuals, as Megatron-LM; at inference pointwise chains; also batch norms into convolutions; as engines do.
+        Without it ``engine`` for prefill and decode, else ``eager``.
+    weights : {"bf16", "fp8", "int8", "int4", ...}, optional
+        What matrices are kept in at inference; without it the precision.
 
     Returns
     -------

@@ -88,7 +88,7 @@ class EfficiencyQuestion(_Read, frozen=True, kw_only=True):
 
 @asked(EfficiencyQuestion)
 def efficiency(question: EfficiencyQuestion) -> Efficiency:
-    """Say how well a device was used, from profiles.
+    r"""Say how well a device was used, from profiles.
 
     Parameters
     ----------
@@ -100,26 +100,26 @@ def efficiency(question: EfficiencyQuestion) -> Efficiency:
     precision : str
         Of the peak, where a PyTorch trace does not say what it multiplies in.
     group_by : sequence of str
-        Columns of the configuration, such as ``["batch_size", "nodes"]``: means too.
+        Means too, over columns of the configuration: ``["batch_size", "nodes"]``.
     name_pattern : str, optional
-        How to read a run's settings from file names: a regular expression with named groups.
+        How to read a run's settings from file names: named groups, ``(?P<nodes>[0-9]+)``.
     steps : str, optional
         Only these iterations, by their marks' numbers: ``"3"``, or ``"2:5"``.
     by : {"op", "shape", "module", "kernel"}
-        What the time of an iteration is summed by.
+        Sum the time of an iteration by operation, with its shapes, by module (and marked range), or by kernel.
     durations : path, or sequence of paths
         Measured batch durations, which rates are over instead of kernel times: CSV tables, CSVs of markers, TAU
         intervals, or folders of these; the shortest counts.
     batches : int
-        With durations and the notebook's method: how many batches the profiles are of.
+        With `durations` and the notebook's method: how many batches the profiles are of.
     tau_init : path, optional
         TAU intervals of runs of one batch, whose median is taken for the initialisation.
     tau_batches : int
         Batches of the TAU runs.
     jobs : int, optional
-        Processes, one per core without it.
+        Processes; without it one per core.
     scheduler : str, optional
-        A Dask scheduler's address, whose workers read.
+        A Dask scheduler, ``tcp://host:8786``, whose workers compute.
     keep_going : bool
         Whether files that cannot be read are listed in `failed` rather than raised.
     hardware_files : path, or sequence of paths
@@ -173,7 +173,7 @@ def kernels(question: KernelsQuestion) -> KernelReport | HostReport:
     full_names : bool
         One row per name as the profiler has it, with templates and parameters.
     gpu : str or Device, optional
-        What the kernels ran on; not needed where nothing ran on a device.
+        Device that the kernels ran on; not needed where nothing ran on one.
     precision, name_pattern, hardware_files
         As for `efficiency`.
 
@@ -266,11 +266,11 @@ def compare(question: CompareQuestion) -> Comparison | PredictedBeside:
         A profile, or its repeats: then every difference is judged against the spread between them. Without `b` a
         prediction is laid beside `a`.
     repeats : bool
-        Also read the repeats that lie beside them, by their names.
+        Also read the repeats that lie beside A and B, by their names.
     direction : str
         Kernels of which pass: one of `paleo_lite.efficiency.DIRECTIONS`.
     by : {"kernel", "op", "shape", "module"}
-        What the times of two profiles are summed by.
+        Sum the times of two profiles by kernel, operation, operation with its shapes, or module.
     predict : str, optional
         The network to predict.
     gpu, precision, time_model, ppp, calibration, hardware_files

@@ -66,16 +66,18 @@ def scale(
     gpu : str or Device, optional
         May be left out where the topology names it.
     link : str, optional
-        Between all workers: ``"ethernet20"``, ``"25 GB/s"``.
+        Between all workers: ``"ethernet20"``, ``"infiniband-fdr"``, ``"25 GB/s"``.
     topology : str, optional
-        In place of a link: ``"2x k40m @ pcie3, 16 nodes @ infiniband"`` or a TOML's path.
+        In place of `link`: ``"2x k40m @ pcie3, 16 nodes @ infiniband"``, or a TOML's path.
     platform : str, optional
-        In place of both: a computer by name, ``"p4d.24xlarge"``, or one whose scaling was measured, ``"dgx1-p100"``.
+        In place of both: a computer by name, ``"p4d.24xlarge"`` or ``"dgx-h100"``, or one whose scaling was measured,
+        ``"ec2-p2-k80"`` or ``"dgx1-p100"``.
     measured : sequence of str
         What was measured of this network, batch and strategy on this cluster: ``["16 workers: 5,900 samples/s"]``.
     batch_size : int, optional
         Samples per worker for weak scaling (32 without one), of all workers for strong (32 for each of the most).
     scaling : {"weak", "strong"}
+        weak: the batch per worker stays; strong: the batch of all together.
     strategy : str
         One of `paleo_lite.distributed.strategies.STRATEGIES`.
     advise : bool
@@ -85,7 +87,7 @@ def scale(
     training : TrainingOptions, optional
         Optimizer, mixed precision, checkpointing, accumulation.
     ppp_comm : float, optional
-        The share of the links' bandwidth that is reached, instead of the calibrated one, or 1.
+        Share of the links' bandwidth that is reached, instead of the calibrated one, or 1.
     images, epochs, price
         For hours, cost and energy: samples per epoch, or ``"300B tokens"``; epochs; USD per hour of one device (else
         what it rents for).
@@ -95,11 +97,11 @@ def scale(
         What feeds each node, where a step may wait for it: storage as in `feeding`, samples per second that a node
         decodes, and whether one process copies them from pageable memory.
     concurrent : bool
-        With `ppp`, or `compat`: a layer takes the larger of arithmetic and memory time, not their sum.
+        With `ppp`, or `compat`: the larger of arithmetic and memory time, not the sum.
     compat : {"paleo"}, optional
         Compute as the released PALEO does, defects and all.
     revision : {"first", "last"}
-        Of PALEO, with `compat`.
+        Revision of PALEO, with `compat`.
 
     Returns
     -------

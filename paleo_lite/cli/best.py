@@ -15,6 +15,7 @@ from ..sweeps.best import FRONT_AT_MOST
 from ..sweeps.space import parse_names
 from .command import Answer, chart_of, command
 from .completing import complete_columns
+from .documented import Documented
 from .options import Printing
 from .values import WHOLE
 
@@ -28,8 +29,8 @@ _columns = functools.partial(click.option, shell_complete=complete_columns)
 @_columns(
     "--pareto", metavar="COLUMNS", help="The Pareto front: rows that no other beats in all of these: time_s,cost."
 )
-@_columns("--where", metavar="CONDITION", help="Such as 'time_s < 0.1 and (gpu == k80 or workers >= 4)'.")
-@click.option("--bounds", is_flag=True, help="Rank bounds of the data sheet among forecasts, too.")
+@_columns("--where", cls=Documented, of="best", metavar="CONDITION")
+@click.option("--bounds", cls=Documented, of="best", is_flag=True)
 @click.option("--top", type=WHOLE, default=10, show_default=True, cls=Printing, help="How many rows at most.")
 @click.pass_context
 def best(

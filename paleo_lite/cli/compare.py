@@ -13,6 +13,7 @@ from ..files import is_there
 from . import options
 from .command import Answer, command
 from .completing import complete_networks
+from .documented import Documented
 from .values import Names
 
 
@@ -20,12 +21,11 @@ from .values import Names
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--a", "more_a", multiple=True, type=click.Path(path_type=Path), help="A further repeat of A.")
 @click.option("--b", "more_b", multiple=True, type=click.Path(path_type=Path), help="A further repeat of B.")
-@click.option("--repeats", is_flag=True, help="Also read the repeats that lie beside A and B, by their names.")
+@click.option("--repeats", cls=Documented, of="compare", is_flag=True)
 @options.direction()
 @click.option(
-    "--by", type=Names("grouping", ".efficiency:BY"), default="kernel", show_default=True,
-    help="Sum the times of two profiles by kernel, operation, operation with its shapes, or module.",
-)  # fmt: skip
+    "--by", cls=Documented, of="compare", type=Names("grouping", ".efficiency:BY"), default="kernel", show_default=True
+)
 @click.option(
     "--predict", metavar="NETWORK", shell_complete=complete_networks,
     help="Lay a prediction for this network beside the one profile; the options below are for it.",

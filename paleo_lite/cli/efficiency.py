@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,19 @@ from ..api.profiles import efficiency as measure_efficiency
 from . import options
 from .command import Answer, command, progress
 from .completing import completing
+from .documented import Documented
 from .values import WHOLE, Names
+
+_option = functools.partial(click.option, cls=Documented, of="efficiency", show_default=True)
 
 
 @command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @options.gpu()
-@click.option(
-    "--method", type=Names("method", ".efficiency:METHODS"), default="steady", show_default=True,
-    help="One steady iteration with all that it computes, or all rows as SURFBoard's notebook counts them.",
-)  # fmt: skip
+@_option("--method", type=Names("method", ".efficiency:METHODS"), default="steady")
 @options.precision()
-@click.option("--steps", metavar="FIRST:LAST", help="Only these iterations, by their marks' numbers: 3, or 2:5.")
-@click.option(
-    "--by", type=Names("grouping", ".efficiency:BY"), default="op", show_default=True,
-    help="Sum the time of an iteration by operation, with its shapes, by module (and marked range), or by kernel.",
-)  # fmt: skip
+@_option("--steps", metavar="FIRST:LAST")
+@_option("--by", type=Names("grouping", ".efficiency:BY"), default="op")
 @click.option(
     "--group-by",
     metavar="COLUMNS",
@@ -36,20 +34,10 @@ from .values import WHOLE, Names
 )
 @options.name_pattern()
 @options.decompressed()
-@click.option(
-    "--durations", multiple=True, metavar="FILE", type=click.Path(path_type=Path, exists=True),
-    help="Measured batch durations, which rates are over instead of kernel times: a CSV table, a CSV of markers, TAU "
-    "intervals, or a folder of these; the shortest counts.",
-)  # fmt: skip
-@click.option(
-    "--batches", type=WHOLE, default=25, show_default=True,
-    help="With --durations and --method notebook: how many batches the profiles are of.",
-)  # fmt: skip
-@click.option(
-    "--tau-init", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="TAU intervals of runs of one batch, whose median is taken for the initialisation.",
-)  # fmt: skip
-@click.option("--tau-batches", type=WHOLE, default=50, show_default=True, help="Batches of the TAU runs.")
+@_option("--durations", multiple=True, metavar="FILE", type=click.Path(path_type=Path, exists=True))
+@_option("--batches", type=WHOLE, default=25)
+@_option("--tau-init", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@_option("--tau-batches", type=WHOLE, default=50)
 @options.jobs()
 @options.scheduler()
 @click.option("--keep-going", is_flag=True, help="Report files that cannot be read and go on with the rest.")

@@ -10,9 +10,10 @@ import click
 from . import options
 from .command import Answer, command
 from .completing import complete_links
+from .documented import Documented
 from .values import WHOLE, Names, Number, Quantity
 
-_option = functools.partial(click.option, show_default=True)
+_option = functools.partial(click.option, cls=Documented, of="feeding", show_default=True)
 _size = functools.partial(_option, type=Quantity("B"), metavar="SIZE")
 _link = functools.partial(_option, metavar="LINK|RATE", shell_complete=complete_links)
 
@@ -20,29 +21,21 @@ _link = functools.partial(_option, metavar="LINK|RATE", shell_complete=complete_
 @command()
 @options.network()
 @options.gpu()
-@_link("--storage", default="nvme", help="hdd, ssd, nvme, any other link, a rate such as '500 MB/s', or memory.")
-@_option(
-    "--random-reads", type=Quantity("IOPS"), metavar="COUNT",
-    help="Small reads per second at random places, such as 90k.",
-)  # fmt: skip
-@_option(
-    "--access", type=Names("access", ".input_pipeline.feeding:ACCESSES"), default="sequential",
-    help="How samples are read.",
-)  # fmt: skip
+@_link("--storage", default="nvme")
+@_option("--random-reads", type=Quantity("IOPS"), metavar="COUNT")
+@_option("--access", type=Names("access", ".input_pipeline.feeding:ACCESSES"), default="sequential")
 @_size("--sample-bytes", default="110k", help="Size of one sample in storage.")
-@_option("--workers", type=WHOLE, default=8, help="Decoding workers, one core each.")
-@_option("--decode-rate", type=Number(), metavar="RATE", help="Samples per second and worker. [default: 100]")
-@_option("--decoded", is_flag=True, show_default=False, help="Samples are stored decoded and augmented.")
+@_option("--workers", type=WHOLE, default=8)
+@_option("--decode-rate", type=Number(), metavar="RATE")
+@_option("--decoded", is_flag=True, show_default=False)
 @_size("--decoded-bytes", help="Size of one sample as copied. [default: its numbers in the precision]")
-@_link("--host-link", help="Link that copies go over. [default: the device's own]")
+@_link("--host-link")
 @click.option("--no-pinned", is_flag=True, help="Copies from pageable memory.")
 @click.option("--no-prefetch", is_flag=True, help="Load, copy and compute one after the other, nothing ahead.")
 @options.precision()
-@options.batch_size(default=32, help="Samples per step.")
+@options.batch_size(default=32, of="feeding")
 @options.phase(default="training")
-@click.option(
-    "--devices", type=WHOLE, default=1, show_default=True, help="Devices of this kind that share storage and workers."
-)
+@_option("--devices", type=WHOLE, default=1)
 @options.ppp()
 @options.calibration()
 @options.image_size()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import click
 
 from . import options
 from .command import Answer, command
+from .documented import Documented
 from .values import SHAPE, WHOLE
+
+_option = functools.partial(click.option, cls=Documented, of="gemm", show_default=True)
 
 
 @command()
@@ -16,21 +20,11 @@ from .values import SHAPE, WHOLE
 @click.argument("n", type=WHOLE)
 @click.argument("k", type=WHOLE)
 @options.gpu(required=False)
-@click.option("--peak", metavar="RATE", help='A bare peak such as "6000 GFLOP/s", in place of a device.')
+@_option("--peak", metavar="RATE")
 @options.precision()
-@click.option("--count", type=WHOLE, default=1, show_default=True, help="How many such products.")
-@click.option(
-    "--into", type=WHOLE, default=1, show_default=True,
-    help="Stack them into this many: products that share their right operand become one with more rows.",
-)  # fmt: skip
-@click.option(
-    "--tile",
-    default="64x64",
-    show_default=True,
-    type=SHAPE,
-    metavar="ROWSxCOLUMNS",
-    help="Size of the tiles that waves consist of.",
-)
+@_option("--count", type=WHOLE, default=1)
+@_option("--into", type=WHOLE, default=1)
+@_option("--tile", default="64x64", type=SHAPE, metavar="ROWSxCOLUMNS")
 @options.time_model()
 @options.calibration()
 @options.clock()

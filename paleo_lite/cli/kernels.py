@@ -17,7 +17,7 @@ from .values import Names
 
 @command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@options.gpu(required=False, help="Device that the kernels ran on; not needed where nothing ran on one.")
+@options.gpu(required=False, of="kernels")
 @options.precision()
 @options.direction()
 @options.top()

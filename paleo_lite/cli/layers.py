@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import click
@@ -12,8 +13,11 @@ from ..report.counts import counts_page
 from . import options
 from .command import Answer, command
 from .completing import complete_layers, complete_networks
+from .documented import Documented
 from .options import Printing
 from .values import WHOLE, Names
+
+_documented = functools.partial(click.option, cls=Documented, of="layers")
 
 
 @command()
@@ -22,20 +26,13 @@ from .values import WHOLE, Names
 @options.phase(help="What to count; backward is the data and the weight gradient.", type=options.PHASES_AND_PASSES)
 @options.execution(default="eager", help="What is fused at inference: as of `predict`.")
 @options.batch_size()
-@click.option(
-    "--ignore",
-    multiple=True,
-    metavar="LAYER|GLOB",
-    shell_complete=complete_layers,
-    help="Leave layers out; may be given several times.",
-)
+@_documented("--ignore", multiple=True, metavar="LAYER|GLOB", shell_complete=complete_layers)
 @options.image_size()
 @options.sequence_length()
 @options.inputs()
-@click.option(
-    "--causal", type=Names("way to count causal attention", ".api.counts:CAUSAL"), default="full",
-    show_default=True, help="Whether causal attention counts in full, or by half: about what its mask leaves.",
-)  # fmt: skip
+@_documented(
+    "--causal", type=Names("way to count causal attention", ".api.counts:CAUSAL"), default="full", show_default=True
+)
 @options.rules()
 @click.option(
     "--depth", type=WHOLE, cls=Printing, help="How many levels of modules to show. [default: as many as are readable]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,22 @@ from ..measure.setup import DEVICES
 from ..measure.steps import STEPS
 from . import options
 from .command import Answer, command
+from .documented import Documented
 from .values import WHOLE, Names
+
+_documented = functools.partial(click.option, cls=Documented, of="measure")
 
 
 @command()
 @click.argument("steps", nargs=-1, metavar="[STEP]...")
-@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="What to measure.")
-@click.option("--quick", is_flag=True, help="Less than a minute: fewer networks, inference alone, wider intervals.")
-@click.option("--threads", type=WHOLE, help="Threads of the CPU; default: torch's own.")
-@click.option(
-    "--precision", type=Names("precision", ".measure.setup:PRECISIONS"), default="fp32", show_default=True,
-    help="Precision of the arithmetic.",
-)  # fmt: skip
+@_documented("--device", type=click.Choice(DEVICES), default="cpu", show_default=True)
+@_documented("--quick", is_flag=True)
+@_documented("--threads", type=WHOLE)
+@options.precision(type=Names("precision", ".measure.setup:PRECISIONS"))
 @click.option("--phase", "phases", multiple=True, type=click.Choice(STEPS), help="Default: inference and training.")
-@click.option("--channels-last", is_flag=True, help="Images as height, width, channels in memory.")
-@click.option("--compile", "compiled", is_flag=True, help="Networks through torch.compile.")
-@options.gpu(required=False, help="Device that this is, where its own name does not say.")
+@_documented("--channels-last", is_flag=True)
+@_documented("--compile", "compiled", is_flag=True)
+@options.gpu(required=False, of="measure")
 @options.output(help="CSV of the measurements.")
 @click.option("--calibration-out", type=click.Path(path_type=Path, dir_okay=False), help="TOML of the calibration.")
 @click.option(

@@ -23,6 +23,7 @@ from .completing import (
     complete_platforms,
     complete_topologies,
 )
+from .documented import Documented
 from .values import SHARE, WHOLE, ModuleInput, Names, Quantity, Top
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -88,31 +89,18 @@ def together(*options: Decorator) -> Decorator:
 
 
 _option = partial(partial, click.option, show_default=True)
+_documented = partial(_option, cls=Documented, of="predict")
+_of_scale = partial(click.option, cls=Documented, of="scale")
 
 debug = _option("--debug", is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks.")
-
-
-def given(ctx: click.Context) -> list[click.Parameter]:
-    """The parameters of a command that were given, not left to their defaults."""
-    default = click.core.ParameterSource.DEFAULT
-    return [
-        param
-        for param in ctx.command.params
-        if ctx.get_parameter_source(param.name or "") is not default and ctx.params.get(param.name or "") is not None
-    ]
 
 
 # What is computed.
 
 network = partial(click.argument, "network", shell_complete=complete_networks)
-image_size = _option(
-    "--image-size", type=WHOLE, metavar="PIXELS", help="Another image size than the network's own (needs torch once)."
-)
-sequence_length = _option(
-    "--sequence-length", type=WHOLE, metavar="TOKENS",
-    help="Tokens of a sequence, of networks that read them. [default: what the model knows, 2048 at most]",
-)  # fmt: skip
-context = _option("--context", type=WHOLE, metavar="TOKENS", help="For --phase decode: tokens in the cache already.")
+image_size = _documented("--image-size", type=WHOLE, metavar="PIXELS")
+sequence_length = _documented("--sequence-length", type=WHOLE, metavar="TOKENS")
+context = _documented("--context", type=WHOLE, metavar="TOKENS")
 inputs = _option(
     "--input", "inputs", multiple=True, type=ModuleInput(), metavar="[NAME=][TYPE:]SHAPE",
     help="Shape of one sample for package.module:factory: 3x224x224, int64:128 or input_ids=int64:1-4096, a span of "
@@ -124,22 +112,12 @@ rules = _option(
     callback=_run_rules, is_eager=True,
     help="A Python file that calls paleo_lite.rule for operations of your own, and is run.",
 )  # fmt: skip
-precision = _option("--precision", type=PRECISIONS, default="fp32", help="Precision of the arithmetic.")
-convention = _option(
-    "--convention", type=Names("convention", ".counting:CONVENTIONS"), default="flops", help="How FLOPs are counted."
-)
-execution = _option(
-    "--execution", type=Names("execution", ".counting.fusion:EXECUTIONS"),
-    help="What is cast or fused: nothing; casts of mixed precision; attention's softmax and residuals, as Megatron-LM; "
-    "at inference pointwise chains; also batch norms into convolutions; as engines do. "
-    "[default: engine for prefill and decode, else eager]",
-)  # fmt: skip
-weights = _option(
-    "--weights", type=Names("precision of weights", ".units:WEIGHT_BYTES"),
-    help="What matrices are kept in at inference. [default: the precision]",
-)  # fmt: skip
-batch_size = _option("--batch-size", type=WHOLE, default=1, help="Samples per pass.")
-fit_batch = _option("--fit-batch", is_flag=True, help="Take the largest batch that fits into the device's memory.")
+precision = _documented("--precision", type=PRECISIONS, default="fp32")
+convention = _documented("--convention", type=Names("convention", ".counting:CONVENTIONS"), default="flops")
+execution = _documented("--execution", type=Names("execution", ".counting.fusion:EXECUTIONS"))
+weights = _documented("--weights", type=Names("precision of weights", ".units:WEIGHT_BYTES"))
+batch_size = _documented("--batch-size", type=WHOLE, default=1)
+fit_batch = _documented("--fit-batch", is_flag=True)
 phase = _option(
     "--phase", type=PHASES, default="inference",
     help="training is forward + backward + update; forward alone is that of a training step.",
@@ -185,14 +163,9 @@ def training(command: Callable[..., Any]) -> Callable[..., Any]:
 
 # Where it runs.
 
-gpu = _option(
-    "--gpu", required=True, metavar="DEVICE", shell_complete=complete_devices,
-    help="Device, by name or alias, such as k80 or v100-sxm2.",
-)  # fmt: skip
-clock = _option(
-    "--clock", type=Names("clock", ".hardware.device:CLOCKS"), help="Clock of the device. [default: its own]"
-)
-unit = _option("--unit", type=Names("unit", ".hardware.device:UNITS"), help="Arithmetic units. [default: the faster]")
+gpu = _documented("--gpu", required=True, metavar="DEVICE", shell_complete=complete_devices)
+clock = _documented("--clock", type=Names("clock", ".hardware.device:CLOCKS"))
+unit = _documented("--unit", type=Names("unit", ".hardware.device:UNITS"))
 hardware_files = _option(
     "--hardware-file", "hardware_files", multiple=True, type=click.Path(path_type=Path, dir_okay=False),
     help="A TOML with a further device; may be given several times.",
@@ -200,18 +173,10 @@ hardware_files = _option(
 
 # How its time is modelled.
 
-time_model = _option(
-    "--time-model", type=MODELS,
-    help="How times are predicted. [default: ppp with --ppp; calibrated, from fits of the device or of others; "
-    "roofline where no fit covers it]",
-)  # fmt: skip
-ppp = _option("--ppp", type=SHARE, help="Share of peak that the platform reaches, for the model ppp; may exceed 1.")
-calibration = _option(
-    "--calibration",
-    metavar="FILE|NAME",
-    shell_complete=complete_calibrations,
-    help="A calibration. [default: the shipped one of device and precision]",
-)
+time_model = _documented("--time-model", type=MODELS)
+ppp = _documented("--ppp", type=SHARE)
+concurrent = _documented("--concurrent", is_flag=True)
+calibration = _documented("--calibration", metavar="FILE|NAME", shell_complete=complete_calibrations)
 
 # Many devices.
 
@@ -224,25 +189,13 @@ price = _option(
     help="Price of an hour of one device. [default: what the registry has]",
 )  # fmt: skip
 cluster = together(
-    click.option(
-        "--link", metavar="LINK", shell_complete=complete_links,
-        help="Between all workers: ethernet20, infiniband-fdr, '25 GB/s'.",
-    ),
-    click.option(
-        "--topology", metavar="TEXT|FILE", shell_complete=complete_topologies,
-        help="'2x k40m @ pcie3, 16 nodes @ infiniband', or a TOML, in place of --link.",
-    ),
-    click.option(
-        "--platform", metavar="NAME|FILE", shell_complete=complete_platforms,
-        help="A computer by name: p4d.24xlarge, dgx-h100; or one whose scaling was measured: ec2-p2-k80, dgx1-p100.",
-    ),
-    click.option(
-        "--scaling", type=SCALINGS, default="weak", show_default=True,
-        help="weak: the batch per worker stays; strong: the batch of all together.",
-    ),
+    _of_scale("--link", metavar="LINK", shell_complete=complete_links),
+    _of_scale("--topology", metavar="TEXT|FILE", shell_complete=complete_topologies),
+    _of_scale("--platform", metavar="NAME|FILE", shell_complete=complete_platforms),
+    _of_scale("--scaling", type=SCALINGS, default="weak", show_default=True),
     click.option("--strategy", type=STRATEGIES, default="data", show_default=True, help="How work is divided."),
     click.option("--collective", type=COLLECTIVES, help="How gradients are summed. [default: the fastest]"),
-    click.option("--advise", is_flag=True, help="Try all strategies and collectives on one number of workers."),
+    _of_scale("--advise", is_flag=True),
     click.option(
         "--images", metavar="COUNT", help="Samples of an epoch: 1.28M, or '300B tokens'; gives hours, cost, energy."
     ),
@@ -259,24 +212,14 @@ decompressed = _option(
     "--decompressed", metavar="SIZE", type=Quantity("B"), expose_value=False, callback=_allow_decompressed,
     help="What a gzip file may hold, such as 20GB. [default: 64 times its size]",
 )  # fmt: skip
-name_pattern = _option(
-    "--name-pattern", metavar="REGEX",
-    help="How to read a run's settings from file names: named groups, (?P<nodes>\\d+).",
-)  # fmt: skip
+name_pattern = _documented("--name-pattern", metavar="REGEX", of="efficiency")
 
 # Processes, tables and files.
 
-jobs = _option("--jobs", type=WHOLE, metavar="N", help="Processes. [default: one per core]")
-scheduler = _option("--scheduler", metavar="ADDRESS", help="A Dask scheduler, tcp://host:8786, whose workers compute.")
+jobs = _documented("--jobs", type=WHOLE, metavar="N", of="efficiency")
+scheduler = _documented("--scheduler", metavar="ADDRESS", of="efficiency")
 top = _option(
     "--top", type=Top(), default="20", metavar="N|all", cls=Printing, help="How many rows of a table to list."
 )
 output = _option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), cls=Printing)
 force = partial(click.option, "--force", cls=Printing, **FORCE)
-
-
-def need_pyarrow() -> None:
-    """Refuse in one sentence where what reads profiles is absent."""
-    from ..extras import need
-
-    need("pyarrow", "reading profiles", "profiles")

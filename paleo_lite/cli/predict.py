@@ -13,6 +13,7 @@ from ..report.predictions import explain_layer, prediction_page
 from . import options
 from .command import Answer, command
 from .completing import complete_layers
+from .documented import Documented
 from .options import Printing
 from .values import WHOLE, Several
 
@@ -28,12 +29,12 @@ from .values import WHOLE, Several
 )
 @options.time_model()
 @options.ppp()
-@click.option("--concurrent", is_flag=True, help="With --ppp: the larger of arithmetic and memory time, not the sum.")
+@options.concurrent()
 @options.convention()
 @options.clock()
 @options.unit()
-@click.option("--flops", metavar="COUNT", help="FLOPs of one sample in place of a network, such as 30.97G.")
-@click.option("--macs", metavar="COUNT", help="Multiply-accumulates of one sample, such as 15503M: 2 FLOPs each.")
+@click.option("--flops", cls=Documented, of="predict", metavar="COUNT")
+@click.option("--macs", cls=Documented, of="predict", metavar="COUNT")
 @options.calibration()
 @options.execution()
 @options.weights()

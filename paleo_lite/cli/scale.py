@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,10 +11,13 @@ from ..api.scaling import scale as run_scale
 from ..units import parse_quantity
 from . import options
 from .command import Answer, command
+from .documented import Documented
 from .values import SHARE, WHOLE, Names, Number
 
 if TYPE_CHECKING:
     from ..distributed.job import Settings, Split
+
+_documented = functools.partial(click.option, cls=Documented, of="scale")
 
 
 @command()
@@ -21,9 +25,7 @@ if TYPE_CHECKING:
 @options.gpu(required=False, help="Device, by name or alias; a topology may name it.")
 @options.workers()
 @options.cluster
-@options.batch_size(
-    default=None, help="Samples per worker (weak; default 32), of all workers (strong; default 32 each)."
-)
+@options.batch_size(default=None, of="scale")
 @options.precision()
 @click.option(
     "--gradient-precision", type=click.Choice(("fp32", "fp16", "bf16")),
@@ -64,17 +66,14 @@ if TYPE_CHECKING:
 @options.training
 @options.time_model()
 @options.ppp()
-@click.option("--concurrent", is_flag=True, help="With --ppp: the larger of arithmetic and memory time, not the sum.")
-@click.option("--ppp-comm", type=SHARE, help="Share of the links' bandwidth that is reached.")
+@options.concurrent(of="scale")
+@_documented("--ppp-comm", type=SHARE)
 @options.calibration()
 @options.clock()
 @options.unit()
-@click.option("--cost", is_flag=True, help="Insist on a cost: an error where no price is known.")
-@click.option("--compat", type=click.Choice(["paleo"]), help="Compute as the released PALEO does, defects and all.")
-@click.option(
-    "--revision", type=Names("revision", ".paleo:REVISIONS"), default="first", show_default=True,
-    help="Revision of PALEO, with --compat paleo.",
-)  # fmt: skip
+@_documented("--cost", is_flag=True)
+@_documented("--compat", type=click.Choice(["paleo"]))
+@_documented("--revision", type=Names("revision", ".paleo:REVISIONS"), default="first", show_default=True)
 @options.image_size()
 @options.sequence_length()
 @options.inputs()

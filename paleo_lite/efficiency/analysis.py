@@ -29,9 +29,6 @@ from .steady import Steady, known_sum
 if TYPE_CHECKING:
     from .durations import Duration, DurationBook
 
-SHARES = ("compute_efficiency", "flops_efficiency", "bandwidth_efficiency")
-"""Figures that are shares of 1."""
-
 SWAPPED = (
     "SURFBoard's notebook prints these two columns under each other's names; here FLOPs stand under FLOPs and bytes "
     "under bandwidth"

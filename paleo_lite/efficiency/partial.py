@@ -1,10 +1,8 @@
-"""What both methods share: the rows of a batch that are work of the device, and how partial results are gathered."""
+"""What both methods share: the rows of a batch that are work of the device, and their columns as arrays."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,24 +13,6 @@ from .traced_call import is_convolution
 
 HOST = ("api", "cpu", "marker", "message")
 """Categories of `KernelTable` that are not work of the device."""
-
-_T = TypeVar("_T", bound="Partial")
-
-
-class Partial(Protocol):
-    """What is kept of some rows of a profile. Merging is associative, and empty partials change nothing."""
-
-    def merge(self: _T, later: _T) -> _T:
-        """The partial of these rows followed by those."""
-        ...
-
-
-def gather(partials: Iterable[_T], empty: _T) -> _T:
-    """All partials merged in their order."""
-    whole = empty
-    for partial in partials:
-        whole = whole.merge(partial)
-    return whole
 
 
 def device_rows(batch: pa.RecordBatch) -> pa.RecordBatch:

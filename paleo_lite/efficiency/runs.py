@@ -72,13 +72,9 @@ class Runs(msgspec.Struct, frozen=True, eq=False):
     steps: list[str] = []
     layers: list[str] = []
 
-    def merge(self, later: Runs) -> Runs:
-        """These rows followed by those; what is one run across the seam becomes one in `settle`."""
-        return together([self, later])
-
 
 def together(parts: Sequence[Runs]) -> Runs:
-    """Parts of a profile in their order as one."""
+    """Parts of a profile in their order as one; what is one run across a seam becomes one in `settle`."""
     parts = [part for part in parts if part.length]
     if len(parts) == 1:
         return parts[0]

@@ -16,14 +16,6 @@ from .document import Column, Document, Table
 from .notation import say_percent, say_three_digits, say_time, say_whole_percent
 
 
-def page_of(calibration: AnyCalibration) -> Document:
-    """The page of whatever a calibration's file holds."""
-    if isinstance(calibration, Calibration):
-        return calibration_page(calibration)
-
-    return ppp_page(calibration)
-
-
 def calibration_page(calibration: Calibration) -> Document:
     """Every parameter with its unit, interval, and how far the measurements moved it."""
     rows = [

@@ -1,6 +1,6 @@
 """Options that commands share: one definition each, names from their lists, one sentence on what is wrong.
 
-Tests: cli/options.py, cli/values.py, cli/completing.py.
+Tests: cli/options.py, cli/values.py, cli/completing.py, cli/documented.py.
 """
 
 from __future__ import annotations
@@ -73,6 +73,12 @@ def test_every_option_says_what_it_is():
         (words, option.opts[-1]) for words, option in OPTIONS if isinstance(option, click.Option) and not option.help
     ]
     assert not silent
+
+
+def test_an_option_says_what_the_function_says_of_the_argument():
+    said = {option.name: option.help for option in ALL["scale"].params if isinstance(option, click.Option)}
+    assert said["topology"] == "In place of --link: '2x k40m @ pcie3, 16 nodes @ infiniband', or a TOML's path."
+    assert said["precision"] == "Precision of the arithmetic." and "paleo_lite.predict" not in str(said)
 
 
 @pytest.mark.parametrize(

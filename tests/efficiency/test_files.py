@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import numpy as np
@@ -11,7 +12,6 @@ from hypothesis import given
 from measured import DATA
 from paleo_lite.efficiency.analysis import ReadAs, measure_efficiency
 from paleo_lite.efficiency.files import NotebookSums, sum_rows
-from paleo_lite.efficiency.partial import gather
 from paleo_lite.errors import BadProfile
 from paleo_lite.hardware import find_device
 from paleo_lite.profiles.table import batch_of
@@ -107,7 +107,7 @@ def test_as_the_notebook_itself_computes_it(table):
 def test_any_split_gives_the_same_sums(table, cuts):
     whole = batch(*zip(*table))
     parts = [sum_rows(whole.slice(start, stop - start)) for start, stop in pieces(cuts, len(table))]
-    merged = gather(parts, NotebookSums())
+    merged = functools.reduce(NotebookSums.merge, parts, NotebookSums())
     expected = sum_rows(whole)
     positive = lambda sums: {name: value for name, value in sums.items() if value}  # noqa: E731
     assert positive(merged.durations_ns) == positive(expected.durations_ns)

@@ -244,7 +244,7 @@ def test_any_split_gives_the_same_runs(cuts, starts):
     expected = settle(find_runs(whole))
     found = Runs()
     for part in parts:
-        found = found.merge(part)
+        found = together([found, part])
     for merged in map(settle, (found, together(parts))):
         assert [merged.signatures[i] for i in merged.table["signature"]] == [
             expected.signatures[i] for i in expected.table["signature"]
