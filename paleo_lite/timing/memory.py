@@ -7,6 +7,7 @@ and how far they are from what frameworks allocate.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -19,8 +20,8 @@ from ..hardware import Device
 from ..units import WEIGHT_BYTES, element_bytes
 from .checkpointing import find_segments
 from .liveness import NONE, Bytes, Plan, make_plan, peak_forward, peak_training, saved_bytes
-from .options import MASTER_BYTES, OPTIMIZERS
-from .workload import Workload, matrix_weights
+from .options import MASTER_BYTES, OPTIMIZERS, TrainingOptions
+from .workload import COUNTS_KEPT, Same, Workload, matrix_weights
 
 ZERO_FROM_STAGE = (3, 2, 1)
 """The stage from which ZeRO shares out parameters, gradients and the optimizer's state."""
@@ -156,19 +157,21 @@ def _parts(workload: Workload, stage: int, shards: int) -> list[Bytes]:
     statistics = sum(2 * layer.inputs[0][1] for layer in layers if layer.kind in KINDS and KINDS[layer.kind].statistics)
     statistics_bytes = statistics * (max(number_bytes, 4) if workload.options.mixed_precision else number_bytes)
     model[0] = Bytes(0, model[0].fixed + statistics_bytes)
-    known = workload.__dict__  # which keeps what is looked for once
-    if "plan" not in known:
-        known["plan"] = make_plan(layers, number_bytes)
-    if "tensors" not in known:
-        known["tensors"] = _find_tensors(workload, known["plan"])
-    return [*model, *known["tensors"]]
+    training = workload.options if trains(workload.phase) else None
+    return [*model, *_find_tensors(Same(layers), number_bytes, training)]
 
 
-def _find_tensors(workload: Workload, plan: Plan) -> list[Bytes]:
-    """All parts but those of the model, in the order of `Memory`."""
-    layers, options, number_bytes = workload.network.layers, workload.options, element_bytes(workload.precision)
+@lru_cache(COUNTS_KEPT)
+def _plan(layers: Same, number_bytes: int) -> Plan:
+    return make_plan(layers.layers, number_bytes)
+
+
+@lru_cache(4 * COUNTS_KEPT)
+def _find_tensors(same: Same, number_bytes: int, options: TrainingOptions | None) -> list[Bytes]:
+    """All parts but those of the model, in the order of `Memory`; at inference there are no options."""
+    layers, plan = same.layers, _plan(same, number_bytes)
     inputs = Bytes(sum(plan.graph.buffers[which].bytes_(number_bytes) for which in plan.graph.inputs), 0)
-    if not trains(workload.phase):
+    if options is None:
         cached = sum(prod(shape) for layer in layers if layer.kind == "cache" for shape in layer.outputs)
         return [peak_forward(plan), inputs, NONE, Bytes(cached * number_bytes, 0)]
     peak, saved = NONE, NONE

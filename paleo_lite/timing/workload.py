@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +32,26 @@ _OF_LAYERS: dict[str, Any] = {
 """What can be asked of layers alone, and the value that asks nothing."""
 
 
-_KNOWN_FOR = {"plan": {"training", "phase", "batch_size"}, "tensors": {"batch_size"}}
-"""What others have found out about a workload and keep with it, and what may be asked otherwise without changing it."""
+COUNTS_KEPT = 8
+"""Networks of which counts and plans of memory are remembered: devices and batch sizes are asked about one in turn."""
+
+
+class Same:
+    """A key for what is remembered of layers: equal to one of the very same object, since comparing all takes long."""
+
+    def __init__(self, layers: tuple[Layer, ...]) -> None:
+        self.layers = layers
+
+    def __hash__(self) -> int:
+        return id(self.layers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.layers is other.layers
+
+
+@lru_cache(COUNTS_KEPT)
+def _count(layers: Same, precision: str, convention: str) -> Work:
+    return count(layers.layers, precision, convention)
 
 
 class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -127,7 +145,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def work(self) -> Work:
         """What each layer computes and moves, for any batch size; counted once."""
-        work = count(self.layers, self.precision, self.convention)
+        work = _count(Same(self.layers), self.precision, self.convention)
         if self.weights is not None or self._chooses_experts:
             work = _less_read(work, self)
         if self.execution == "eager":
@@ -139,9 +157,6 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     def but(self, **changes: Any) -> Workload:
         """The same workload otherwise asked; it is counted once for all batch sizes, phases and training options."""
         changed: Workload = msgspec.structs.replace(self, **changes)
-        for name, free in _KNOWN_FOR.items():
-            if name in self.__dict__ and changes.keys() <= free:
-                changed.__dict__[name] = self.__dict__[name]
         same = {"training"} | (set() if self._chooses_experts or changed._chooses_experts else {"phase", "batch_size"})
         if changes.keys() <= same:
             changed.__dict__["work"] = self.work

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -17,11 +18,12 @@ from ..calibration.store import shipped_calibrations
 from ..distributed.table import ScaleTable
 from ..errors import PaleoError
 from ..hardware import Device, find_device, list_devices
+from ..networks import find_network
 from ..timing import Prediction
 from .own import file_name, own
 from .view import View
 
-ANSWERS_KEPT, PROFILES_KEPT = 200, 4
+ANSWERS_KEPT, PROFILES_KEPT, NETWORKS_KEPT = 200, 4, 8
 """Answers that all sessions together remember: that of a profile may be some megabytes."""
 
 _T = TypeVar("_T")
@@ -70,7 +72,18 @@ def predict(view: View, gpu: str, batch_size: int | None = None) -> Prediction:
 
 @_remember(ANSWERS_KEPT)
 def _predict(asked: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _given: dict[str, Any]) -> Prediction:
-    return run_prediction(**{**dict(asked), **_given})
+    return run_prediction(**_question(asked, _given))
+
+
+_network = lru_cache(NETWORKS_KEPT)(find_network)
+
+
+def _question(asked: tuple[tuple[str, Any], ...], given: dict[str, Any]) -> dict[str, Any]:
+    """What is asked, of a network that is read once: what was counted of it then serves every device and batch size."""
+    question = {**dict(asked), **given}
+    if isinstance(question["network"], str):
+        question["network"] = _network(question["network"])
+    return question
 
 
 def _given(asked: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -123,7 +136,7 @@ def _scale(asked: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _given:
     """Remembered by all that was asked."""
     from ..distributed.job import Settings
 
-    question = {**dict(asked), **_given}
+    question = _question(asked, _given)
     settings = Settings(collective=question.pop("collective"))
     return run_scale(question.pop("network"), settings=settings, **question)
 

@@ -41,6 +41,15 @@ def test_what_was_counted_is_kept_where_it_still_holds():
     assert one.but(precision="fp16").work is not one.work
 
 
+def test_a_network_is_counted_once_for_all_that_ask_of_it():
+    """Devices and batch sizes of the page ask about one network, each with a workload of its own."""
+    network = find_network("alexnet")
+    asked = [Workload(network, batch_size=size, phase=phase) for size in (1, 2) for phase in ("inference", "training")]
+    assert len({id(each.work) for each in asked}) == 1
+    assert Workload(network, "fp16").work is not asked[0].work
+    assert len(Workload(network._replace(layers=network.layers[:3])).work.parameters) == 3
+
+
 def test_parameters_and_macs_are_torchvisions():
     work = Workload(find_network("vgg16")).work
     assert work.parameters.sum() == 138_357_544
