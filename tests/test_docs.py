@@ -138,19 +138,19 @@ def test_a_command_that_needs_absent_data_says_so_and_so_does_what_follows_from_
 LINK = re.compile(r"(?<!!)\[[^\]\[]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 
 
-@pytest.mark.parametrize("name", [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"])
-def test_links_lead_to_files_that_exist(name):
+def test_links_lead_to_files_that_exist():
     """In the repository, as a reader of the sources sees it; mkdocs checks those of the site."""
-    page = ROOT / name
     generated = {
         ROOT / "docs" / "reference" / "commands" / f"{command}.md" for command in [*main.list_commands(None), "index"]
     }
-    outside = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
-    targets = [first or second for first, second in LINK.findall(outside)]
-    targets = [
-        (page.parent / target.split("#")[0]).resolve() for target in targets if not re.match(r"https?:|#", target)
-    ]
-    assert [str(target) for target in targets if not target.exists() and target not in generated] == []
+    for name in [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]:
+        page = ROOT / name
+        outside = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
+        targets = [first or second for first, second in LINK.findall(outside)]
+        targets = [
+            (page.parent / target.split("#")[0]).resolve() for target in targets if not re.match(r"https?:|#", target)
+        ]
+        assert [str(target) for target in targets if not target.exists() and target not in generated] == [], name
 
 
 def test_every_page_is_in_the_navigation_once():

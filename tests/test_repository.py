@@ -42,11 +42,12 @@ FILES = sorted(path for ending in ("toml", "json") for path in CALIBRATIONS.rglo
 NAMED = re.findall(r"^## `(.+)`$", (CALIBRATIONS / "LICENSES.md").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CALIBRATIONS)))
-def test_whose_measurements_a_calibration_was_learnt_from_is_in_licenses(path):
-    sources = sources_of(path)
-    assert sources
-    assert [source for source in sources if not source.startswith(tuple(NAMED))] == []
+def test_whose_measurements_a_calibration_was_learnt_from_is_in_licenses():
+    assert len(FILES) > 40
+    for path in FILES:
+        sources = sources_of(path)
+        assert sources, path
+        assert [source for source in sources if not source.startswith(tuple(NAMED))] == [], path
 
 
 def test_licenses_name_nobody_from_whom_nothing_was_learnt():

@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import random
 import threading
+from functools import cache
 
 import hypothesis.strategies as st
 import pytest
@@ -160,7 +161,7 @@ PROBES |= {
     "a learned input of a linear layer": (18, lambda: Net(lambda self, x: self.a(self.p) + self.a(x), a=linear(),
                                                           p=parameter(1, 3)), [(1, 3)]),
     "a scripted function": (18, lambda: Net(lambda self, x: scripted(x, self.w), w=parameter(3, 6)), [(1, 3)]),
-    "a traced function": (32, lambda: Net(lambda self, x: TRACED(x)), [(2, 8)]),
+    "a traced function": (32, lambda: Net(lambda self, x: traced_function()(x)), [(2, 8)]),
     "each sample by itself": (
         36, lambda: Net(lambda self, x: torch.vmap(self.a)(x), a=linear()), [(4, 3)]
     ),
@@ -175,7 +176,9 @@ def scripted(x, weight):
     return torch.relu(x @ weight)
 
 
-TRACED = torch.jit.trace(lambda x: x @ x.t(), torch.zeros(2, 8))
+@cache
+def traced_function():
+    return torch.jit.trace(lambda x: x @ x.t(), torch.zeros(2, 8))
 
 
 def force(self, x):

@@ -90,11 +90,14 @@ def questions(tree: ast.AST) -> Iterator[str]:
                 yield from strings(node)
 
 
-TREES = {str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+@pytest.fixture(scope="module")
+def trees():
+    """The syntax of every file of the package."""
+    return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
 
 
-def test_few_files_ask_for_a_kind_by_its_name():
-    asked = {file: {*questions(tree)} for file, tree in TREES.items()}
+def test_few_files_ask_for_a_kind_by_its_name(trees):
+    asked = {file: {*questions(tree)} for file, tree in trees.items()}
     for kind in KINDS:
         files = [file for file in asked if kind in asked[file]]
         assert len(files) <= FILES_AT_MOST, (
@@ -103,8 +106,8 @@ def test_few_files_ask_for_a_kind_by_its_name():
         )
 
 
-def test_a_kind_is_named_in_few_files():
-    named = {file: strings(tree) for file, tree in TREES.items()}
+def test_a_kind_is_named_in_few_files(trees):
+    named = {file: strings(tree) for file, tree in trees.items()}
     for kind in KINDS.keys() - WORDS:
         files = [file for file in named if kind in named[file]]
         assert len(files) <= FILES_AT_MOST, (
