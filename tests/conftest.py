@@ -26,6 +26,16 @@ settings.register_profile("fuzz", **_COMMON, derandomize=False, max_examples=200
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _a_core_each():
+    """As many processes test as there are cores; without a number of jobs none of them starts more."""
+    from paleo_lite import executor
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(executor, "cores", lambda: 1)
+        yield
+
+
 @pytest.fixture(scope="session")
 def traced():
     """From a network's name, and an image size where it is not the network's own, to its trace."""

@@ -23,6 +23,8 @@ WORK = """
 import os, pathlib, time
 def length(path):
     return len(path.read_bytes())
+def process(path):
+    return os.getpid()
 def dies_once(path):
     marker = pathlib.Path(str(path) + ".seen")
     if path.name == "3" and not marker.exists():
@@ -63,6 +65,13 @@ def files(tmp_path):
 def test_every_file_once(work, files, jobs):
     found = list(run_files(files, work.length, jobs))
     assert sorted(found) == [(path, int(path.name)) for path in files]
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_without_a_number_of_jobs_every_core_has_a_process(work, files, cores, monkeypatch):
+    monkeypatch.setattr(executor, "cores", lambda: cores)
+    own = {pid == os.getpid() for _, pid in run_files(files, work.process)}
+    assert own == {cores == 1}
 
 
 def test_a_process_that_dies_loses_no_file(work, files):

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from paleo_lite import __version__
 

@@ -98,7 +98,7 @@ def _guide(alt: Any, x: Any, y: Any, low: float, high: float, share: float) -> A
     start, end = max(low, low / share), min(high, high / share)
     ends = [{"measured": at, "predicted": at * share} for at in (start, end)]
     dash = [1, 0] if share == 1 else [4, 4]
-    return alt.Chart(alt.Data(values=ends)).mark_line(strokeWidth=1, strokeDash=dash).encode(x=x, y=y)
+    return alt.Chart(values(ends)).mark_line(strokeWidth=1, strokeDash=dash).encode(x=x, y=y)
 
 
 def _ratios(alt: Any, rows: Sequence[dict[str, Any]], dots: Any) -> Any:
@@ -108,7 +108,7 @@ def _ratios(alt: Any, rows: Sequence[dict[str, Any]], dots: Any) -> Any:
     ticks = [tick for tick in (_MANY if reach < 2 else _FEW) if 1 / reach < tick < reach]
     y = alt.Y("ratio:Q", title="predicted / measured", axis=alt.Axis(format="~g", values=ticks),
               scale=alt.Scale(type="log", domain=[1 / reach, reach], nice=False))  # fmt: skip
-    edges = alt.Data(values=[{"ratio": 1.0}, {"ratio": WITHIN}, {"ratio": 1 / WITHIN}])
+    edges = values([{"ratio": 1.0}, {"ratio": WITHIN}, {"ratio": 1 / WITHIN}])
     dash = either(alt.StrokeDashValue, "datum.ratio == 1", [1, 0], [4, 4])
     rules = alt.Chart(edges).mark_rule(strokeWidth=1).encode(y=y, strokeDash=dash)
     return alt.layer(rules, dots.transform_calculate(ratio="1 + datum.error").encode(y=y)).properties(

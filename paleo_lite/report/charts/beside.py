@@ -168,7 +168,7 @@ def _paired(
             bars[-1] |= {"low": interval[0] * factor, "end": interval[1] * factor}
         order = [name for name, first, second in sorted(rows, key=lambda row: -max(row[1] or 0.0, row[2] or 0.0))]
         time = f"time ({unit})" if last else None
-        base = alt.Chart(alt.Data(values=bars)).encode(
+        base = alt.Chart(values(bars)).encode(
             y=alt.Y("name:N", sort=order, title=None, axis=alt.Axis(labelLimit=360)),
             yOffset=alt.YOffset("side:N", sort=list(sides)),
             x=alt.X("time:Q", scale=alt.Scale(domain=[0, longest * factor]), title=time,

@@ -40,7 +40,7 @@ def efficiency_chart(result: Efficiency) -> Any:
     panels = []
     for place, (title, panel) in enumerate(drawn):
         last = place == len(drawn) - 1
-        base = alt.Chart(alt.Data(values=panel)).encode(
+        base = alt.Chart(values(panel)).encode(
             y=alt.Y("value:N", sort=list(dict.fromkeys(row["value"] for row in panel)), title=title or None,
                     axis=alt.Axis(titleAngle=0, titleAlign="left", titleAnchor="start", titleX=-170, labelLimit=220)),
             color=alt.Color("quantity:N", title=None, legend=alt.Legend(orient="top", symbolType="circle"),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .render import altair
+from .render import altair, values
 from .theme import SERIES, SHAPES
 
 PLAIN = ",~r"
@@ -138,7 +138,7 @@ def names_beside(
                 named += 1
                 break
     layers = [
-        alt.Chart(alt.Data(values=some)).mark_text(align=align, dx=dx, dy=dy, fontSize=10).encode(
+        alt.Chart(values(some)).mark_text(align=align, dx=dx, dy=dy, fontSize=10).encode(
             x=alt.X("x:Q"), y=alt.Y("y:Q"), text=alt.Text("label:N"))
         for (align, dx, dy), some in ways.items()
     ]  # fmt: skip

@@ -72,7 +72,7 @@ def pareto_chart(best: Best) -> Any:
         color=colour, shape=shape, tooltip=tips, **hollow(colour))  # fmt: skip
     layers = [points]
     if ends := [row for row in rows if "x_low" in row]:
-        spread = alt.Chart(alt.Data(values=ends)).mark_rule(strokeWidth=2, opacity=0.3, clip=True)
+        spread = alt.Chart(values(ends)).mark_rule(strokeWidth=2, opacity=0.3, clip=True)
         layers.insert(0, spread.encode(x=x_low, x2=alt.X2("x_high:Q"), y=y_low, y2=alt.Y2("y_high:Q"), color=colour))
     corners: list[dict[str, float]] = []
     if len(best.columns) == 2:
@@ -80,7 +80,7 @@ def pareto_chart(best: Best) -> Any:
         layers.insert(0, front.mark_line(interpolate="step-before" if before else "step-after", strokeWidth=1))
         corners = _along(rows, spans, before)
     if cloud:
-        others = alt.Chart(alt.Data(values=cloud)).mark_point(filled=True, size=8, opacity=0.5, color="#9A9A9A")
+        others = alt.Chart(values(cloud)).mark_point(filled=True, size=8, opacity=0.5, color="#9A9A9A")
         layers.insert(0, others.encode(x=x, y=y))
     names, named = names_beside(_ends_first(rows), spans[0], spans[1], "what", corners)
     lines = _said(best, alike, step, len(cloud), bool(ends), any(row["bound"] for row in rows))

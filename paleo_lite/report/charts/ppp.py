@@ -13,7 +13,7 @@ from ...efficiency.compare import Comparison
 from ...errors import BadValue
 from ...units import format_si
 from .marks import PLAIN
-from .render import altair, group_colour, time_unit
+from .render import altair, group_colour, time_unit, values
 from .theme import SERIES, group_of
 
 SHARES = {"PPP: FLOPs/peak + bytes/bandwidth": "ppp", "share of peak FLOP/s": "share_of_peak"}
@@ -80,7 +80,7 @@ def _classes(alt: Any, rows: Sequence[PredictedRow], ppp: float) -> Any:
         if getattr(row, field) is not None
     ]
     y = alt.Y("what:N", sort=order, title=None, axis=alt.Axis(labelLimit=220))
-    base = alt.Chart(alt.Data(values=times)).encode(
+    base = alt.Chart(values(times)).encode(
         y=y, yOffset=alt.YOffset("side:N", sort=list(_SIDES)),
         x=alt.X("time:Q", title=f"time ({unit})", axis=alt.Axis(format=PLAIN, tickCount=5, grid=False),
                 scale=alt.Scale(domain=[0, longest * factor * 1.18])),
@@ -99,7 +99,7 @@ def _classes(alt: Any, rows: Sequence[PredictedRow], ppp: float) -> Any:
     names = list(SHARES)
     said = alt.Scale(domain=names, range=["circle", "diamond"])
     inks = alt.Scale(domain=names, range=[SERIES[1], SERIES[2]])
-    dots = alt.Chart(alt.Data(values=shares)).mark_point(filled=True, size=70, opacity=1).encode(
+    dots = alt.Chart(values(shares)).mark_point(filled=True, size=70, opacity=1).encode(
         y=alt.Y("what:N", sort=order, title=None, axis=alt.Axis(labels=False, ticks=False)), x=x,
         color=alt.Color("of:N", title=None, scale=inks, legend=alt.Legend(orient="top", labelLimit=300)),
         shape=alt.Shape("of:N", title=None, scale=said, legend=alt.Legend(orient="top", labelLimit=300)),
@@ -126,7 +126,7 @@ def _layers(alt: Any, found: PredictedBeside, rows: Sequence[PredictedRow], ppp:
     parts = [part for part in MEASURED_PASSES if any(row["pass"] == part for row in dots)]
     for part in parts:
         last = part == parts[-1]
-        marks = alt.Chart(alt.Data(values=[row for row in dots if row["pass"] == part])).mark_point(
+        marks = alt.Chart(values([row for row in dots if row["pass"] == part])).mark_point(
             filled=True, opacity=0.8).encode(
             x=alt.X("place:Q", title="layers in the order of execution" if last else None,
                     scale=alt.Scale(domain=[0.5, len(places) + 0.5], nice=False),
@@ -150,7 +150,7 @@ def _named(row: PredictedRow) -> str:
 
 def _one_for_all(alt: Any, ppp: float, channel: str) -> list[Any]:
     """The line of the PPP that predicts, with its number; of a panel's values it says which are faster."""
-    data = alt.Chart(alt.Data(values=[{"share" if channel == "x" else "ppp": ppp, "said": f"PPP {ppp:.3g}"}]))
+    data = alt.Chart(values([{"share" if channel == "x" else "ppp": ppp, "said": f"PPP {ppp:.3g}"}]))
     if channel == "x":
         at = alt.X("share:Q")
         text = data.mark_text(align="left", dx=4, dy=-6, fontSize=10).encode(

@@ -159,18 +159,16 @@ def _roofs(
     top = max(peak for _, peak in peaks)
     low = max(x.low, y.low / bandwidth_bytes_per_s)
     slope = [{"x": low, "y": low * bandwidth_bytes_per_s}, {"x": top / bandwidth_bytes_per_s, "y": top}]
-    layers = [
-        alt.Chart(alt.Data(values=slope)).mark_line(strokeWidth=1.5, clip=True).encode(x=alt.X("x:Q"), y=alt.Y("y:Q"))
-    ]
+    layers = [alt.Chart(values(slope)).mark_line(strokeWidth=1.5, clip=True).encode(x=alt.X("x:Q"), y=alt.Y("y:Q"))]
     for label, peak in peaks:
         ridge = peak / bandwidth_bytes_per_s
         flat = [{"x": ridge, "y": peak}, {"x": x.high, "y": peak}]
-        roof = alt.Chart(alt.Data(values=flat)).encode(x=alt.X("x:Q"), y=alt.Y("y:Q"))
+        roof = alt.Chart(values(flat)).encode(x=alt.X("x:Q"), y=alt.Y("y:Q"))
         layers.append(roof.mark_line(strokeWidth=1.5, clip=True))
         named = f"{label} {format_si(peak, 'FLOP/s')}, ridge {ridge:.3g}"
         # Left of its ridge a peak is out of reach, so that no dot covers its name; where there is no room, above it.
         left = x.share(ridge) * x.pixels > LETTER * len(named) + 7
-        corner = alt.Data(values=[{"x": ridge if left else x.high, "y": peak, "label": named}])
+        corner = values([{"x": ridge if left else x.high, "y": peak, "label": named}])
         text = alt.Chart(corner).mark_text(align="right", dx=-7 if left else -2, dy=0 if left else -8)
         layers.append(text.encode(x=alt.X("x:Q"), y=alt.Y("y:Q"), text=alt.Text("label:N")))
     return layers

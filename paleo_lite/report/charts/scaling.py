@@ -86,7 +86,7 @@ def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: Sequence[str] =
                      alt.Tooltip("limited:N", title="limited by")],
         )
     )  # fmt: skip
-    base = alt.Chart(alt.Data(values=whole)).encode(y=alt.Y("strategy:N", sort=names))
+    base = alt.Chart(values(whole)).encode(y=alt.Y("strategy:N", sort=names))
     spread = base.mark_rule().encode(x=alt.X("low:Q", title=said), x2=alt.X2("high:Q"))
     unfit = base.mark_text(align="left", dx=6, fontSize=10).encode(
         x=alt.X("end:Q", title=said), text=alt.Text("said:N")
@@ -214,8 +214,8 @@ def _ideal(alt: Any, workers: Sequence[int], key: str) -> list[Any]:
     weak = key == "efficiency"
     ends = [{"workers": n, key: 1.0 if weak else n, "said": "ideal"} for n in dict.fromkeys((workers[0], workers[-1]))]
     x, y = _workers(alt, workers), _axis(alt, key)
-    line = alt.Chart(alt.Data(values=ends)).mark_line(strokeWidth=1, opacity=0.6).encode(x=x, y=y)
-    name = alt.Chart(alt.Data(values=ends[-1:])).mark_text(align="right", dx=-8 if weak else -14, dy=-7, fontSize=10)
+    line = alt.Chart(values(ends)).mark_line(strokeWidth=1, opacity=0.6).encode(x=x, y=y)
+    name = alt.Chart(values(ends[-1:])).mark_text(align="right", dx=-8 if weak else -14, dy=-7, fontSize=10)
     return [line, name.encode(x=x, y=y, text=alt.Text("said:N"))]
 
 
@@ -269,7 +269,7 @@ def _shares(alt: Any, rows: Sequence[ScaleRow], bound: bool) -> Any:
     title = "share of a step" + ("; above: its time" if few else "")
     y = alt.Y("share:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5))
     colour = _part_colour(alt, alt.Legend(orient="bottom", columns=1))
-    base = alt.Chart(alt.Data(values=parts))
+    base = alt.Chart(values(parts))
     bars = base.mark_bar().encode(
         x=x, y=y, color=colour, order=alt.Order("order:Q"), **hollow(colour, dashed=True),
         tooltip=[alt.Tooltip("workers:O"), alt.Tooltip("part:N"), alt.Tooltip("took:N", title="time"),
