@@ -10,7 +10,6 @@ import copy
 import dataclasses
 import random
 import threading
-from functools import cache
 
 import hypothesis.strategies as st
 import pytest
@@ -161,7 +160,9 @@ PROBES |= {
     "a learned input of a linear layer": (18, lambda: Net(lambda self, x: self.a(self.p) + self.a(x), a=linear(),
                                                           p=parameter(1, 3)), [(1, 3)]),
     "a scripted function": (18, lambda: Net(lambda self, x: scripted(x, self.w), w=parameter(3, 6)), [(1, 3)]),
-    "a traced function": (32, lambda: Net(lambda self, x: traced_function()(x)), [(2, 8)]),
+    "a traced function": (
+        32, lambda: Net(lambda self, x, f=torch.jit.trace(lambda x: x @ x.t(), torch.zeros(2, 8)): f(x)), [(2, 8)]
+    ),
     "each sample by itself": (
         36, lambda: Net(lambda self, x: torch.vmap(self.a)(x), a=linear()), [(4, 3)]
     ),
@@ -174,11 +175,6 @@ PROBES |= {
 @torch.jit.script
 def scripted(x, weight):
     return torch.relu(x @ weight)
-
-
-@cache
-def traced_function():
-    return torch.jit.trace(lambda x: x @ x.t(), torch.zeros(2, 8))
 
 
 def force(self, x):
