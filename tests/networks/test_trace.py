@@ -160,9 +160,7 @@ PROBES |= {
     "a learned input of a linear layer": (18, lambda: Net(lambda self, x: self.a(self.p) + self.a(x), a=linear(),
                                                           p=parameter(1, 3)), [(1, 3)]),
     "a scripted function": (18, lambda: Net(lambda self, x: scripted(x, self.w), w=parameter(3, 6)), [(1, 3)]),
-    "a traced function": (
-        32, lambda: Net(lambda self, x, f=torch.jit.trace(lambda x: x @ x.t(), torch.zeros(2, 8)): f(x)), [(2, 8)]
-    ),
+    "a traced function": (32, lambda: calling(torch.jit.trace(lambda x: x @ x.t(), torch.zeros(2, 8))), [(2, 8)]),
     "each sample by itself": (
         36, lambda: Net(lambda self, x: torch.vmap(self.a)(x), a=linear()), [(4, 3)]
     ),
@@ -175,6 +173,10 @@ PROBES |= {
 @torch.jit.script
 def scripted(x, weight):
     return torch.relu(x @ weight)
+
+
+def calling(function):
+    return Net(lambda self, x: function(x))
 
 
 def force(self, x):
