@@ -1,33 +1,26 @@
-"""The two torch modes that watch a forward pass.
+"""The torch mode that watches the calls of a forward pass.
 
 `Calls` sees functions, methods and operators as they are written (``F.conv2d``, ``x + y``); those in `OPERATIONS`
 become one layer each. A function written in Python that is not there is opened up; one written in C++ runs under
-`Operations`, which sees the ATen operations inside. Nothing is patched.
+`paleo_lite.networks.inside.Operations`, which sees the ATen operations inside. Nothing is patched.
 """
 
 from __future__ import annotations
 
-import dis
-import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import lru_cache
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.fx
-from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..counting import CONSTANT, KINDS
-from ..errors import TraceFailed
 from . import results
-from .batch import MADE_TO_SIZE
+from .inside import Arguments, Named, Operations, is_view_of_parameter, map_tensors, needs_values, read, reading_of
 from .operations import (
     CONDITIONS,
-    DETACHED,
     FACTS,
     NOT_AN_OPERATION,
     OPERATIONS,
@@ -40,17 +33,15 @@ from .operations import (
     operation_name,
     words,
 )
-from .readings import ATOMS, Reading, tensors_in
-from .recorder import Recorder, place_in_user_code
+from .readings import Reading, tensors_in
+from .recorder import Recorder
+from .user_code import called_as, called_by_torch
 
 _VIEWS = VIEWS_OR_COPIES | SLICES_OR_GATHERS | NOT_AN_OPERATION | {"setitem"}
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _MOVES = words("to cuda cpu type xpu mps pin_memory")
 _FILLED_WITH_VALUES = words("arange linspace logspace tensor as_tensor scalar_tensor tril_indices")
 _CONSTANT_ELEMENTS_AT_MOST = 1024  # larger constants are not computed with: an outer product of two takes their square
-
-Arguments = Sequence[Any]
-Named = dict[str, Any]
 
 
 class Calls(TorchFunctionMode):
@@ -78,7 +69,7 @@ class Calls(TorchFunctionMode):
         if name in VALUES:
             return self._value(function, name, args, kwargs)
         if name == "set_grad_enabled":
-            if not _called_by_torch():
+            if not called_by_torch():
                 recorder.gradients = bool(args[0])
             return function(*args, **kwargs)
         operands = tensors_in(args, kwargs)
@@ -93,17 +84,17 @@ class Calls(TorchFunctionMode):
             for tensor in tensors_in(args[:1], kwargs.get("out")) if in_place or "out" in kwargs else ():
                 recorder.written(tensor)
             stand_in = recorder.stand_in_of_numbers if name in WANTS_VALUES else recorder.stand_in
-            args, kwargs = _map(args, stand_in), _map(kwargs, stand_in)
+            args, kwargs = map_tensors(args, stand_in), map_tensors(kwargs, stand_in)
         if _is_mapped():
-            with self.operations.heard_as(_called_as(function)):
+            with self.operations.heard_as(called_as(function)):
                 return function(*args, **kwargs)
         if name in _MOVES:
             function, name, args, kwargs = _stay_on_meta(function, name, args, kwargs)
             if len(args) == 1 and not kwargs:
                 return args[0]
         if name in SHAPES_FROM_VALUES or (name in ("getitem", "where") and _picks_by_value(name, args)):
-            raise _needs_values(f"the shape of {name}'s result depends on the values of a tensor")
-        reading = _read(name, args, kwargs)
+            raise needs_values(f"the shape of {name}'s result depends on the values of a tensor")
+        reading = read(name, args, kwargs)
         if reading is not None or name in _VIEWS:
             # Nothing inside is listened to; of a tensor of torch's own it is faster where nobody could.
             plain = all(type(tensor) in _TENSORS for tensor in operands)
@@ -133,7 +124,7 @@ class Calls(TorchFunctionMode):
                     return self._open(function)(*args, **kwargs)
             finally:
                 self._opening.pop()
-        with self.operations.heard_as(_called_as(function)):
+        with self.operations.heard_as(called_as(function)):
             return function(*args, **kwargs)
 
     def _is_constant(self, operands: Sequence[torch.Tensor], writes: bool) -> bool:
@@ -149,8 +140,8 @@ class Calls(TorchFunctionMode):
         """Record a call whose result is at hand."""
         if name == "setitem":
             return result
-        reading = _reading_of(name, args, kwargs, result)
-        if reading is not None and not _is_view_of_parameter(self.recorder, reading, name, args, kwargs, result):
+        reading = reading_of(name, args, kwargs, result)
+        if reading is not None and not is_view_of_parameter(self.recorder, reading, name, args, kwargs, result):
             self._record(function, name, reading, result, args, kwargs)
         return result
 
@@ -160,7 +151,7 @@ class Calls(TorchFunctionMode):
             written = args[0]
         outputs = tensors_in(result)
         if outputs or written is not None:
-            self.recorder.record(reading, outputs or [written], name, _called_as(function), written=written)
+            self.recorder.record(reading, outputs or [written], name, called_as(function), written=written)
 
     def _assign(self, function: Any, target: torch.Tensor, index: Any, value: Any) -> None:
         """``target[index] = value``: a write into part of a tensor, whose other parts stay."""
@@ -174,7 +165,7 @@ class Calls(TorchFunctionMode):
             if values and _is_same_memory(place, values[0]):
                 return  # the end of ``target[index] += value``, which the addition has written already
             reading = Reading("assign", [target, *values], [], {})
-        self.recorder.record(reading, [place], "setitem", _called_as(function), written=target)
+        self.recorder.record(reading, [place], "setitem", called_as(function), written=target)
 
     def _factory(self, function: Any, name: str, args: Arguments, kwargs: Named) -> Any:
         """A tensor from nothing: kept real where its values may be asked for, else on the meta device."""
@@ -188,7 +179,7 @@ class Calls(TorchFunctionMode):
         if made and (name in OPERATIONS or name in NOT_AN_OPERATION):
             self.recorder.born(made)
             if name in OPERATIONS:
-                self.recorder.record(Reading("fill", [], [], {}), made, name, _called_as(function))
+                self.recorder.record(Reading("fill", [], [], {}), made, name, called_as(function))
         return result
 
     def _value(self, function: Any, name: str, args: Arguments, kwargs: Named) -> Any:
@@ -201,7 +192,7 @@ class Calls(TorchFunctionMode):
             return function(*args, **kwargs)
         if name in CONDITIONS:
             return recorder.assume()
-        raise _needs_values("the value of a tensor is needed")
+        raise needs_values("the value of a tensor is needed")
 
     def _open(self, function: types.FunctionType) -> types.FunctionType:
         """A copy of a torch function that does not ask to be dispatched, so that the calls inside it are seen."""
@@ -222,120 +213,6 @@ class Calls(TorchFunctionMode):
         return opened
 
 
-class Operations(TorchDispatchMode):
-    """Sees the ATen operations inside a call that is no layer of its own, and those of no call of torch's functions.
-
-    TorchScript has the latter.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self.recorder = recorder
-        self.called_as = "function"
-        self.supports_higher_order_operators = True
-
-    @contextmanager
-    def heard_as(self, called_as: str) -> Iterator[None]:
-        """Record what comes as parts of such a call; nothing where it is empty."""
-        before, self.called_as = self.called_as, called_as
-        try:
-            yield
-        finally:
-            self.called_as = before
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Arguments = (), kwargs: Named | None = None) -> Any:
-        kwargs = kwargs or {}
-        if isinstance(function, HigherOrderOperator):
-            return self._call_operator_of_functions(function, args)
-        if not self.called_as:
-            return function(*args, **kwargs)
-        with torch._C.DisableTorchFunction():  # `Calls` would hear it as well, where no call of its own is around it
-            return self._hear(function, args, kwargs)
-
-    def _call_operator_of_functions(self, function: Any, args: Arguments) -> Any:
-        """``torch.cond`` takes the way of a condition that holds; loops and their kin have no end that is known."""
-        if function.__name__ != "cond":
-            raise TraceFailed(f"{function.__name__} calls functions as often as data says, at {place_in_user_code()}: "
-                              "trace what it calls")  # fmt: skip
-        self.recorder.assume()
-        _, chosen, _, operands = args
-        with self:
-            return chosen(*operands)
-
-    def _hear(self, function: Any, args: Arguments, kwargs: Named) -> Any:
-        name = operation_name(function)
-        recorder = self.recorder
-        if name in SHAPES_FROM_VALUES:
-            raise _needs_values(f"the shape of {name}'s result depends on the values of a tensor")
-        if any(tensor.is_meta for tensor in tensors_in(args, kwargs)):
-            stand_in = recorder.stand_in_of_numbers if name in WANTS_VALUES else recorder.stand_in
-            args, kwargs = _map(args, stand_in), _map(kwargs, stand_in)
-        reading = _read(name, args, kwargs)
-        if reading is not None and len(function._schema.returns) == 1:
-            result = results.make(function, is_in_place(function), args, kwargs, reading)
-        else:
-            result = function(*args, **kwargs)
-        made = tensors_in(result)
-        if not made or name in NOT_AN_OPERATION:
-            return result
-        if name in VIEWS_OR_COPIES and is_in_place(function):
-            return result  # the same tensor in another shape
-        main = made[:1] if reading is not None and isinstance(result, tuple) else made
-        if reading is None:
-            reading = _reading_of(name, args, kwargs, result)
-        if reading is None:
-            kind = "view" if getattr(function, "is_view", False) else f"{getattr(function, 'namespace', 'aten')}.{name}"
-            reading = Reading(kind, tensors_in(args, kwargs), [], {}, alike=True)
-        if not _is_view_of_parameter(recorder, reading, name, args, kwargs, result):
-            written = args[0] if is_in_place(function) else None
-            recorder.record(reading, main, name, self.called_as, written=written)
-        return result
-
-
-def _read(name: str, args: Arguments, kwargs: Named) -> Reading | None:
-    """What a call is by its name, or None where it has no reader or is called in a way the reader does not know."""
-    reader = OPERATIONS.get(name)
-    if reader is None:
-        return None
-    if "out" in kwargs:
-        kwargs = {key: value for key, value in kwargs.items() if key != "out"}
-    try:
-        return reader(*args, **kwargs)
-    except (TypeError, ValueError, AttributeError, IndexError):
-        return None  # torch says what is wrong with the call, if anything is
-
-
-def _reading_of(name: str, args: Arguments, kwargs: Named, result: Any) -> Reading | None:
-    """What a call is whose kind depends on its result, or None where it is not an operation on tensors."""
-    made = tensors_in(result)
-    if not made or name in NOT_AN_OPERATION:
-        return None
-    operands = tensors_in(args, kwargs)
-    if name in VIEWS_OR_COPIES:
-        if any(tensor is operands[0] for tensor in made):
-            return None
-        if operands and torch._C._is_alias_of(operands[0], made[0]):
-            return Reading("view", operands[:1], [], {"no_gradient": True} if name in DETACHED else {}, alike=True)
-        return Reading("copy", operands[:1], [], {}, alike=True)
-    if name in SLICES_OR_GATHERS:
-        kind = "slice" if torch._C._is_alias_of(operands[0], made[0]) else "gather"
-        return Reading(kind, operands[:1], [], {}, alike=True)
-    return _read(name, args, kwargs)
-
-
-def _is_view_of_parameter(
-    recorder: Recorder, reading: Reading, name: str, args: Arguments, kwargs: Named, result: Any
-) -> bool:
-    """Whether a call is a view of a parameter: no layer, but the parameter under another name."""
-    if reading.kind not in ("view", "slice"):
-        return False
-    operands = tensors_in(args, kwargs)
-    root = recorder.parameter_of(operands)
-    if root is not None:
-        recorder.alias(tensors_in(result), operands, root, name in MADE_TO_SIZE)
-    return root is not None
-
-
 def _picks_by_value(name: str, args: Arguments) -> bool:
     """Whether ``x[mask]`` or ``where(mask)`` picks elements by a mask whose values are unknown."""
     if name == "where":
@@ -347,10 +224,6 @@ def _is_mapped() -> bool:
     """Whether ``torch.vmap`` shows one sample of operands that have many: the operations inside see them all."""
     transforms = torch._C._functorch.get_interpreter_stack() or ()
     return any(transform.key() == torch._C._functorch.TransformType.Vmap for transform in transforms)
-
-
-def _needs_values(what: str) -> TraceFailed:
-    return TraceFailed(f"{what} at {place_in_user_code()}, and tracing knows shapes only")
 
 
 def _is_same_memory(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -379,56 +252,9 @@ def _tensor_type(name: str) -> Any:
     return getattr(torch, name.rpartition(".")[2])
 
 
-def _map(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if type(value) in ATOMS:
-        return value
-    if isinstance(value, (tuple, list)) and value:
-        mapped = [_map(item, change) for item in value]
-        if isinstance(value, torch.Size):
-            return value
-        return type(value)(*mapped) if hasattr(value, "_fields") else type(value)(mapped)
-    if isinstance(value, dict):
-        return {key: _map(item, change) for key, item in value.items()}
-    return value
-
-
 def _is_python(function: Any) -> bool:
     # Methods of Tensor written in Python end in the C++ method of the same name, which would be dispatched again.
     return isinstance(function, types.FunctionType) and function.__module__ in (
         "torch.nn.functional",
         "torch.functional",
     )
-
-
-def _called_as(function: Any) -> str:
-    """Whether a call is a function, an operator or a method, or hides in a function that torch.fx does not open."""
-    frame = sys._getframe(2)
-    opaque = torch.fx._symbolic_trace._wrapped_fns_to_patch
-    while frame is not None and frame.f_code.co_name != "forward":
-        if (id(frame.f_globals), frame.f_code.co_name) in opaque:
-            return f"opaque:{frame.f_code.co_name}"
-        frame = frame.f_back  # type: ignore[assignment]
-    if getattr(function, "__name__", "").startswith("__"):
-        return "operator"
-    if not hasattr(function, "__objclass__"):
-        return "function"
-    caller = sys._getframe(2)
-    while caller.f_globals is globals():
-        caller = caller.f_back  # type: ignore[assignment]
-    return "operator" if _is_operator(caller.f_code, caller.f_lasti) else "method"
-
-
-@lru_cache(4096)
-def _is_operator(code: types.CodeType, instruction: int) -> bool:
-    """Whether an instruction is ``x + y`` or ``x += y``, which torch reports as the method ``x.add(y)``."""
-    return dis.opname[code.co_code[instruction]].startswith(("BINARY_", "INPLACE_", "UNARY_"))
-
-
-def _called_by_torch() -> bool:
-    """Whether torch itself switches gradients off: reentrant checkpoints do, and have gradients all the same."""
-    frame = sys._getframe(3)  # past the two methods of `Calls`
-    while frame.f_globals.get("__name__") in ("torch.autograd.grad_mode", "torch.utils._contextlib", "contextlib"):
-        frame = frame.f_back  # type: ignore[assignment]
-    return str(frame.f_globals.get("__name__")).startswith("torch.")

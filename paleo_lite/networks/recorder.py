@@ -12,12 +12,14 @@ import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
 
-from ..counting import CONSTANT, INPUT, MATRIX_KINDS, Layer
+from ..counting import CONSTANT, MATRIX_KINDS, Layer
 from ..counting.kinds.own import MODULES
 from ..counting.layer import gets_gradient
 from ..errors import TraceFailed
 from .operations import words
 from .readings import Reading, tensors_in
+from .tensors import Tensors, meta_like
+from .user_code import place_in_user_code
 
 _LAYERS_AT_MOST = 1_000_000
 _ASSUMED_AT_MOST = 1_000  # answers to one data-dependent question before it is taken for an endless loop
@@ -38,13 +40,11 @@ class _Call:
         self.has_children = False
 
 
-class Recorder:
+class Recorder(Tensors):
     """What a trace has seen so far.
 
     Attributes
     ----------
-    inputs : list of tensor
-        What the network is given.
     rows : tuple of int or None
         First dimension of the first of them.
     parameters : int
@@ -63,7 +63,7 @@ class Recorder:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.inputs: list[torch.Tensor] = []
+        super().__init__()
         self.rows: tuple[int, ...] | None = None
         self.gradients = True
         self._inference = torch.is_inference_mode_enabled()
@@ -76,7 +76,6 @@ class Recorder:
         self._assumed: dict[str, int] = {}
         self._paths: dict[int, list[str]] = {}
         self._parameters: dict[int, tuple[str, nn.Parameter]] = {}
-        self._owned: set[int] = set()  # the module's parameters and buffers
         for path, submodule in _every_path(module):
             self._paths.setdefault(id(submodule), []).append(path)
             for key, tensor in submodule._parameters.items():
@@ -87,16 +86,10 @@ class Recorder:
                     self._parameters.setdefault(id(tensor), (_join(path, key), tensor))
             self._owned.update(map(id, submodule._buffers.values()))
         self._owned.update(self._parameters)
+        self._roots.update((key, key) for key in self._parameters)
         self.parameters = sum(parameter.numel() for _, parameter in self._parameters.values())
-        self._roots: dict[int, int] = {key: key for key in self._parameters}  # parameters, their views and stand-ins
-        self._expanded: set[int] = set()
         self._used: set[int] = set()
         self._complex = 0  # layers that multiply complex numbers
-        self._makers: dict[int, int] = {}
-        self._born: set[int] = set()  # real tensors that forward made from nothing
-        self._written: set[int] = set()  # real tensors whose values are no longer what forward believes
-        self._stand_ins: dict[int, torch.Tensor] = {}
-        self._alive: list[Any] = []  # an id stays taken as long as its tensor lives
         self._calls: list[_Call] = []
         self._whole: nn.Module | None = None  # being called: one layer, as a rule of the user's own says
         self._thread = threading.get_ident()
@@ -168,59 +161,6 @@ class Recorder:
 
     # Tensors
 
-    def made_by(self, tensor: Any, maker: int) -> None:
-        """Remember who made a tensor; a write into a view is a write into what it views."""
-        self._makers[id(tensor)] = maker
-        self._alive.append(tensor)
-        base = tensor._base
-        if base is not None and maker >= 0 and id(base) in self._makers:
-            self._makers[id(base)] = maker
-
-    def add_input(self, tensor: torch.Tensor) -> None:
-        """Note what the network is given."""
-        self.inputs.append(tensor)
-        self.made_by(tensor, INPUT)
-
-    def born(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Note real tensors that forward made from nothing: it may write into them."""
-        self._born.update(map(id, tensors))
-        self._alive += tensors
-
-    def is_own(self, tensor: torch.Tensor) -> bool:
-        """Whether forward itself made a real tensor, so that writing into it changes no other."""
-        return id(tensor if tensor._base is None else tensor._base) in self._born
-
-    def is_known(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor's values are those of a real run."""
-        return not tensor.is_meta and id(tensor) not in self._written and id(tensor) not in self._roots
-
-    def is_pristine(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is one of the module's own, real and not written to: its values are what they are."""
-        return id(tensor) in self._owned and not tensor.is_meta and id(tensor) not in self._written
-
-    def needs_stand_in(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is real, or the module's own."""
-        return not tensor.is_meta or id(tensor) in self._owned
-
-    def stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The meta tensor that plays the part of a real one, or of one of the module's own."""
-        if not self.needs_stand_in(tensor):
-            return tensor
-        key = id(tensor)
-        on_meta = self._stand_ins.get(key)
-        if on_meta is None:
-            on_meta = self._stand_ins[key] = _meta_like(tensor)
-            self._alive.append(tensor)
-            if key in self._roots:
-                self._roots[id(on_meta)] = self._roots[key]
-            elif key in self._makers:
-                self.made_by(on_meta, self._makers[key])
-        return on_meta
-
-    def stand_in_of_numbers(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same, but for whole numbers that are known: a call may ask for them."""
-        return tensor if not tensor.is_floating_point() and self.is_known(tensor) else self.stand_in(tensor)
-
     def _adopt(self, tensor: nn.Parameter) -> None:
         """A parameter that took another's place while its module is called, as where FSDP puts shards together."""
         names = {id(own): name for name, own in self._calls[-1].module._parameters.items()} if self._calls else {}
@@ -228,24 +168,6 @@ class Recorder:
         root = next((key for key, (known, _) in self._parameters.items() if known == path), None)
         if root is not None:
             self._roots[id(tensor)] = root
-
-    def written(self, tensor: torch.Tensor) -> None:
-        """Note that a write went to the stand-in: the real values are no longer what forward believes."""
-        self._written.add(id(tensor))
-        if tensor._base is not None:
-            self._written.add(id(tensor._base))
-
-    def alias(self, tensors: Sequence[torch.Tensor], of: Sequence[torch.Tensor], root: int, expanded: bool) -> None:
-        """A view of a parameter is that parameter; `expanded` to a size that may be the batch's."""
-        self._roots.update((id(tensor), root) for tensor in tensors)
-        if expanded or any(id(tensor) in self._expanded for tensor in of):
-            self._expanded.update(map(id, tensors))
-        self._alive += tensors
-
-    def parameter_of(self, tensors: Sequence[torch.Tensor]) -> int | None:
-        """The parameter that all the tensors are views of, if there is one."""
-        roots = {self._roots.get(id(tensor)) for tensor in tensors}
-        return roots.pop() if len(roots) == 1 else None
 
     # Layers
 
@@ -317,7 +239,7 @@ class Recorder:
 
     def _as_data(self, tensor: torch.Tensor) -> torch.Tensor:
         """A parameter where data is expected, such as a learned query: what a view of it hands on."""
-        view = _meta_like(tensor)
+        view = meta_like(tensor)
         self.record(Reading("view", [tensor], [], {}, alike=True), [view], "view", "function")
         return view
 
@@ -363,13 +285,6 @@ class Recorder:
             yield f"{unused:,} of the parameters are not used in evaluation mode"
 
 
-def _meta_like(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.layout != torch.strided:
-        raise TraceFailed(f"a {str(tensor.layout).removeprefix('torch.')} tensor cannot be traced: only dense ones can")
-    with torch._C._DisableTorchDispatch():  # which takes most of its time, and would hear nothing
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-
-
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
@@ -386,29 +301,3 @@ def _every_path(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             for key, child in reversed(submodule._modules.items())
             if child is not None and id(child) not in above
         ]
-
-
-def place_in_user_code(traceback: Any = None) -> str:
-    """File and line outside torch and this package: of the call, or where a traceback comes from."""
-    place = ""
-    if traceback is not None:
-        while traceback is not None:
-            if not _is_internal(traceback.tb_frame):
-                place = _place(traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)
-            traceback = traceback.tb_next
-        return place
-    frame = sys._getframe(1)
-    while frame is not None:
-        if not _is_internal(frame):
-            return _place(frame.f_code.co_filename, frame.f_lineno)
-        frame = frame.f_back  # type: ignore[assignment]
-    return "an unknown place"
-
-
-def _place(filename: str, line: int) -> str:
-    return f"{filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
-
-
-def _is_internal(frame: Any) -> bool:
-    name = str(frame.f_globals.get("__name__", ""))
-    return name.partition(".")[0] == "torch" or name.rpartition(".")[0] == __package__

@@ -19,12 +19,14 @@ from torch import nn
 
 from ..errors import TraceFailed
 from .batch import LARGER_BATCHES, may_hide_the_batch, with_growth
-from .calls import Calls, Operations
+from .calls import Calls
 from .detectors import Enough, take_proposals, with_most_boxes
 from .inputs import Values
+from .inside import Operations
 from .network import Network
-from .recorder import Recorder, place_in_user_code
+from .recorder import Recorder
 from .untouched import left_as_found
+from .user_code import place_in_user_code
 
 _SENTENCE_AT_MOST = 300
 
