@@ -86,7 +86,7 @@ class ReportQuestion(_Subject, frozen=True, kw_only=True):
     link: str | None = None
     topology: str | None = None
     platform: str | None = None
-    scaling: str = "weak"
+    scaling: str | None = None
     strategy: str = "data"
     collective: str | None = None
     advise: bool = False

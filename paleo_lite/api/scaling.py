@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from ..errors import BadQuantity, BadValue
+from ..counting import GENERATING
+from ..counting.work import ENGINE
+from ..errors import BadQuantity, BadValue, UnknownName
 from ..hardware import Device
 from ..networks import Network
 from ..units import parse_quantity
 from .prediction import Common, machine_of, take, workload_and_model
+from .provenance import option
 from .question import check_names
 
 if TYPE_CHECKING:
@@ -32,8 +35,12 @@ class ManyDevices(Common, total=False):
     platform: str | None
     measured: Sequence[str]
     batch_size: int | None
-    scaling: str
+    scaling: str | None
     strategy: str
+    phase: str
+    context: int | None
+    weights: str | None
+    execution: str | None
     ppp_comm: float | None
     images: float | str | None
     epochs: float | None
@@ -55,12 +62,16 @@ def scale(
     revision: str = "first",
     **question: Unpack[ManyDevices],
 ) -> ScaleTable:
-    """Predict how a network trains on many devices.
+    """Predict how a network trains on many devices, or how a language model reads and writes on those of a node.
 
     Parameters
     ----------
     network, precision, time_model, ppp, calibration, clock, unit, image_size, sequence_length, inputs, hardware_files
         As for `predict`.
+    phase : {"training", "prefill", "decode"}
+        In prefill and decode all devices share every matrix, or as many as ``settings.split.tensor`` says.
+    context, weights, execution
+        Of prefill and decode, as for `predict`.
     workers : int, str or sequence of int, optional
         ``8``, ``[1, 2, 4]`` or a range: ``"1,2,4,...,128"``, ``"1:128:x2"``; without any all of the topology.
     gpu : str or Device, optional
@@ -75,9 +86,11 @@ def scale(
     measured : sequence of str
         What was measured of this network, batch and strategy on this cluster: ``["16 workers: 5,900 samples/s"]``.
     batch_size : int, optional
-        Samples per worker for weak scaling (32 without one), of all workers for strong (32 for each of the most).
+        Samples per worker for weak scaling (32 without one), of all workers for strong (32 for each of the most); in
+        prefill and decode one sequence without one.
     scaling : {"weak", "strong"}
-        weak: the batch per worker stays; strong: the batch of all together.
+        weak: the batch per worker stays; strong: the batch of all together. By default weak, in prefill and decode
+        strong.
     strategy : str
         One of `paleo_lite.distributed.strategies.STRATEGIES`.
     advise : bool
@@ -131,6 +144,14 @@ def scale(
         if (strategy := asked.get("strategy", "data")) not in ("data", "together"):
             raise BadValue(f"--tensor, --pipeline and what goes with them are of --strategy together, not {strategy}")
         asked["strategy"] = "together"
+    phase = asked.setdefault("phase", "training")
+    if phase in GENERATING:
+        asked = _generating(asked)
+    elif phase != "training":
+        raise UnknownName("phase of several devices", phase, ("training", *GENERATING))
+    elif refused := [name for name in ("context", "weights", "execution") if asked.pop(name, None) is not None]:
+        raise BadValue(f"{option(refused[0])} is of --phase prefill and decode, not of training")
+    asked["scaling"] = asked.get("scaling") or "weak"
     request = Request(
         cost_asked=asked.pop("cost", False),
         **take(asked, *Request.__struct_fields__),
@@ -145,9 +166,25 @@ def scale(
     fed = take(asked, "storage", "decode", "pageable")
     if any(fed.values()):
         settings = structs.replace(settings or Settings(), inputs=_inputs(machine.device, **fed))
-    asked |= {"phase": "training", "training": asked.get("training") or TrainingOptions("sgd")}
+    if phase == "training":
+        asked["training"] = asked.get("training") or TrainingOptions("sgd")
     workload, model = workload_and_model(network, machine, asked, known)
     return run(request, topology, workload, machine, model, settings, advise=advise)
+
+
+def _generating(asked: dict[str, Any]) -> dict[str, Any]:
+    """What is asked of prefill or decode, with what stands for what was left out."""
+    if asked.get("training") is not None:
+        raise BadValue(f"training options are of --phase training, not of {asked['phase']}")
+    if asked.get("strategy", "data") not in ("data", "together"):
+        raise BadValue(f"in {asked['phase']} devices share matrices, by --tensor: leave --strategy out")
+    return {
+        **asked,
+        "strategy": "together",
+        "scaling": asked.get("scaling") or "strong",
+        "batch_size": asked.get("batch_size") or 1,
+        "execution": asked.get("execution") or ENGINE,
+    }
 
 
 def _inputs(
@@ -176,13 +213,12 @@ def _as_paleo(network: Any, gpu: Any, settings: Settings | None, revision: str, 
     from ..distributed.job import Settings
     from ..distributed.run import Request
     from ..paleo.scale import paleo_table
-    from .provenance import option
 
     settings = settings or Settings()
     plain = Settings(collective=settings.collective)
     further = {name: getattr(settings, name) for name in Settings.__struct_fields__}
     changed = {name: value for name, value in further.items() if value != getattr(plain, name)}
-    unsaid = (None, False, (), "fp32")
+    unsaid = (None, False, (), "fp32", "training")
     for name, value in {**asked, **changed}.items():
         if name not in _PALEO_KNOWS and (name in changed or value not in unsaid):
             raise BadValue(f"PALEO has no {option(name)}: leave it out, or leave out --compat paleo")

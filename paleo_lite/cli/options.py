@@ -40,6 +40,7 @@ def _allow_decompressed(_: click.Context, __: click.Parameter, most: float | Non
 PRECISIONS = Names("precision", ".units:PRECISION_BYTES")
 PHASES = Names("phase", ".counting:PHASES")
 PHASES_AND_GENERATING = Names("phase", ".counting:PHASES", ".counting:GENERATING")
+PHASES_OF_MANY = Names("phase", ".distributed.scale:PHASES")
 PHASES_AND_PASSES = Names("phase", ".counting:PHASES", ".counting:PASSES")
 MODELS = Names("time model", ".timing:TIME_MODELS")
 STRATEGIES = Names("strategy", ".distributed.strategies:STRATEGIES")
@@ -192,7 +193,7 @@ cluster = together(
     _of_scale("--link", metavar="LINK", shell_complete=complete_links),
     _of_scale("--topology", metavar="TEXT|FILE", shell_complete=complete_topologies),
     _of_scale("--platform", metavar="NAME|FILE", shell_complete=complete_platforms),
-    _of_scale("--scaling", type=SCALINGS, default="weak", show_default=True),
+    _of_scale("--scaling", type=SCALINGS),
     click.option("--strategy", type=STRATEGIES, default="data", show_default=True, help="How work is divided."),
     click.option("--collective", type=COLLECTIVES, help="How gradients are summed. [default: the fastest]"),
     _of_scale("--advise", is_flag=True),

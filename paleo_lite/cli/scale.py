@@ -27,6 +27,10 @@ _documented = functools.partial(click.option, cls=Documented, of="scale")
 @options.cluster
 @options.batch_size(default=None, of="scale")
 @options.precision()
+@options.phase(
+    type=options.PHASES_OF_MANY, default="training",
+    help="prefill and decode are of writing text: all devices, or --tensor of them, share every matrix.",
+)  # fmt: skip
 @click.option(
     "--gradient-precision", type=click.Choice(("fp32", "fp16", "bf16")),
     help="Precision in which gradients are exchanged. [default: that of the arithmetic]",
@@ -74,18 +78,22 @@ _documented = functools.partial(click.option, cls=Documented, of="scale")
 @_documented("--cost", is_flag=True)
 @_documented("--compat", type=click.Choice(["paleo"]))
 @_documented("--revision", type=Names("revision", ".paleo:REVISIONS"), default="first", show_default=True)
+@options.weights()
+@options.execution()
 @options.image_size()
 @options.sequence_length()
+@options.context()
 @options.inputs()
 @options.hardware_files()
 def scale(**asked: Any) -> Answer:
-    """Predict how NETWORK trains on many devices: time by part, speed-up, hours, cost, and what limits it.
+    """Predict how NETWORK trains, or writes text, on many devices: time by part, speed-up, hours, cost, what limits it.
 
     \b
       paleo-lite scale resnet50 --gpu k80-die --link ethernet20 --workers 1,2,4,...,128
       paleo-lite scale vgg16 --gpu p100-sxm2 --link nvlink1-x4 --workers 8 --batch-size 64 --advise
       paleo-lite scale resnet50 --topology "2x k40m @ pcie3, 16 nodes @ infiniband-fdr" --workers 2,4,8,...,32
       paleo-lite scale gpt3-175b --platform dgx-a100 --workers 1024 --tensor 8 --pipeline 16 --precision bf16
+      paleo-lite scale llama-3-70b --platform p5.48xlarge --workers 2,4,8 --precision bf16 --phase decode
       paleo-lite scale vgg16 --gpu v100-sxm2 --link nvlink2-x6 --workers 8 --images 1.28M --epochs 74 --price 3.06
     """
     from ..report.scale import scale_page

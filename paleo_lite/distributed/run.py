@@ -251,6 +251,7 @@ def _table(
         why=why,
         refused=refused,
         notes=tuple(dict.fromkeys([*notes, *alone.model_notes])),
+        phase=job.workload.phase,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ..counting import GENERATING
 from ..errors import BadValue
 from ..input_pipeline.feeding import Feeding, feed
 from ..timing.memory import largest_batch, usable_bytes
@@ -19,6 +20,9 @@ from .measured import Conditioned
 from .step import ScaleRow, Step, plain
 from .strategies import find_strategy
 from .topology import Topology
+
+PHASES = ("training", *GENERATING)
+"""What several devices do together."""
 
 SCALINGS = {
     "weak": "the batch per worker stays",
@@ -97,7 +101,13 @@ def _one_worker(job: Job, alone: Step, batch_size: int, settings: Settings) -> t
     if held is None:
         return None, ()
     samples = min(held, batch_size)
-    paced = step_of(job, Topology(None, 1, None, 1, None), settings, samples, "data")
+    paced = step_of(
+        job,
+        Topology(None, 1, None, 1, None),
+        settings,
+        samples,
+        "together" if job.workload.phase in GENERATING else "data",
+    )
     says = f"one worker, which the speed-up is over, has a batch of {samples}: it does not hold {batch_size}"
     return samples / float(paced.time_s), (says,)
 
@@ -204,7 +214,7 @@ def _row(
 
 def _flops(job: Job, samples: int) -> float:
     """Of a step: a number with a fraction, as whole ones of many samples of a large network fit into no 64 bits."""
-    one, two = (float(job.workload.work.column("flops", "training", number).sum()) for number in (1, 2))
+    one, two = (float(job.workload.work.column("flops", job.workload.phase, number).sum()) for number in (1, 2))
     return one + (samples - 1) * (two - one)
 
 

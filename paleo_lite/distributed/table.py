@@ -12,7 +12,7 @@ from .step import ScaleRow
 
 
 class ScaleTable(Result, msgspec.Struct, frozen=True):
-    """Training on several numbers of devices, or, as advice, by several strategies on one.
+    """Training, or reading and writing text, on several numbers of devices; as advice, by several strategies on one.
 
     Attributes
     ----------
@@ -38,6 +38,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
         For advice: strategies that are impossible, and why.
     is_forecast : bool
         Whether the times are what to expect; else they are the best case: what data sheets allow.
+    phase : {"training", "prefill", "decode"}
     """
 
     _page: ClassVar[str] = "paleo_lite.report.scale:scale_page"
@@ -60,6 +61,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     refused: dict[str, str] = {}
     notes: tuple[str, ...] = ()
     is_forecast: bool = True
+    phase: str = "training"
 
     def __iter__(self) -> Iterator[ScaleRow]:
         return iter(self.rows)
@@ -73,8 +75,8 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     def to_dict(self) -> dict[str, Any]:
         """The documented JSON."""
         names = (
-            "network", "gpu", "precision", "scaling", "batch_size", "topology", "model", "is_forecast", "images",
-            "epochs", "price_usd_per_h",
+            "network", "gpu", "precision", "phase", "scaling", "batch_size", "topology", "model", "is_forecast",
+            "images", "epochs", "price_usd_per_h",
         )  # fmt: skip
         answer = {name: getattr(self, name) for name in names}
         if self.why:

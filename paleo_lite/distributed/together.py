@@ -14,12 +14,14 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from ..counting import GENERATING
 from ..counting.kinds import is_attention
 from ..errors import BadValue
 from ..networks.network import Network
 from ..timing.memory import shared_out
 from .collectives import LinkRate, point_to_point_time_s
 from .exchange import exchange_time_s
+from .generating import generate
 from .job import RECOMPUTATIONS, Job, Settings, Split
 from .pieces import Parts, parts_of
 from .step import Step
@@ -39,6 +41,8 @@ class Layout(NamedTuple):
 def together(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
     """All ways of sharing work at once; `Settings.split` says how many devices share what."""
     network, workers = job.workload.network, topology.workers
+    if job.workload.phase in GENERATING:
+        return generate(job, topology, batch_size, settings)
     split = settings.split or Split()
     if workers == 1:
         micro_batch = math.gcd(split.micro_batch, batch_size)  # its own samples may be fewer than a replica's at once
@@ -102,6 +106,9 @@ LONG = 4096
 
 def all_splits(network: Network, topology: Topology) -> Iterator[Split]:
     """Every way to share a network of equal blocks out that is worth a try, whatever the batch."""
+    if network.lengths and network.lengths.cached:
+        yield from (Split(2**power) for power in range(topology.devices_per_node.bit_length()))
+        return
     is_unfused = not any(map(is_attention, network.layers))
     tokens, experts = network.tokens or 1, _experts_of(network)
     sizes = [2**power for power in range(topology.workers.bit_length())]

@@ -99,7 +99,10 @@ def _gated(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
 
 def _experts(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
     """A choice of experts for each token (Mixtral), their products grouped by expert."""
+    is_divided = not tape.sequence  # else every device has tokens of its own for whole experts
     hidden, inner = x.shape[-1], config.whole("intermediate_size")
+    if is_divided:
+        inner, x = tape.share(inner), tape.enter(at, x)
     experts, active = config.whole("num_local_experts"), config.whole("num_experts_per_tok", 2)
     if active > experts:
         raise config.fail(f"$.num_experts_per_tok is {active}, more than $.num_local_experts, {experts}")
@@ -135,7 +138,8 @@ def _experts(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
     made = tape.op(f"{inside}.getitem", "gather", made, function="getitem")
     made = tape.view(inside, made, (tokens, active, hidden))
     made = tape.op(f"{inside}.sum", "reduce", made, out=(tokens, hidden), origin="method", function="sum")
-    return tape.view(at, made, (1, tokens, hidden), "reshape")
+    made = tape.view(at, made, (1, tokens, hidden), "reshape")
+    return tape.leave(at, made) if is_divided else made
 
 
 def gpt2(tape: Tape, config: Config, head: bool) -> None:

@@ -150,7 +150,7 @@ def _split(config: Config, architecture: Architecture, tape: Tape, tokens: Token
             raise BadValue(f"--tensor {tokens.tensor} does not divide the {heads} heads of {Path(config.where).stem}")
         if tokens.sequence and tape.lengths.queries % tokens.tensor:
             raise BadValue(f"--tensor {tokens.tensor} does not divide a sequence of {tape.lengths.queries} tokens")
-        if config.maybe(_EXPERTS) and not tokens.sequence:
+        if config.maybe(_EXPERTS) and not tokens.sequence and tokens.phase not in GENERATING:
             raise BadValue("--tensor of a mixture of experts shares the sequence, too: add --sequence-parallel")
     if tokens.ring > 1 and not tape.fused:
         raise BadValue("--context-parallel is of attention in one kernel, not of attn_implementation eager")

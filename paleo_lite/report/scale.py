@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ..distributed.step import ScaleRow
 from ..distributed.table import ScaleTable
 from ..result import BOUND
@@ -9,6 +11,21 @@ from ..units import format_si, say_interval, say_number
 from ..version import __version__
 from .document import Column, Document, Table
 from .notation import say_percent, say_size_briefly, say_three_digits, say_time_briefly, say_yes_or_no
+
+
+class _Said(NamedTuple):
+    """What a step of a phase is called, what of it is counted, and the title of its time."""
+
+    step: str
+    samples: str
+    title: str
+
+
+_SAID = {
+    "training": _Said("per step", "samples", "step"),
+    "prefill": _Said("to the first token", "prompts", "first\ntoken"),
+    "decode": _Said("per token", "tokens", "token"),
+}
 
 
 def scale_page(table: ScaleTable) -> Document:
@@ -42,7 +59,8 @@ def _data(table: ScaleTable, rows: Table) -> Table:
 
 
 def _headline(table: ScaleTable) -> str:
-    head = f"{table.network} on {table.gpu_name}, {table.precision} training, {table.scaling} scaling"
+    said, scaling = _SAID[table.phase], f", {table.scaling} scaling" if table.phase == "training" else ""
+    head = f"{table.network} on {table.gpu_name}, {table.precision} {table.phase}{scaling}"
     batch = f"batch {table.batch_size}" + (" per worker" if table.scaling == "weak" else "")
     if table.why:
         best = "" if table.is_forecast else " by the best case of the data sheets"
@@ -51,14 +69,15 @@ def _headline(table: ScaleTable) -> str:
     time = format_si(last.time_s, "s")
     if not table.is_forecast:
         time = f"the best case of the data sheets, at least {time}"
-    answer = f"{last.workers} worker{'' if last.workers == 1 else 's'}: {time} per step"
+    answer = f"{last.workers} worker{'' if last.workers == 1 else 's'}: {time} {said.step}"
     if last.interval is not None:
         answer += f" ({say_interval(last.interval)} at 90%)"
-    answer += f", {say_number(last.throughput_per_s)} samples per second"
+    answer += f", {say_number(last.throughput_per_s)} {said.samples} per second"
     if last.over != last.workers or last.workers == 1:
         answer += f", {last.speedup / last.over:.4g} times {_over(last)} ({_efficiency(last)})"
     refused = "; it does not fit into memory" if last.fits is False else ""
-    return f"{head}, {batch}, {last.strategy}: {answer}{refused}"
+    strategy = f", {last.strategy}" if table.phase == "training" else ""
+    return f"{head}, {batch}{strategy}: {answer}{refused}"
 
 
 def _over(row: ScaleRow) -> str:
@@ -94,17 +113,18 @@ def _columns(table: ScaleTable) -> list[Column]:
         first = [Column("strategy", "strategy", left=True)]
         if any(row.fits is False for row in table.rows):
             first.append(Column("fits", "fits", say_yes_or_no, left=True))
+    said, trains = _SAID[table.phase], table.phase == "training"
     columns = [
         *first,
         Column("compute_s", "compute", say_time_briefly, spare=3),
         Column("exposed_s", "exposed\nexchange", say_time_briefly, spare=1),
-        Column("hidden_s", "hidden\nexchange", say_time_briefly, spare=6),
-        Column("update_s", "update", say_time_briefly, spare=7),
+        *([Column("hidden_s", "hidden\nexchange", say_time_briefly, spare=6)] if trains else []),
+        *([Column("update_s", "update", say_time_briefly, spare=7)] if trains else []),
         *([Column("input_s", "input\nwait", say_time_briefly)] if any(row.input_s for row in table.rows) else []),
-        Column("time_s", "step", say_time_briefly),
+        Column("time_s", said.title, say_time_briefly),
         *([Column("interval", "at 90%", say_interval)] if known("interval") else []),
         *([Column("bound_s", "at least", say_time_briefly, spare=5)] if table.is_forecast and known("bound_s") else []),
-        Column("throughput_per_s", "samples\nper s", say_number, spare=4),
+        Column("throughput_per_s", f"{said.samples}\nper s", say_number, spare=4),
     ]
     if any(row.over != row.workers or row.workers == 1 for row in table.rows):  # else there is nothing to compare
         columns += [
@@ -114,9 +134,9 @@ def _columns(table: ScaleTable) -> list[Column]:
     for key, title, show, spare in (
         ("flops_per_s", "per device", lambda value: format_si(value, "FLOP/s", 3), 10),
         ("mfu", "MFU", say_percent, 9),
-        ("tokens_per_s", "tokens\nper s", say_number, 4),
-        ("kwh_per_million", "kWh per\n1M samples", say_three_digits, 11),
-        ("cost_per_million", "USD per\n1M samples", say_number, 9),
+        *([("tokens_per_s", "tokens\nper s", say_number, 4)] if table.phase != "decode" else []),
+        ("kwh_per_million", f"kWh per\n1M {said.samples}", say_three_digits, 11),
+        ("cost_per_million", f"USD per\n1M {said.samples}", say_number, 9),
         ("memory_bytes", "memory", say_size_briefly, 5),
         ("hours", "hours", say_number, 0),
         ("kwh", "kWh", say_number, 8),

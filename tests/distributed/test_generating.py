@@ -1,0 +1,112 @@
+"""Text written by devices that share every matrix: published times, the arithmetic of the exchanges, and bad input."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.distributed.job import Settings, Split
+from paleo_lite.distributed.links import link_rate
+from paleo_lite.errors import PaleoError
+from paleo_lite.networks import find_network
+
+# Published seconds for a token, devices, sequences at once, tokens in the cache; nothing was fitted to them. InternLM's
+# lmdeploy 0.1 (docs/en/benchmark/a100_fp16.md, medians; the cache in the middle of the answer), and meta-pytorch's
+# gpt-fast (README.md and mixtral-moe/README.md: one sequence, short prompts).
+LMDEPLOY = {
+    "llama-2-7b": [(1, 1, 1152, 0.010), (1, 32, 1152, 0.021)],
+    "llama-2-70b": [(4, 1, 192, 0.029), (4, 16, 1152, 0.033), (4, 64, 192, 0.037), (4, 64, 1152, 0.043)],
+}
+GPT_FAST = {
+    "llama-2-7b": [(2, 1, 100, 1 / 168.84)],
+    "llama-2-70b": [(2, 1, 100, 1 / 21.32), (4, 1, 100, 1 / 38.01), (8, 1, 100, 1 / 62.5)],
+    "mixtral-8x7b": [(2, 1, 100, 1 / 78.75), (4, 1, 100, 1 / 118.23)],
+}
+
+# meta-llama/Llama-2-70b-hf, config.json.
+LLAMA_2_70B = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8192, "intermediate_size": 28672,
+    "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 32000,
+    "max_position_embeddings": 4096, "hidden_act": "silu",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def llama_2_70b(tmp_path_factory):
+    path = tmp_path_factory.mktemp("configs") / "llama-2-70b.json"
+    path.write_text(json.dumps(LLAMA_2_70B))
+    return str(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("source", "most"), [(LMDEPLOY, 0.1), (GPT_FAST, 0.1)])
+def test_times_of_others_are_forecast(llama_2_70b, source, most):
+    errors, inside = [], []
+    for name, points in source.items():
+        network = llama_2_70b if name == "llama-2-70b" else name
+        for workers, sequences, context, seconds in points:
+            row = written(network, workers, batch_size=sequences, context=context)
+            errors.append(abs(row.time_s / seconds - 1))
+            inside.append(row.interval[0] < seconds < row.interval[1])
+    assert np.mean(errors) < most
+    assert np.mean(inside) > 0.85
+
+
+def written(network, workers, **asked):
+    question = {"platform": "dgx-a100", "precision": "fp16", "phase": "decode", **asked}
+    return pl.scale(network, workers=workers, **question)[-1]
+
+
+def test_each_device_has_its_part_of_matrices_and_cache():
+    """LLaMA 2's 32 heads and 11008 columns are divided by 2, and so is its cache; norms are not, 2 x 32 + 1 of 4096."""
+    one, two = (written("llama-2-7b", workers, batch_size=8, context=1023) for workers in (1, 2))
+    cache = 2 * 32 * 4096 * 1024 * 2 * 8
+    norms = 2 * 65 * 4096
+    parameters = 2 * find_network("llama-2-7b").parameters
+    assert one.memory_bytes > cache + parameters
+    assert two.memory_bytes == pytest.approx((cache + parameters + norms) / 2, rel=1e-3)
+
+
+def test_exchanges_are_sums_after_every_half_block_and_the_logits():
+    """Shoeybi et al. 2019, section 3; a ring of n moves 2 (n - 1) / n of the bytes, a gather half of that."""
+    row = written("llama-2-7b", 4, platform=None, gpu="a100-sxm-80gb", link="100 GB/s", batch_size=16,
+                  time_model="roofline", ppp_comm=1.0, settings=Settings(collective="ring"))  # fmt: skip
+    sums, logits = 2 * 32 + 1, 32000
+    sent = 16 * 2 * (sums * 4096 + logits / 2)
+    assert link_rate("100 GB/s", 1.0).bandwidth_bytes_per_s == 100e9
+    assert row.exposed_s == pytest.approx(2 * 3 / 4 * sent / 100e9)
+
+
+def test_replicas_share_the_batch():
+    half = written("llama-2-7b", 4, batch_size=8)
+    both = written("llama-2-7b", 8, batch_size=16, settings=Settings(split=Split(tensor=4)))
+    assert both.time_s == pytest.approx(half.time_s)
+    assert both.tokens_per_s == pytest.approx(2 * half.tokens_per_s)
+
+
+def test_advice_tries_every_power_of_two():
+    table = pl.scale("llama-3-8b", platform="dgx-a100", workers=8, precision="bf16", phase="decode", batch_size=64,
+                     advise=True)  # fmt: skip
+    assert {row.strategy.split(",")[0] for row in table.rows} == {"tensor 1", "tensor 2", "tensor 4", "tensor 8"}
+    assert [row.time_s for row in table.rows] == sorted(row.time_s for row in table.rows)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"workers": 16}, "--tensor 16 is more than the 8 devices of a node"),
+        ({"workers": 3}, "--tensor 3 does not divide the 32 heads of llama-2-7b"),
+        ({"workers": 8, "settings": Settings(split=Split(3))}, "--tensor 3 does not divide 8 workers"),
+        ({"workers": 8, "settings": Settings(split=Split(4))}, "2 replicas of --tensor 4 do not divide a batch of 1"),
+        ({"workers": 8, "settings": Settings(split=Split(2, 2))}, "devices share matrices, by --tensor, and nothing"),
+        ({"workers": 8, "strategy": "zero-3"}, "devices share matrices, by --tensor: leave --strategy out"),
+        ({"workers": 8, "phase": "training"}, "--context is of --phase prefill and decode, not of training"),
+        ({"workers": 8, "phase": "inference"}, "no phase of several devices is called 'inference'"),
+    ],
+)
+def test_bad_input_gets_one_sentence(asked, message):
+    with pytest.raises(PaleoError, match=message):
+        written("llama-2-7b", **{"context": 100, **asked})
