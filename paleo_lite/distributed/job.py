@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -27,6 +27,23 @@ if TYPE_CHECKING:
 
 
 Made = TypeVar("Made")
+
+
+class Sizes(NamedTuple):
+    """A batch size, or many of them, as what something is kept by."""
+
+    size: int | None
+    many: bytes = b""
+
+    @classmethod
+    def of(cls, batch_size: Any) -> Sizes:
+        """Of a number or an array of them."""
+        return cls(None, batch_size.tobytes()) if np.ndim(batch_size) else cls(batch_size)
+
+    @property
+    def batch_size(self) -> Any:
+        """The number or the array."""
+        return np.frombuffer(self.many, dtype=np.int64) if self.size is None else self.size
 
 
 class Inputs(msgspec.Struct, frozen=True):
@@ -261,11 +278,13 @@ class Job:
 
     def at(self, batch_size: Any) -> DeviceStep:
         """The step of one device at a batch size; computed once."""
-        if batch_size not in self._steps:
-            self._steps[batch_size] = self._step(self.workload.but(batch_size=batch_size))
-        return self._steps[batch_size]
+        key = Sizes.of(batch_size)
+        if key not in self._steps:
+            self._steps[key] = self._step(batch_size)
+        return self._steps[key]
 
-    def _step(self, workload: Workload) -> DeviceStep:
+    def _step(self, batch_size: Any) -> DeviceStep:
+        workload = self.workload.but(batch_size=batch_size)
         prediction = predict(workload, self.machine, self.model)
         terms = prediction.terms
         forward = terms.of("forward")
@@ -273,6 +292,7 @@ class Job:
             forward + terms.overhead_s * (forward / forward.sum() if forward.sum() else 1 / len(forward)),
             terms.of("backward_data", "backward_weight", RECOMPUTE),
             float(terms.of("update").sum()),
+            np.arange(len(forward)),
             memory_bytes=self.memory_bytes(workload.batch_size, 0, 1),
             interval=prediction.interval,
             model_notes=prediction.notes,
@@ -291,7 +311,8 @@ class Job:
             msgspec.structs.astuple(self.counted(_memory, samples * options.accumulation, zero_stage, shards))
             for samples in (1, 2)
         )
-        return Memory(*(first + (micro - 1) * (second - first) for first, second in zip(one, two)))
+        parts = [(first, second - first) for first, second in zip(one, two)]
+        return Memory(*(first + (micro - 1) * further if further else first for first, further in parts))
 
     def memory_bytes(self, batch_size: Any, zero_stage: int, shards: int) -> Any:
         """All of it."""

@@ -7,18 +7,19 @@ and Narayanan et al. 2021 (1F1B) for pipelines, Qi et al. 2017 (PALEO) for the b
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..counting.kinds import is_linear
 from ..errors import BadValue
-from .collectives import LinkRate, point_to_point_time_s
+from .collectives import point_to_point_time_s
 from .data_parallel import Run, all_reduced, beside_backward, samples_each
 from .exchange import exchanged, half_collective
-from .job import Job, Settings, shares
+from .job import Job, Settings, Sizes, shares
 from .pipeline import crossing_bytes, partition, schedule
-from .split import SplitPair, critical_path_s, dense_tail, tensor_pairs
+from .split import critical_path_s, dense_tail, tensor_pairs
 from .step import Step, plain
 from .topology import Topology
 
@@ -39,17 +40,15 @@ def tensor(job: Job, topology: Topology, batch_size: Any, settings: Settings) ->
     step = job.at(batch_size)
     if workers == 1:
         return step
-    pairs = job.counted(_pairs)
-    if not pairs:
+    divided, sent = job.counted(_pairs)
+    if not len(divided):
         raise BadValue(
             f"{job.workload.network.name} has no pair of matrix products that can be divided: use another strategy"
         )
     share = np.ones(len(layers))
-    share[[index for pair in pairs for index in pair.layers]] = 1 / workers
-    elements = np.array([pair.elements(layers) for pair in pairs], dtype=np.float64).ravel()
-    messages = np.multiply.outer(elements[elements > 0] * job.element_bytes, batch_size)
-    exposed, collective = exchanged(topology, messages, settings.collective)
-    compute = plain(share @ (step.forward_s + step.backward_s)) * (1 + settings.slowdown)
+    share[divided] = 1 / workers
+    exposed, collective = _exchanged(topology, sent, Sizes.of(batch_size), settings.collective)
+    compute = step.of_shares(share) * (1 + settings.slowdown)
     whole = compute - (step.compute_s / workers)
     work = job.workload.work
     parameters, activations = (
@@ -62,8 +61,18 @@ def tensor(job: Job, topology: Topology, batch_size: Any, settings: Settings) ->
     )  # fmt: skip
 
 
-def _pairs(job: Job) -> list[SplitPair]:
-    return tensor_pairs(job.workload.layers)
+def _pairs(job: Job) -> tuple[list[int], tuple[float, ...]]:
+    """The layers that are divided, and the bytes per sample of each all-reduce."""
+    layers = job.workload.layers
+    pairs = tensor_pairs(layers)
+    elements = [number for pair in pairs for number in pair.elements(layers) if number]
+    return [index for pair in pairs for index in pair.layers], tuple(number * job.element_bytes for number in elements)
+
+
+@lru_cache(1024)
+def _exchanged(topology: Topology, sent: tuple[float, ...], batch_sizes: Sizes, collective: str | None) -> Any:
+    """Seconds of messages of so many bytes per sample, and the collective: the same on every device of a sweep."""
+    return exchanged(topology, np.multiply.outer(np.array(sent, dtype=np.float64), batch_sizes.batch_size), collective)
 
 
 def hybrid(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
@@ -81,24 +90,20 @@ def hybrid(job: Job, topology: Topology, batch_size: Any, settings: Settings) ->
     exchange = job.counted(all_reduced, topology, settings, tail)
     front = beside_backward(step.until(tail), exchange, settings)
     whole = job.at(batch_size)  # its tail alone is used
-    rest = whole.forward_s[tail:].sum(axis=0) + whole.backward_s[tail:].sum(axis=0)
-    dense = plain(rest) / workers * (1 + settings.slowdown)
+    dense = whole.of_shares(np.where(np.arange(len(layers)) < tail, 0.0, 1.0)) / workers * (1 + settings.slowdown)
     linear = [layer for layer in layers[tail:] if is_linear(layer)]
-    gathered = [_elements(layer.inputs[0]) for layer in linear] + [_elements(linear[-1].outputs[0])]
-    messages = np.multiply.outer(np.array(gathered, dtype=np.float64) * job.element_bytes, batch_size)
+    gathered = [prod(layer.inputs[0]) for layer in linear] + [prod(linear[-1].outputs[0])]
+    sent = tuple(number * job.element_bytes for number in gathered)
     # Forward an all-gather, backward a reduce-scatter of as much: together the time of a ring's all-reduce.
-    fetching, _ = exchanged(topology, messages, half_collective(topology, None, "hybrid"))
+    collective = half_collective(topology, None, "hybrid")
+    fetching, _ = _exchanged(topology, sent, Sizes.of(batch_size), collective)
     parameters = shares(job.workload.work.parameters)
     share = float(parameters[:tail].sum()) + float(parameters[tail:].sum()) / workers
-    memory = job.memory(samples).of_share(share) + plain(messages.sum(axis=0))
+    memory = job.memory(samples).of_share(share) + float(sum(sent)) * batch_size
     return Step(
         front.compute_s + dense, front.communication_s + fetching, front.exposed_s + fetching,
         step.update_s * share, memory, exchange.collective, front.losses,
     )  # fmt: skip
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape))
 
 
 def model_bound(which: str) -> Run:
@@ -113,7 +118,7 @@ def model_bound(which: str) -> Run:
             return step
         compute = step.compute_s
         if which == "lower":
-            path = critical_path_s(job.workload.layers, step.forward_s + step.backward_s)
+            path = critical_path_s(job.workload.layers, step.layers_s)
             compute = plain(np.maximum(path, step.compute_s / workers))
         lost = compute - step.compute_s / workers
         note = "a bound: which layers go where, and so what is sent and what each device holds, is left open"
@@ -132,22 +137,12 @@ def pipelined(kind: str) -> Run:
             return job.at(batch_size)
         if job.workload.options.accumulation > 1:
             raise BadValue("a pipeline's micro-batches are its accumulation: --micro-batches, not --accumulation")
-        count = settings.micro_batches or micro_batches(batch_size, stages)
-        if np.any(batch_size % count):
-            raise BadValue(f"a batch of {batch_size} cannot be divided into {count} micro-batches")
-        micro = batch_size // count
-        step = job.at(micro)
-        cuts, *staged = job.once(_cut, micro.tobytes() if np.ndim(micro) else micro, stages)
-        forward, backward = (seconds * (job.pace * (1 + settings.slowdown)) for seconds in staged)
-        sizes = job.counted(_crossings)[cuts[1:-1]] * micro
-        hops = np.array([point_to_point_time_s(size, _hop(topology, place)) for place, size in enumerate(sizes)])
+        cut = job.once(_cut, Sizes.of(batch_size), stages, settings.micro_batches)
+        count, micro, step = cut.count, cut.micro, job.at(cut.micro)
+        forward, backward = (seconds * (job.pace * (1 + settings.slowdown)) for seconds in cut.passes)
+        hops = _hops_s(topology, cut.crossing)
         plan = schedule(forward, backward, hops, hops, count, kind)
-        work = job.workload.work
-        parameters, activations = (
-            _by_stage(shares(amounts), cuts) for amounts in (work.parameters, work.activations_per_sample)
-        )
-        once, twice = (job.memory(size).of_share(parameters, activations) for size in (micro, 2 * micro))
-        memory = (once + (plan.in_flight - 1) * (twice - once)).max(axis=0)  # affine in the samples
+        memory = job.memory(micro * plan.in_flight).of_share(cut.parameters, cut.activations).max(axis=0)
         compute = plan.time_s - plan.transfer_s
         busy = (forward.sum(axis=0) + backward.sum(axis=0)) * count
         losses = {
@@ -158,22 +153,43 @@ def pipelined(kind: str) -> Run:
         notes = () if np.ndim(micro) else (f"{stages} stages, {count} micro-batches of {micro}",)
         return Step(
             plain(compute), plain(2 * hops.sum(axis=0) * count), plain(plan.transfer_s),
-            step.update_s * plain(parameters.max(axis=0)), plain(memory), "point-to-point", losses, notes,
+            step.update_s * plain(cut.parameters.max(axis=0)), plain(memory), "point-to-point", losses, notes,
         )  # fmt: skip
 
     return run
 
 
-def _cut(job: Job, micro: Any, stages: int) -> tuple[Ints, Floats, Floats]:
-    """Where stages begin, and the end: shape (stages + 1,) or (stages + 1, batch sizes); seconds of each, both ways.
+class _Cut(NamedTuple):
+    """A network in stages, which no pace changes: micro-batches, how many there are, and what of each stage.
 
-    No pace changes the first; the seconds are those of no pace.
+    Arrays have the shape (stages,) or (stages, batch sizes).
     """
-    step = job.at(np.frombuffer(micro, dtype=np.int64) if isinstance(micro, bytes) else micro)
-    seconds = step.forward_s + step.backward_s
-    starts = np.array(partition(seconds, stages))
-    cuts = np.concatenate([starts, np.full_like(starts[:1], len(seconds))])
-    return cuts, _by_stage(step.forward_s, cuts) / job.pace, _by_stage(step.backward_s, cuts) / job.pace
+
+    count: Any
+    micro: Any
+    passes: list[Floats]
+    """Seconds of forward and backward pass, at no pace."""
+    parameters: Floats
+    activations: Floats
+    """Shares of the network's."""
+    crossing: Floats
+    """Bytes that go on to the next: one less than stages."""
+
+
+def _cut(job: Job, batch_sizes: Sizes, stages: int, count: int | None) -> _Cut:
+    batch_size = batch_sizes.batch_size
+    count = count or micro_batches(batch_size, stages)
+    if np.any(batch_size % count):
+        raise BadValue(f"a batch of {batch_size} cannot be divided into {count} micro-batches")
+    micro = batch_size // count
+    step, work = job.at(micro), job.workload.work
+    starts = np.array(partition(step.layers_s, stages))
+    cuts = np.concatenate([starts, np.full_like(starts[:1], len(step.group))])
+    passes = [_by_stage(seconds[step.group], cuts) / job.pace for seconds in (step.forward_s, step.backward_s)]
+    parameters, activations = (
+        _by_stage(shares(amounts), cuts) for amounts in (work.parameters, work.activations_per_sample)
+    )
+    return _Cut(count, micro, passes, parameters, activations, job.counted(_crossings)[cuts[1:-1]] * micro)
 
 
 def _crossings(job: Job) -> Floats:
@@ -204,10 +220,14 @@ def _micro_batches(batch_size: int, stages: int) -> int:
     return next((n for n in range(4 * stages, batch_size + 1) if batch_size % n == 0), batch_size)
 
 
-def _hop(topology: Topology, place: int) -> LinkRate:
-    """The link between the devices of a stage and of the next."""
-    inside = topology.nodes == 1 or (place + 1) % topology.devices_per_node != 0
-    link = topology.inside if inside else topology.between
-    if link is None:
-        raise BadValue("a pipeline needs a link between its stages")
-    return link
+def _hops_s(topology: Topology, crossing: Floats) -> Floats:
+    """Seconds from the devices of each stage to those of the next."""
+    seconds = np.empty_like(crossing)
+    inside = topology.nodes == 1 or np.arange(1, len(crossing) + 1) % topology.devices_per_node != 0
+    for here, link in ((inside, topology.inside), (~np.asarray(inside), topology.between)):
+        hops = np.broadcast_to(here, len(crossing))
+        if hops.any():
+            if link is None:
+                raise BadValue("a pipeline needs a link between its stages")
+            seconds[hops] = point_to_point_time_s(crossing[hops], link)
+    return seconds

@@ -42,29 +42,24 @@ class Buckets(msgspec.Struct, frozen=True, eq=False):
     message_bytes: Floats
     of_layer: Ints
 
-    def ready_s(self, backward_s: ArrayLike) -> Floats:
+    def ready_s(self, backward_s: ArrayLike, group: Ints | None = None) -> Floats:
         """Seconds after the backward pass began at which each bucket is full, and at last of its end.
 
         Parameters
         ----------
         backward_s : array, shape (layers, ...)
+            Or, with `group`, of a layer of each group.
+        group : ndarray of int, shape (layers,), optional
+            Each layer's.
 
         Returns
         -------
         ndarray, shape (buckets + 1, ...)
         """
         seconds = np.asarray(backward_s, dtype=np.float64)
-        of_bucket = np.zeros((len(self.message_bytes) + 1, *seconds.shape[1:]))
-        layers = np.argsort(self.of_layer, kind="stable")
-        filled, first = np.unique(self.of_layer[layers], return_index=True)
-        if len(filled):
-            of_bucket[filled] = np.add.reduceat(seconds[layers], first, axis=0)
-        return np.cumsum(of_bucket, axis=0)
-
-    @property
-    def merged(self) -> Buckets:
-        """The same messages of a network whose layers of a bucket are one."""
-        return Buckets(self.message_bytes, np.unique(self.of_layer))
+        members = np.zeros((len(self.message_bytes) + 1, len(seconds)))
+        np.add.at(members, (self.of_layer, np.arange(len(seconds)) if group is None else group), 1)
+        return np.cumsum(members @ seconds, axis=0)
 
 
 def make_buckets(

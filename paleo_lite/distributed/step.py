@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
 
 COLUMNS = (
     "workers", "batch_size", "compute_s", "communication_s", "exposed_s", "update_s", "time_s", "throughput_per_s",
@@ -86,9 +87,11 @@ class DeviceStep(Step, frozen=True, kw_only=True, eq=False):
 
     Attributes
     ----------
-    forward_s, backward_s : ndarray, shape (layers,) or (layers, batch sizes)
-        What is computed again counts as backward; the overhead of a step lies with the forward pass. In a sweep a
-        layer stands for all whose gradients are exchanged together.
+    forward_s, backward_s : ndarray, shape (groups,) or (groups, batch sizes)
+        Of a layer of each group. What is computed again counts as backward; the overhead of a step lies with the
+        forward pass.
+    group : ndarray of int, shape (layers,)
+        Layers that take equally long are of one.
     model_notes : tuple of str
         What the prediction of the step says of itself.
     micro_batches : int
@@ -97,6 +100,7 @@ class DeviceStep(Step, frozen=True, kw_only=True, eq=False):
 
     forward_s: Floats
     backward_s: Floats
+    group: Ints
     model_notes: tuple[str, ...] = ()
     micro_batches: int = 1
     _ready: dict[tuple[int, bool], tuple[Buckets, Floats]] = {}
@@ -105,15 +109,24 @@ class DeviceStep(Step, frozen=True, kw_only=True, eq=False):
         """See `Buckets.ready_s`: of the backward pass, or of a forward pass for which parameters are gathered ahead."""
         key = (id(buckets), ahead)
         if key not in self._ready:
-            seconds = self.forward_s[::-1] if ahead else self.backward_s
-            self._ready[key] = buckets, buckets.ready_s(seconds)  # with the buckets, as what is gone leaves its id
+            seconds, group = (self.forward_s, self.group[::-1]) if ahead else (self.backward_s, self.group)
+            self._ready[key] = buckets, buckets.ready_s(seconds, group)  # buckets that are gone leave their id
         return self._ready[key][1]
 
     @classmethod
-    def of(cls, forward_s: Floats, backward_s: Floats, update_s: Seconds, **known: Any) -> DeviceStep:
+    def of(cls, forward_s: Floats, backward_s: Floats, update_s: Seconds, group: Ints, **known: Any) -> DeviceStep:
         """A step from the seconds of its passes."""
-        compute_s = plain(forward_s.sum(axis=0) + backward_s.sum(axis=0))
-        return cls(compute_s=compute_s, update_s=update_s, forward_s=forward_s, backward_s=backward_s, **known)
+        step = cls(compute_s=0.0, update_s=update_s, forward_s=forward_s, backward_s=backward_s, group=group, **known)
+        return msgspec.structs.replace(step, compute_s=step.of_shares(np.ones(len(group))))
+
+    @property
+    def layers_s(self) -> Floats:
+        """Of both passes, shape (layers,) or (layers, batch sizes)."""
+        return (self.forward_s + self.backward_s)[self.group]
+
+    def of_shares(self, shares: Floats) -> Any:
+        """Seconds of both passes of shares of the layers, shape (layers,)."""
+        return plain(np.bincount(self.group, shares, len(self.forward_s)) @ (self.forward_s + self.backward_s))
 
     def stretched(self, factor: float) -> DeviceStep:
         """The same step, every pass of it taking so many times as long."""
@@ -124,7 +137,7 @@ class DeviceStep(Step, frozen=True, kw_only=True, eq=False):
     def until(self, layer: int) -> DeviceStep:
         """The same step without the layers from this one on."""
         known = {name: getattr(self, name) for name in ("memory_bytes", "interval", "model_notes", "micro_batches")}
-        return DeviceStep.of(self.forward_s[:layer], self.backward_s[:layer], self.update_s, **known)
+        return DeviceStep.of(self.forward_s, self.backward_s, self.update_s, self.group[:layer], **known)
 
 
 class ScaleRow(Step, frozen=True, kw_only=True):

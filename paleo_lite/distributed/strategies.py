@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from ..errors import UnknownName
 from .data_parallel import Run, data, zero
 from .exchange import EXACT, HALVES
-from .model_parallel import hybrid, model_bound, pipelined, tensor
+from .model_parallel import hybrid, micro_batches, model_bound, pipelined, tensor
 from .together import together
+
+Timed = Callable[[Any, int], list[Any]]
 
 
 class Strategy(NamedTuple):
@@ -24,8 +27,9 @@ class Strategy(NamedTuple):
         What it may exchange by, where it leaves a choice.
     divides_batch : bool
         Whether every device has samples of its own.
-    by_layer : bool
-        Whether it needs every layer's time, not only those that make a bucket of gradients together.
+    timed : callable or None
+        From the batch size of all devices and their number to the batches of which it asks for one device's step,
+        besides a device's share.
     zero_stage : int
         What of the model's state is divided among the devices: `paleo_lite.timing.memory.shared_out`.
     is_bound : bool
@@ -38,43 +42,50 @@ class Strategy(NamedTuple):
     what: str
     collectives: tuple[str, ...] = ()
     divides_batch: bool = False
-    by_layer: bool = False
+    timed: Timed | None = None
     zero_stage: int = 0
     is_bound: bool = False
     in_blocks: bool = False
 
 
+def _whole(batch_size: Any, workers: int) -> list[Any]:
+    return [batch_size]
+
+
+def _micro(batch_size: Any, workers: int) -> list[Any]:
+    return [batch_size, batch_size // micro_batches(batch_size, workers)]
+
+
 STRATEGIES = {
     "data": Strategy(data, "the whole network on every device, gradients exchanged", EXACT, True),
-    "zero-1": Strategy(zero(1), "data, the optimizer's state divided", HALVES, True, False, 1),
-    "zero-2": Strategy(zero(2), "data, optimizer state and gradients divided", HALVES, True, False, 2),
-    "zero-3": Strategy(zero(3), "data, optimizer state, gradients and parameters divided", HALVES, True, True, 3),
-    "hybrid": Strategy(hybrid, "convolutions data parallel, fully connected layers divided", EXACT, True, True),
-    "tensor": Strategy(tensor, "pairs of matrix products divided by columns and rows", EXACT, by_layer=True),
+    "zero-1": Strategy(zero(1), "data, the optimizer's state divided", HALVES, True, zero_stage=1),
+    "zero-2": Strategy(zero(2), "data, optimizer state and gradients divided", HALVES, True, zero_stage=2),
+    "zero-3": Strategy(zero(3), "data, optimizer state, gradients and parameters divided", HALVES, True, zero_stage=3),
+    "hybrid": Strategy(hybrid, "convolutions data parallel, fully connected layers divided", EXACT, True, _whole),
+    "tensor": Strategy(tensor, "pairs of matrix products divided by columns and rows", EXACT, timed=_whole),
     "pipeline-gpipe": Strategy(
         pipelined("gpipe"),
         "a stage of layers per device, all micro-batches forward, then backward",
-        by_layer=True,
+        timed=_micro,
     ),
     "pipeline-1f1b": Strategy(
-        pipelined("1f1b"), "a stage of layers per device, one forward, one backward", by_layer=True
+        pipelined("1f1b"), "a stage of layers per device, one forward, one backward", timed=_micro
     ),
     "together": Strategy(
         together,
         "tensor, sequence, pipeline and data parallel at once, by --tensor and --pipeline",
-        by_layer=True,
         in_blocks=True,
     ),
     "model-lower": Strategy(
         model_bound("lower"),
         "bound of model parallelism: branches side by side, nothing sent",
-        by_layer=True,
+        timed=_whole,
         is_bound=True,
     ),
     "model-upper": Strategy(
         model_bound("upper"),
         "bound of model parallelism: layer after layer, nothing sent",
-        by_layer=True,
+        timed=_whole,
         is_bound=True,
     ),
 }

@@ -59,7 +59,8 @@ def compute_chunk(space: Space, chunk: Chunk, model_of: ModelOf) -> Columns:
     bound_s = np.broadcast_to(single.bound_s[:, :, None], single.time_s.shape)
     whole = (("time_s", single.time_s), ("low_s", single.low_s), ("high_s", single.high_s), ("bound_s", bound_s))
     for name, seconds in whole:
-        spread = along(seconds[..., places], "case", "device", "model", "scaling", "workers", "batch")
+        shares = np.where(grid.per_worker > 0, seconds[..., places], np.nan)
+        spread = along(shares, "case", "device", "model", "scaling", "workers", "batch")
         grid.columns[name] = np.broadcast_to(spread, grid.shape).copy()
     grid.columns["exposed_s"] = np.zeros(grid.shape)
     add_workers(grid, single)
@@ -106,7 +107,7 @@ def _add_memory(grid: Grid) -> None:
             stage = STRATEGIES[strategy].zero_stage if trains(phase) else 0
             held.append(sum(shared_out(parts, stage, grid.workers)) + 0 * grid.workers)
         memory[case] = (fixed + along(held, "strategy", "workers") + per_sample * batches)[0]
-    own = grid.columns.pop("own_memory_bytes", None)  # of strategies that are predicted one at a time
+    own = grid.columns.pop("own_memory_bytes", None)  # of several workers that train
     if own is not None:
         memory = np.where(np.isnan(own), memory, np.where(np.isinf(own), np.nan, own))
     grid.columns["memory_bytes"] = memory

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..counting.work import passes_of
+from ..distributed.strategies import STRATEGIES
 from ..hardware import Device, Machine
 from ..timing.broadcast import Passes
 from ..timing.calibrated import sums_by
 from ..timing.models import RooflineModel, TimeModel, Want
 from ..units import PRECISION_BYTES
-from .inputs import ModelOf, device_of, model_or_reason, network_of, stack_of
+from .inputs import ModelOf, device_of, model_or_reason, network_of, stack_of, work_of
 from .space import Chunk, Sized, Space
 
 if TYPE_CHECKING:
@@ -158,10 +160,7 @@ def one_worker(grid: Grid) -> Single:
     Cases stand in one stack as far as a block of it stays in cache with the batch sizes at hand.
     """
     space, chunk, several = grid.space, grid.chunk, max(grid.space.workers) > 1
-    wanted = grid.per_worker[grid.per_worker > 0]
-    sizes = np.unique(np.concatenate([wanted, grid.batches]) if several else wanted)
-    if not len(sizes):
-        sizes = grid.batches
+    sizes = _sizes(grid)
     shape = (*grid.shape[:3], len(sizes))
     time, low, high = (np.full(shape, np.nan) for _ in range(3))
     flops = np.empty((len(chunk.cases), len(sizes)))
@@ -196,6 +195,23 @@ def one_worker(grid: Grid) -> Single:
         key: Passes(*(np.concatenate(seconds, axis=-1) for seconds in zip(*blocks))) for key, blocks in passes.items()
     }
     return Single(sizes, time, low, high, bound, flops, whole)
+
+
+def _sizes(grid: Grid) -> Ints:
+    """Every batch of one device that a row asks for, in rising order."""
+    space, chunk, sizes, further = grid.space, grid.chunk, [grid.batches], []
+    for scaling, workers in product(space.scalings, space.workers):
+        total = grid.batches * workers if scaling == "weak" else grid.batches
+        sizes.append(total // workers)
+        for timed in {STRATEGIES[strategy].timed for strategy in space.strategies if workers > 1}:
+            further += timed(total, workers) if timed else []
+    for network, phase in chunk.cases if further else ():
+        if phase == "training":
+            per_sample = work_of(network, PRECISION_BYTES[chunk.precision], space.optimizer).per_sample
+            most = 2**62 // max(int(per_sample.sum()), 1)
+            sizes += [batch[batch <= most] for batch in further]
+    wanted = np.unique(np.concatenate(sizes))
+    return wanted[wanted > 0]
 
 
 def _groups(cases: Sequence[tuple[Sized, str]], entries: int) -> list[tuple[int, int]]:

@@ -13,8 +13,6 @@ import numpy as np
 from ..counting import Layer, Work, count
 from ..counting.fusion import fuse
 from ..counting.work import ENGINE, trains
-from ..distributed.job import gradient_bytes
-from ..distributed.overlap import Buckets, make_buckets
 from ..errors import BadValue, PaleoError
 from ..hardware import Device, Machine, find_device
 from ..networks import Network, find_network
@@ -85,36 +83,27 @@ def memory_parts(
 
 
 @lru_cache(512)
-def buckets_of(name: Sized, number_bytes: int) -> Buckets:
-    """A network's gradients in buckets: with which each layer's backward pass belongs."""
-    workload = Workload(network_of(name), _of_size(number_bytes), phase="training").doing(counted(name, number_bytes))
-    return make_buckets(gradient_bytes(workload))
-
-
-@lru_cache(512)
-def exchanges_of(name: Sized, number_bytes: int, optimizer: str = "") -> dict[tuple[Any, ...], Any]:
-    """Where what no device changes is kept once it is known: exchanges of gradients, and memory with an optimizer."""
+def exchanges_of(name: Sized, number_bytes: int, optimizer: str) -> dict[tuple[Any, ...], Any]:
+    """Where what no device and no batch changes is kept once it is known: exchanges of gradients, memory."""
     return {}
 
 
 @lru_cache(64)
-def layers_of(name: Sized, precision_bytes: int, optimizer: str) -> tuple[Stack, list[int]]:
-    """The entries of a network's training step in pieces of layers that are alike, and each layer's piece."""
-    layers, work = network_of(name).layers, work_of(name, precision_bytes, optimizer)
-    groups = alike(layers, work)
-    return stack([Case(layers, work, "training", groups, groups)]), groups
+def groups_of(name: Sized, precision_bytes: int, optimizer: str) -> list[int]:
+    """Of each layer the group of those that are alike."""
+    return alike(network_of(name).layers, work_of(name, precision_bytes, optimizer))
 
 
 @lru_cache(64)
-def stack_of(cases: tuple[tuple[Sized, str], ...], precision_bytes: int, optimizer: str, in_buckets: bool) -> Stack:
-    """The entries of several networks and phases; in buckets: their backward passes in pieces."""
+def stack_of(cases: tuple[tuple[Sized, str], ...], precision_bytes: int, optimizer: str, in_groups: bool) -> Stack:
+    """The entries of several networks and phases; in groups: those of training in pieces of layers that are alike."""
     return stack(
         [
             Case(
                 network_of(name).layers,
                 work_of(name, precision_bytes, optimizer),
                 phase,
-                buckets_of(name, precision_bytes).of_layer.tolist() if in_buckets else (),
+                groups_of(name, precision_bytes, optimizer) if in_groups and phase == "training" else (),
             )
             for name, phase in cases
         ]

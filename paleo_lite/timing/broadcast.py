@@ -31,24 +31,17 @@ if TYPE_CHECKING:
 class Case(NamedTuple):
     """A network's layers and work in a phase: one whole-network prediction for each batch size and device.
 
-    `pieces` says of each layer to which piece of the backward pass it belongs, from 0; without it there is one. So does
-    `forward` of the forward pass.
+    `pieces` says of each layer to which piece of forward and backward pass it belongs, from 0; without it there is one.
     """
 
     layers: Sequence[Layer]
     work: Work
     phase: str
     pieces: Sequence[int] = ()
-    forward: Sequence[int] = ()
 
     @property
-    def forward_pieces(self) -> int:
-        """How many pieces the forward pass has."""
-        return 1 + max(self.forward, default=0)
-
-    @property
-    def backward_pieces(self) -> int:
-        """How many the backward pass has."""
+    def many(self) -> int:
+        """How many pieces each of the two passes has."""
         return 1 + max(self.pieces, default=0)
 
 
@@ -72,8 +65,6 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
         The piece of each entry: of all cases together, each case's forward pieces, update and backward pieces in turn.
     first_piece : ndarray of int, shape (cases + 1,)
         Where each case's pieces begin.
-    forward_pieces : tuple of int
-        How many of them are of the forward pass.
     fixed, per_sample : ndarray, shape (3, entries)
         FLOPs, bytes and kernels: ``fixed + batch size * per_sample``; of merged entries the sums.
     gradients : ndarray, shape (entries,)
@@ -90,7 +81,6 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
     run: Ints
     piece: Ints
     first_piece: Ints
-    forward_pieces: tuple[int, ...]
     fixed: Floats
     per_sample: Floats
     gradients: Floats
@@ -136,8 +126,8 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
     def passes_of(self, case: int, pieces_s: Floats) -> Passes:
         """The passes of a case among the seconds of all pieces."""
         own = pieces_s[slice(*self.first_piece[case : case + 2])]
-        forward = self.forward_pieces[case]
-        return Passes(own[:forward], own[forward], own[forward + 1 :])
+        half = len(own) // 2
+        return Passes(own[:half], own[half], own[half + 1 :])
 
     @property
     def matrix(self) -> NDArray[np.bool_]:
@@ -190,7 +180,7 @@ def stack(cases: Sequence[Case]) -> Stack:
     first_piece = [0]
     for run, case in enumerate(cases):
         entries += _entries(case, run, first_piece[-1])
-        first_piece.append(first_piece[-1] + 1 + case.forward_pieces + case.backward_pieces)
+        first_piece.append(first_piece[-1] + 1 + 2 * case.many)
     # Products first: what only they have is computed of a slice.
     entries.sort(key=lambda entry: (entry.work_class >= len(MATRIX_CLASSES) or entry.part == 3, entry[:4]))
     numbers = np.array([entry[:6] for entry in entries], dtype=np.int64).reshape(-1, 6)
@@ -202,12 +192,11 @@ def stack(cases: Sequence[Case]) -> Stack:
     gradients = (tensors * alike).astype(np.float64)
     first = np.array(first_piece, dtype=np.int64)
     plan = plan_of(classes[:, None], part[:, None], run[:, None], len(cases))
-    forward = tuple(case.forward_pieces for case in cases)
-    return Stack(len(cases), run, piece, first, forward, both[0], both[1], gradients, classes, part, products, plan)
+    return Stack(len(cases), run, piece, first, both[0], both[1], gradients, classes, part, products, plan)
 
 
 def _entries(case: Case, run: int, first_piece: int) -> list[_Entry]:
-    layers, work, phase, pieces, forward = case
+    layers, work, phase, pieces = case
     classes = [class_index(layer) for layer in layers]
     merged: dict[tuple[object, ...], _Entry] = {}
     for part in passes_of(phase):
@@ -215,15 +204,10 @@ def _entries(case: Case, run: int, first_piece: int) -> list[_Entry]:
         counts = np.stack(
             [work.fixed[:, place], work.per_sample[:, place]]
         ).T  # (layers, columns, fixed and per sample)
-        backward = part.startswith("backward")
+        first = first_piece + (1 + case.many) * part.startswith("backward")
         for index in np.flatnonzero(counts[:, COLUMNS.index("kernels")].any(axis=1)).tolist():  # others are fused away
             layer = layers[index]
-            if part == "update":
-                piece = first_piece + case.forward_pieces
-            elif backward:
-                piece = first_piece + case.forward_pieces + 1 + (pieces[index] if pieces else 0)
-            else:
-                piece = first_piece + (forward[index] if forward else 0)
+            piece = first_piece + case.many if part == "update" else first + (pieces[index] if pieces else 0)
             tensors = len(layer.weights) if part == "backward_weight" else 0
             # What `sizes_of` may look at, where it looks at all.
             form = () if part == "update" or classes[index] >= len(MATRIX_CLASSES) else _form(layer)

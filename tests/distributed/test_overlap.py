@@ -48,9 +48,9 @@ def test_buckets_by_hand():
     assert buckets.message_bytes.tolist() == [40, 35]
     assert buckets.of_layer.tolist() == [2, 1, 1, 1, 0]
     assert buckets.ready_s([2, 4, 3, 2, 1]).tolist() == [1, 10, 12]
-    # Two batch sizes at once, and the layers of a bucket as one, its first exchange first.
+    # Two batch sizes at once, and layers that are alike, the first and the fourth, as one.
     assert buckets.ready_s([[2, 4], [4, 8], [3, 6], [2, 4], [1, 2]]).tolist() == [[1, 2], [10, 20], [12, 24]]
-    assert buckets.merged.ready_s([1, 9, 2]).tolist() == [1, 10, 12]
+    assert buckets.ready_s([2, 4, 3, 1], np.array([0, 1, 2, 0, 3])).tolist() == [1, 10, 12]
 
 
 @pytest.mark.parametrize(("gradients", "size"), [([1.0], 0), ([[1.0]], 5)])

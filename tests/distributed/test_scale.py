@@ -213,7 +213,7 @@ def test_stages_send_over_the_link_that_joins_them():
     chosen = Settings(micro_batches=4)
     (row,) = rows("vgg16", [4], 64, topology=machine, strategy="pipeline-1f1b", scaling="strong", settings=chosen)
     step = job("vgg16").at(16)
-    starts = partition(step.forward_s + step.backward_s, 4)
+    starts = partition(step.layers_s, 4)
     sizes = [16 * 4 * prod(layers[start].inputs[0]) for start in starts[1:]]  # a chain: what each stage reads
     assert row.communication_s == pytest.approx(
         4 * 2 * sum(size / rate for size, rate in zip(sizes, (1e10, 1e9, 1e10)))
