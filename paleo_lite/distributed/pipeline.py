@@ -115,17 +115,12 @@ def _enough(ends: Floats, bounds: Floats, stages: int) -> NDArray[np.bool_]:
 
 def _fill(ends: Floats, bounds: Floats, stages: int) -> Ints:
     """First layers of stages that each take as many layers as their row's bound allows, and where the last ends."""
-    layers, flat = ends.shape[1] - 1, ends.ravel()
-    first = np.arange(len(ends)) * (layers + 1)
-    at = np.zeros(len(ends), dtype=np.int64)
-    starts = [at]
+    rows, layers = np.arange(len(ends)), ends.shape[1] - 1
+    starts = [np.zeros(len(ends), dtype=np.int64)]
     for _ in range(stages):
-        until, reached = flat[first + at] + bounds, at
-        for power in range(layers.bit_length() - 1, -1, -1):  # rows are searched side by side
-            further = np.minimum(reached + 2**power, layers)
-            reached = np.where(flat[first + further] <= until, further, reached)
-        at = np.minimum(np.maximum(reached, at + 1), layers)
-        starts.append(at)
+        until = (ends[rows, starts[-1]] + bounds)[:, None]
+        reached = np.count_nonzero(ends <= until, axis=1) - 1  # of few layers faster than a search
+        starts.append(np.clip(reached, np.minimum(starts[-1] + 1, layers), layers))
     return np.stack(starts, axis=1)
 
 

@@ -82,7 +82,7 @@ def _refuse_what_cannot_be_shared(grid: Grid) -> None:
         for place, workers in enumerate(space.workers if name == "strong" else ()):
             few, uneven = along(batches < workers, "batch"), along(batches % workers > 0, "batch")
             here = {"scaling": scaling, "workers": place}
-            grid.refuse("the batch is smaller than the workers: each needs a sample", divides & few, **here)
+            grid.refuse("the batch is smaller than the workers: each needs a sample", few, **here)
             grid.refuse("the workers do not divide the batch", divides & uneven, **here)
     several = along(grid.workers > 1, "workers")
     replicas = along([name == "data" for name in space.strategies], "strategy")
