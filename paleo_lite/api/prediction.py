@@ -220,12 +220,12 @@ def predict_several(
     predictions: list[Prediction] = []
     failures: dict[str, PaleoError] = {}
     resolved = {
-        (place, phase): None if network is None else resolve(network, *shapes, Tokens(*lengths, phase))
-        for place, network in enumerate(networks) for phase in phases
+        (number, phase): None if network is None else resolve(network, *shapes, Tokens(*lengths, phase))
+        for number, network in enumerate(networks) for phase in phases
     }  # fmt: skip
-    places = range(len(networks))
-    for place, device, precision, phase, batch_size in product(places, devices, precisions, phases, batch_sizes):
-        network = resolved[place, phase]
+    numbers = range(len(networks))
+    for number, device, precision, phase, batch_size in product(numbers, devices, precisions, phases, batch_sizes):
+        network = resolved[number, phase]
         try:
             asked = {"precision": precision, "phase": phase, "batch_size": batch_size, **question}
             predictions.append(predict(network, gpu=device, **{"memory": network is not None, **asked}))

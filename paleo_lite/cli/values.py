@@ -36,8 +36,8 @@ class Names(click.Choice):  # type: ignore[type-arg]
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
         """The names, in the order of their lists."""
         every_name: dict[str, None] = {}
-        for place in self.places:
-            module, _, name = place.partition(":")
+        for where in self.places:
+            module, _, name = where.partition(":")
             names = getattr(importlib.import_module(module, "paleo_lite"), name)
             every_name.update(dict.fromkeys(names() if callable(names) else names))
         return tuple(every_name)
@@ -112,10 +112,10 @@ class Several(click.ParamType):  # type: ignore[type-arg]
         if isinstance(self.one, Whole) and re.search("[,:]", text):
             from ..ranges import parse_range
 
-            parts: list[Any] = list(map(str, parse_range(text, _called(param))))
+            words: list[Any] = list(map(str, parse_range(text, _called(param))))
         else:
-            parts = [text] if is_there(text, Path.exists) else [part.strip() for part in text.split(",")]
-        values = list(dict.fromkeys(self.one.convert(part, param, ctx) for part in parts))
+            words = [text] if is_there(text, Path.exists) else [word.strip() for word in text.split(",")]
+        values = list(dict.fromkeys(self.one.convert(word, param, ctx) for word in words))
         return values if len(values) > 1 else values[0]
 
 

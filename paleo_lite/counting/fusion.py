@@ -346,13 +346,13 @@ def _read_from_outside(
     """Elements that a kernel reads of what others made: each tensor once, of a sliced one its slices."""
     seen: dict[int, dict[int, int]] = defaultdict(dict)
     for member in members:
-        for place, (parent, source) in enumerate(zip(layers[member].parents, edges.sources[member])):
+        for operand, (parent, source) in enumerate(zip(layers[member].parents, edges.sources[member])):
             if source not in inside:
-                seen[source][parent] = max(seen[source].get(parent, 0), ops[member].inputs[place])
+                seen[source][parent] = max(seen[source].get(parent, 0), ops[member].inputs[operand])
     # A view may repeat what it shows, and views may overlap: no more is read than was made.
     return sum(
-        min(sum(parts.values()), ops[source].y) if source >= 0 else sum(parts.values())
-        for source, parts in seen.items()
+        min(sum(slices.values()), ops[source].y) if source >= 0 else sum(slices.values())
+        for source, slices in seen.items()
     )
 
 

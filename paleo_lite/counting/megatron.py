@@ -69,13 +69,14 @@ def _fuse(rows: np.ndarray, fused: Fused, again: Mapping[int, int]) -> None:
         rows[READ, FORWARD, dropout] += rows[READ, FORWARD, addition] - size[addition]
         rows[READ : KERNELS + 1, FORWARD, addition] = 0
         return
-    for part, (read, written) in ((INFERENCE, fused.forward), (FORWARD, fused.forward), (BACKWARD, fused.backward)):
-        if not rows[READ : KERNELS + 1, part, members].any():
+    passes = ((INFERENCE, fused.forward), (FORWARD, fused.forward), (BACKWARD, fused.backward))
+    for pass_index, (read, written) in passes:
+        if not rows[READ : KERNELS + 1, pass_index, members].any():
             continue
-        launched = rows[KERNELS, part, members].max()
-        rows[READ : KERNELS + 1, part, members] = 0
-        rows[READ, part, row], rows[WRITTEN, part, row] = size[list(read)].sum(), size[list(written)].sum()
-        rows[KERNELS, part, row] = min(launched, 1)
+        launched = rows[KERNELS, pass_index, members].max()
+        rows[READ : KERNELS + 1, pass_index, members] = 0
+        rows[READ, pass_index, row], rows[WRITTEN, pass_index, row] = size[list(read)].sum(), size[list(written)].sum()
+        rows[KERNELS, pass_index, row] = min(launched, 1)
     for maker, times in again.items():  # whose gradients are not added up any more
         one = times * size[fused.forward[0][0]]
         rows[READ, BACKWARD, maker] -= 2 * one

@@ -124,7 +124,7 @@ class Activity:
         for events in self._device:
             lasted = (events["end"] - events["start"]) * (events["lane"] == COMPUTE)
             sums += np.bincount(events["name"], lasted * 1e-9, len(sums))
-        return {name: sums[place] for name, place in self._names.items() if sums[place]}
+        return {name: sums[number] for name, number in self._names.items() if sums[number]}
 
     def _of_device(self, rows: pa.RecordBatch) -> NDArray[Any]:
         events = np.empty(rows.num_rows, EVENT)
@@ -148,10 +148,10 @@ class Activity:
         category = batch.column("category")
         kind = np.array([-1, *(_KINDS.get(word, -1) for word in category.dictionary.to_pylist())])[codes(category)]
         duration = numbers(batch, "duration_ns", 0.0)
-        kept = (kind == API) | ((kind >= 0) & (duration >= _HOST_KEPT_NS))
+        lasting = (kind == API) | ((kind >= 0) & (duration >= _HOST_KEPT_NS))
         if "thread" in batch.schema.names:
-            kept &= batch.column("thread").is_valid().to_numpy(zero_copy_only=False)
-        chosen = np.flatnonzero(kept)
+            lasting &= batch.column("thread").is_valid().to_numpy(zero_copy_only=False)
+        chosen = np.flatnonzero(lasting)
         if len(chosen) and not batch.column("start_ns").null_count:
             calls = np.empty(len(chosen), CALL)
             calls["start"] = batch.column("start_ns").to_numpy()[chosen]
@@ -161,9 +161,9 @@ class Activity:
             self._host.append(calls)
 
 
-def length(*parts: NDArray[Any]) -> int:
+def length(*several: NDArray[Any]) -> int:
     """Nanoseconds in which any of some events ran."""
-    events = np.concatenate(parts)
+    events = np.concatenate(several)
     if not len(events):
         return 0
     starts, ends = merge(events["start"], events["end"])
@@ -174,13 +174,13 @@ def _codes(rows: pa.RecordBatch, column: str, known: dict[str, int]) -> NDArray[
     """Places of a column's texts in what is `known`, which grows by those that are used; -1 for none."""
     if column not in rows.schema.names:
         return np.full(rows.num_rows, -1)
-    dictionary, place = rows.column(column).dictionary, codes(rows.column(column))
-    used = np.unique(place[place > 0])
+    dictionary, code = rows.column(column).dictionary, codes(rows.column(column))
+    used = np.unique(code[code > 0])
     of_word = np.full(len(dictionary) + 1, -1)
     of_word[used] = [
         known.setdefault(word or "", len(known)) for word in dictionary.take(pa.array(used - 1)).to_pylist()
     ]
-    return of_word[place]
+    return of_word[code]
 
 
 def _lanes(rows: pa.RecordBatch) -> NDArray[np.int64]:
@@ -188,8 +188,8 @@ def _lanes(rows: pa.RecordBatch) -> NDArray[np.int64]:
     words = [None, *rows.column("category").dictionary.to_pylist()] if "category" in rows.schema.names else [None]
     category = codes(rows.column("category")) if "category" in rows.schema.names else np.zeros(rows.num_rows, np.int64)
     names = [None, *rows.column("kernel").dictionary.to_pylist()]
-    pairs, place = np.unique(codes(rows.column("kernel")) * len(words) + category, return_inverse=True)
+    pairs, which = np.unique(codes(rows.column("kernel")) * len(words) + category, return_inverse=True)
     labels = [
         classify(names[pair // len(words)] or "", words[pair % len(words)] or "kernel").label for pair in pairs.tolist()
     ]
-    return np.array([_LANES.get(label, COMPUTE) for label in labels])[place]
+    return np.array([_LANES.get(label, COMPUTE) for label in labels])[which]

@@ -71,7 +71,7 @@ def measure_passes(profile: Profile) -> PassTimes:
         raise BadProfile(f"{profile.path}: no iterations were found in it, so the time per iteration is unknown")
     passes = _passes(runs, iterations)
     chosen = _steady(runs, iterations)
-    kinds = np.array([_kind(runs, place) for place in range(len(runs.signatures))], dtype=object)
+    kinds = np.array([_kind(runs, number) for number in range(len(runs.signatures))], dtype=object)
     kind_of = kinds[runs.table["signature"]]
     seconds: dict[tuple[str, str], list[float]] = {}
     layers: dict[tuple[str, str], list[tuple[float, ...]]] = {}
@@ -91,7 +91,7 @@ def measure_passes(profile: Profile) -> PassTimes:
         for key, lists in layers.items()
         if len(lists) == len(chosen) and len({len(durations) for durations in lists}) == 1
     }
-    has_backward = any(part == "backward" for _, part in seconds)
+    has_backward = any(pass_name == "backward" for _, pass_name in seconds)
     return PassTimes(
         phase="training" if has_backward else "inference",
         iterations=len(chosen),
@@ -128,7 +128,7 @@ def _passes(runs: Runs, iterations: Iterations) -> NDArray[Any]:
     """
     table, number = runs.table, iterations.number
     labelled = np.array([signature.direction == "bprop" for signature in runs.signatures])[table["signature"]]
-    threads = {runs.signatures[place].thread for place in np.unique(table["signature"][labelled])}
+    threads = {runs.signatures[named].thread for named in np.unique(table["signature"][labelled])}
     threads.discard(iterations.thread)
     behind = np.array([signature.thread in threads for signature in runs.signatures])[table["signature"]]
     own = np.array([signature.thread == iterations.thread for signature in runs.signatures])[table["signature"]]
@@ -144,8 +144,8 @@ def _passes(runs: Runs, iterations: Iterations) -> NDArray[Any]:
     return passes
 
 
-def _kind(runs: Runs, place: int) -> str:
-    signature = runs.signatures[place]
+def _kind(runs: Runs, number: int) -> str:
+    signature = runs.signatures[number]
     if signature.op is not None:
         return next((kind for kind, pattern in _BY_OP if pattern.search(signature.op)), "other")
     family = classify(signature.kernel or "").family

@@ -108,21 +108,21 @@ def list_collectives(recorded: Recorded) -> list[CollectiveCalls]:
     events = recorded.events[recorded.events["lane"] == COMMUNICATION]
     exposed = _exposed_ns(recorded.events, events)
     groups: dict[Message, list[int]] = {}
-    for place, message in enumerate(messages_of(recorded, events)):
-        groups.setdefault(message, []).append(place)
+    for number, message in enumerate(messages_of(recorded, events)):
+        groups.setdefault(message, []).append(number)
     rows = []
-    for message, places in groups.items():
-        time_s = float((events["end"] - events["start"])[places].sum()) * 1e-9
+    for message, numbers in groups.items():
+        time_s = float((events["end"] - events["start"])[numbers].sum()) * 1e-9
         rows.append(
             CollectiveCalls(
                 message.collective,
                 message.dtype,
                 message.group,
                 message.bytes,
-                len(places),
+                len(numbers),
                 time_s,
-                float(exposed[places].sum()) * 1e-9,
-                bus_bandwidth(message, len(places), time_s),
+                float(exposed[numbers].sum()) * 1e-9,
+                bus_bandwidth(message, len(numbers), time_s),
             )
         )
     return sorted(rows, key=lambda row: (-row.time_s, row.collective, row.bytes or 0))
@@ -191,7 +191,8 @@ def _exposed_ns(everything: NDArray[Any], events: NDArray[Any]) -> NDArray[np.in
 def _before(starts: NDArray[np.int64], ends: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.int64]:
     """How much of some disjoint intervals lies before each time."""
     total = np.concatenate([[0], np.cumsum(ends - starts)])
-    place = np.searchsorted(starts, times, side="right")
-    inside = np.where(place > 0, np.minimum(times, ends[np.maximum(place - 1, 0)]) - ends[np.maximum(place - 1, 0)], 0)
-    busy: NDArray[np.int64] = total[place] + inside
+    passed = np.searchsorted(starts, times, side="right")
+    last_end = ends[np.maximum(passed - 1, 0)]
+    inside = np.where(passed > 0, np.minimum(times, last_end) - last_end, 0)
+    busy: NDArray[np.int64] = total[passed] + inside
     return busy

@@ -81,8 +81,8 @@ def find_path(recorded: Recorded, step: str | None = None) -> CriticalPath:
             path.go("between", events["end"][at])
             continue
         path.go("launch", event["launch"] if event["launch"] >= 0 else path.begin)
-        place = int(np.searchsorted(ends, path.time, side="right")) - 1
-        at = int(ended[place]) if place >= 0 else -1
+        latest = int(np.searchsorted(ends, path.time, side="right")) - 1
+        at = int(ended[latest]) if latest >= 0 else -1
         path.go("host", events["end"][at] if at >= 0 else path.begin)
     return CriticalPath(
         step,
@@ -136,8 +136,8 @@ def _predecessors(events: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.b
     for device in np.unique(events["device"]):
         mine = np.flatnonzero(events["device"] == device)
         by_end = mine[np.argsort(events["end"][mine], kind="stable")]
-        place = np.searchsorted(events["end"][by_end], events["start"][mine], side="right") - 1
-        other = np.where(place >= 0, by_end[np.maximum(place, 0)], -1)
+        latest = np.searchsorted(events["end"][by_end], events["start"][mine], side="right") - 1
+        other = np.where(latest >= 0, by_end[np.maximum(latest, 0)], -1)
         finished = np.where(other >= 0, events["end"][other], -1)
         waited = (
             (other >= 0)
@@ -165,7 +165,7 @@ def _waits(recorded: Recorded) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     calls = calls[np.argsort(calls["end"], kind="stable")]
     events = recorded.events
     by_end = np.argsort(events["end"], kind="stable")
-    place = np.searchsorted(events["end"][by_end], calls["end"], side="right") - 1
-    last = by_end[np.maximum(place, 0)]
-    waited = (place >= 0) & (events["end"][last] > calls["start"])
+    latest = np.searchsorted(events["end"][by_end], calls["end"], side="right") - 1
+    last = by_end[np.maximum(latest, 0)]
+    waited = (latest >= 0) & (events["end"][last] > calls["start"])
     return calls["end"][waited], last[waited]

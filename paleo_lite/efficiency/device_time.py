@@ -75,7 +75,7 @@ def describe_time(activity: Activity, steady: Steady, chosen: bool) -> DeviceTim
 
 def _step_s(recorded: Recorded, steps: list[str]) -> float | None:
     marks = recorded.calls[recorded.calls["kind"] == MARK]
-    wanted = [place for place, name in enumerate(recorded.names) if name in steps]
+    wanted = [number for number, name in enumerate(recorded.names) if name in steps]
     lengths = (marks["end"] - marks["start"])[np.isin(marks["name"], wanted)]
     return float(np.median(lengths)) * 1e-9 if len(lengths) else None
 
@@ -149,6 +149,6 @@ def delays_ns(recorded: Recorded, events: NDArray[Any]) -> NDArray[np.int64]:
     calls = recorded.calls[recorded.calls["kind"] == API]
     if not len(calls):
         return np.full(len(events), -1)
-    place = np.minimum(np.searchsorted(calls["start"], events["launch"]), len(calls) - 1)
-    known = calls["start"][place] == events["launch"]
-    return np.where(known, np.maximum(events["start"] - calls["end"][place], 0), -1)
+    call = np.minimum(np.searchsorted(calls["start"], events["launch"]), len(calls) - 1)
+    known = calls["start"][call] == events["launch"]
+    return np.where(known, np.maximum(events["start"] - calls["end"][call], 0), -1)

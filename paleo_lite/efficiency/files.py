@@ -87,17 +87,17 @@ def _sums(profile: Profile) -> NotebookSums:
 
 
 def _steady(profile: Profile, steps: range | None, by: str) -> tuple[Steady, DeviceTime | None, Evidence | None]:
-    ran, parts, many = Activity(), [], 0
+    ran, batches, many = Activity(), [], 0
     columns = {*runs.COLUMNS, *(["layer"] if by == "module" else [])}
     for batch in profile.batches(columns | ({*activity.COLUMNS} if profile.has_starts else set())):
-        parts.append(runs.find_runs(batch))
-        many += len(parts[-1].table)
+        batches.append(runs.find_runs(batch))
+        many += len(batches[-1].table)
         if many > runs.MOST:
             raise BadProfile(f"more than {runs.MOST:,} operations: profile fewer iterations, or use --method notebook")
         if profile.has_starts:
             ran.add(batch)
-    _check_kernels(profile, sum(part.length for part in parts))
-    steady = steady_state(runs.together(parts), steps, by)
+    _check_kernels(profile, sum(found.length for found in batches))
+    steady = steady_state(runs.together(batches), steps, by)
     seconds = ran.seconds()
     evidence = None if seconds is None else evidence_of(profile, seconds)
     return steady, describe_time(ran, steady, steps is not None), evidence
@@ -138,7 +138,7 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", path.name)]
 
 
 # The method ``notebook`` ----------------------------------------------------------------------------------------------

@@ -130,11 +130,11 @@ def report_host(profile: Profile) -> HostReport:
         raise BadProfile(f"{profile.path}: no row of this {profile.format} profile has a time")
     spots = [
         Hotspot(
-            name, kind, module, round(sums.calls[place]) or None, float(own_ns[place]) * 1e-9 if timed else None,
-            sums.total_ns[place] * 1e-9 if sums.total_ns[place] else None, float(weight[place]) / whole,
+            name, kind, module, round(sums.calls[group]) or None, float(own_ns[group]) * 1e-9 if timed else None,
+            sums.total_ns[group] * 1e-9 if sums.total_ns[group] else None, float(weight[group]) / whole,
         )
-        for (name, kind, module), place in sums.places.items()
-        if weight[place]
+        for (name, kind, module), group in sums.places.items()
+        if weight[group]
     ]  # fmt: skip
     return HostReport(
         str(profile.path),
@@ -160,18 +160,18 @@ class _Sums:
         duration = numbers(batch, "duration_ns", 0.0)
         own = next((numbers(batch, name, 0.0) for name in _OWN if name in batch.schema.names), None)
         cycles = next((numbers(batch, name, 0.0) for name in CYCLES if name in batch.schema.names), np.zeros(0))
-        calls, place = numbers(batch, "calls", 0.0), self._places(batch)
+        calls, group = numbers(batch, "calls", 0.0), self._places(batch)
         in_time = own is None and "start_ns" in batch.schema.names and not batch.column("start_ns").null_count
-        told = np.zeros(len(place)) if in_time else np.maximum(duration if own is None else own, 0.0)
-        if in_time and len(place):
-            self._events.append(_events(batch, place, duration))
-        kept = place >= 0
+        told = np.zeros(len(group)) if in_time else np.maximum(duration if own is None else own, 0.0)
+        if in_time and len(group):
+            self._events.append(_events(batch, group, duration))
+        is_host = group >= 0
         for sums, values in (
             (self.total_ns, np.zeros(0) if own is None else duration),
             (self.told_ns, told), (self.cycles, cycles), (self.calls, calls),
         ):  # fmt: skip
             if len(values):
-                added = np.bincount(place[kept], values[kept], len(self.places))
+                added = np.bincount(group[is_host], values[is_host], len(self.places))
                 sums[:] = [before + more for before, more in zip(sums, added.tolist())]
 
     def _places(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
@@ -184,7 +184,7 @@ class _Sums:
         key = (labels[0] * len(words[1]) + labels[1]) * len(words[2]) + labels[2]
         on_device = ~np.isnan(numbers(batch, "stream"))
         distinct, inverse = np.unique(key, return_inverse=True)
-        found = []
+        groups = []
         for one in distinct.tolist():
             rest, module = divmod(one, len(words[2]))
             name, category = words[0][rest // len(words[1])], words[1][rest % len(words[1])]
@@ -193,14 +193,14 @@ class _Sums:
                 category = "communication"
             known = (name, category or "cpu", words[2][module])
             if known[1] not in KINDS:
-                found.append(-1)
+                groups.append(-1)
                 continue
             if known not in self.places:
                 self.places[known] = len(self.places)
                 for sums in (self.calls, self.total_ns, self.told_ns, self.cycles):
                     sums.append(0)
-            found.append(self.places[known])
-        return np.where(on_device, -1, np.array(found, np.int64)[inverse])
+            groups.append(self.places[known])
+        return np.where(on_device, -1, np.array(groups, np.int64)[inverse])
 
     def own_ns(self) -> NDArray[np.float64]:
         """The time of each group in itself."""
@@ -215,27 +215,27 @@ class _Sums:
         return own
 
 
-def _events(batch: pa.RecordBatch, place: NDArray[np.int64], duration: NDArray[np.float64]) -> NDArray[Any]:
-    kept = place >= 0
-    events = np.empty(int(kept.sum()), _EVENT)
-    events["key"], events["thread"] = place[kept], places(batch, "thread")[kept]
-    events["start"] = batch.column("start_ns").to_numpy()[kept]
-    events["end"] = events["start"] + np.rint(duration[kept]).astype(np.int64)
+def _events(batch: pa.RecordBatch, group: NDArray[np.int64], duration: NDArray[np.float64]) -> NDArray[Any]:
+    is_host = group >= 0
+    events = np.empty(int(is_host.sum()), _EVENT)
+    events["key"], events["thread"] = group[is_host], places(batch, "thread")[is_host]
+    events["start"] = batch.column("start_ns").to_numpy()[is_host]
+    events["end"] = events["start"] + np.rint(duration[is_host]).astype(np.int64)
     return events
 
 
 def parents(thread: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
     """The place of the interval that each lies directly within on the same thread; -1 of the outermost."""
-    found = np.full(len(start), -1)
+    above_each = np.full(len(start), -1)
     order = np.lexsort((start - end, start, thread))
-    for part in np.split(order, np.flatnonzero(np.diff(thread[order])) + 1) if len(order) else ():
-        depth = np.arange(len(part)) - np.searchsorted(np.sort(end[part]), start[part], side="right")
+    for of_thread in np.split(order, np.flatnonzero(np.diff(thread[order])) + 1) if len(order) else ():
+        depth = np.arange(len(of_thread)) - np.searchsorted(np.sort(end[of_thread]), start[of_thread], side="right")
         above = np.flatnonzero(depth == 0)
         for level in range(1, int(depth.max()) + 1):
             here = np.flatnonzero(depth == level)
-            found[part[here]] = part[above[np.searchsorted(above, here) - 1]]
+            above_each[of_thread[here]] = of_thread[above[np.searchsorted(above, here) - 1]]
             above = here
-    return found
+    return above_each
 
 
 def own_times(start: NDArray[np.int64], end: NDArray[np.int64], parent: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -70,9 +70,11 @@ def find_iterations(runs: Runs) -> Iterations | None:
         anchor = runs.signatures[table["signature"][0]]
         return Iterations(anchor, thread, first, number, [runs.steps[step] for step in marked])
     candidates = [
-        place for place, signature in enumerate(runs.signatures) if signature.thread == thread and _forward(signature)
+        candidate
+        for candidate, signature in enumerate(runs.signatures)
+        if signature.thread == thread and _forward(signature)
     ]
-    named = [place for place in candidates if runs.signatures[place].op is not None]
+    named = [candidate for candidate in candidates if runs.signatures[candidate].op is not None]
     candidates = named or candidates
     if not candidates:
         return None
@@ -82,16 +84,16 @@ def find_iterations(runs: Runs) -> Iterations | None:
     first = np.full(size, runs.length)
     first[table["signature"][::-1]] = table["row"][::-1]  # rows of a signature ascend
     total = times[candidates].sum()
-    for place in sorted(candidates, key=lambda place: first[place]):
-        if counts[place] < 2:
+    for candidate in sorted(candidates, key=lambda candidate: first[candidate]):
+        if counts[candidate] < 2:
             continue
-        often = [other for other in candidates if counts[other] >= 0.9 * counts[place]]
+        often = [other for other in candidates if counts[other] >= 0.9 * counts[candidate]]
         if times[often].sum() < COVERED * total:
             continue
-        starts = table["row"][table["signature"] == place]
+        starts = table["row"][table["signature"] == candidate]
         if _even(starts):
             number = np.searchsorted(starts, table["row"], side="right") - 1
-            return Iterations(runs.signatures[place], thread, starts, number)
+            return Iterations(runs.signatures[candidate], thread, starts, number)
     return None
 
 
@@ -125,8 +127,8 @@ def typical(
     """
     if not among.any():
         return among
-    distinct, place, counts = np.unique(values[among], return_inverse=True, return_counts=True)
-    together = np.zeros(len(distinct)) if times is None else np.bincount(place, times[among], len(distinct))
+    distinct, group, counts = np.unique(values[among], return_inverse=True, return_counts=True)
+    together = np.zeros(len(distinct)) if times is None else np.bincount(group, times[among], len(distinct))
     frequent: NDArray[np.bool_] = among & (values == distinct[np.lexsort((-together, -counts))[0]])
     return frequent
 

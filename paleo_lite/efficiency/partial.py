@@ -25,21 +25,21 @@ def device_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     BadProfile
         If a duration is negative or no number.
     """
-    kept = batch
+    rows = batch
     if "category" in batch.schema.names:
         category = batch.column("category")
         if any(word in HOST for word in category.dictionary.to_pylist()):
             import pyarrow.compute as pc  # most profiles need none of it, and it is slow to import
 
-            kept = kept.filter(pc.invert(pc.is_in(category.cast(pa.string()), words(list(HOST)))))
-    duration = kept.column("duration_ns")
+            rows = rows.filter(pc.invert(pc.is_in(category.cast(pa.string()), words(list(HOST)))))
+    duration = rows.column("duration_ns")
     if duration.null_count:
-        kept = kept.filter(duration.is_valid())
-        duration = kept.column("duration_ns")
+        rows = rows.filter(duration.is_valid())
+        duration = rows.column("duration_ns")
     values = to_numpy(duration)
     if len(values) and not values.min() >= 0:  # nor where it is NaN
         raise BadProfile(f"a duration is {values.min():g} ns, expected a number of 0 or more")
-    return kept
+    return rows
 
 
 def codes(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -49,16 +49,16 @@ def codes(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 def categories(batch: pa.RecordBatch) -> tuple[list[str], np.ndarray[tuple[int], np.dtype[np.int64]]]:
     """The categories that there are, and the place of each row's: ``convolution`` of kernels whose operation is one."""
-    named, place = ["kernel"], np.zeros(batch.num_rows, np.int64)
+    named, number = ["kernel"], np.zeros(batch.num_rows, np.int64)
     if "category" in batch.schema.names:
         column = batch.column("category")
-        named, place = [*named, *column.dictionary.to_pylist()], codes(column)
+        named, number = [*named, *column.dictionary.to_pylist()], codes(column)
     if "op" in batch.schema.names:
         op = batch.column("op")
         convolves = np.array([False, *(is_convolution(name) for name in op.dictionary.to_pylist())])
         is_kernel = np.array([name == "kernel" for name in named])
-        place = np.where(is_kernel[place] & convolves[codes(op)], len(named), place)
-    return [*named, "convolution"], place
+        number = np.where(is_kernel[number] & convolves[codes(op)], len(named), number)
+    return [*named, "convolution"], number
 
 
 def numbers(batch: pa.RecordBatch, name: str, absent: float = math.nan) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -73,37 +73,37 @@ class Runs(msgspec.Struct, frozen=True, eq=False):
     layers: list[str] = []
 
 
-def together(parts: Sequence[Runs]) -> Runs:
+def together(batches: Sequence[Runs]) -> Runs:
     """Parts of a profile in their order as one; what is one run across a seam becomes one in `settle`."""
-    parts = [part for part in parts if part.length]
-    if len(parts) == 1:
-        return parts[0]
-    place: dict[Signature, int] = {}
+    batches = [batch for batch in batches if batch.length]
+    if len(batches) == 1:
+        return batches[0]
+    numbers: dict[Signature, int] = {}
     tables: list[RunTable] = []
     steps: dict[str, int] = {}
     layers: dict[str, int] = {}
     mixes: dict[int, dict[str, int]] = {}
     length = 0
-    for part in parts:
-        moved = np.array([place.setdefault(signature, len(place)) for signature in part.signatures], np.int32)
-        table = part.table
-        marked = np.array([*(steps.setdefault(step, len(steps)) for step in part.steps), -1], np.int32)
-        placed = np.array([*(layers.setdefault(layer, len(layers)) for layer in part.layers), -1], np.int32)
+    for batch in batches:
+        moved = np.array([numbers.setdefault(signature, len(numbers)) for signature in batch.signatures], np.int32)
+        table = batch.table
+        marked = np.array([*(steps.setdefault(step, len(steps)) for step in batch.steps), -1], np.int32)
+        placed = np.array([*(layers.setdefault(layer, len(layers)) for layer in batch.layers), -1], np.int32)
         moves = {
             "signature": moved[table["signature"]],
             "step": marked[table["step"]],  # -1 is the last
             "layer": placed[table["layer"]],
         }
         tables.append(table.but(**moves, row=table["row"] + length, last=table["last"] + length))
-        mixes |= part.mixes
-        length += part.length
-    spans = [part.spans_ns for part in parts if part.spans_ns is not None]
+        mixes |= batch.mixes
+        length += batch.length
+    spans = [batch.spans_ns for batch in batches if batch.spans_ns is not None]
     return Runs(
-        list(place),
+        list(numbers),
         RunTable.concatenate(tables),
         mixes,
         length,
-        np.concatenate(spans) if spans and len(spans) == len(parts) else None,
+        np.concatenate(spans) if spans and len(spans) == len(batches) else None,
         steps=list(steps),
         layers=list(layers),
     )
@@ -129,8 +129,8 @@ def settle(runs: Runs) -> Runs:
         sums = {name: np.add.reduceat(table[name], first) for name in _SUMMED}
         joined = table[first].but(**sums, last=table["last"][stops - 1])
         for run in np.flatnonzero(stops - first > 1):
-            parts = table["mix"][first[run] : stops[run]].tolist()
-            mixes[int(joined["mix"][run])] = _combined([mixes[part] for part in parts])
+            of_run = table["mix"][first[run] : stops[run]].tolist()
+            mixes[int(joined["mix"][run])] = _combined([mixes[mix] for mix in of_run])
         table = joined
     return Runs(runs.signatures, table, mixes, runs.length, _in_order(runs, order), True, runs.steps, runs.layers)
 
@@ -166,11 +166,11 @@ def divide(runs: Runs, starts: NDArray[np.int64]) -> Runs:
     for name in ("duration_ns", "flops", "bytes"):
         divided[name][:] /= many
     mixes = dict(runs.mixes)
-    for place in np.flatnonzero(many > 1):
-        share = {name: -(-count // int(many[place])) for name, count in runs.mixes[int(divided["mix"][place])].items()}
+    for run in np.flatnonzero(many > 1):
+        share = {name: -(-count // int(many[run])) for name, count in runs.mixes[int(divided["mix"][run])].items()}
         mix = sum(count * _name_hash(name) for name, count in share.items()) % 2**64
         mixes[mix] = share
-        divided["mix"][place] = mix
+        divided["mix"][run] = mix
     return Runs(runs.signatures, divided, mixes, runs.length, runs.spans_ns, True, runs.steps, runs.layers)
 
 
@@ -196,9 +196,9 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
     params, shapes = _words(batch, "params")
     kernel, kernels = _words(batch, "kernel")
     label = thread.copy()
-    for place, size in ((direction, directions), (op, ops), (params, shapes), (kernel * (op == 0), kernels)):
+    for code, size in ((direction, directions), (op, ops), (params, shapes), (kernel * (op == 0), kernels)):
         label *= len(size)
-        label += place
+        label += code
     order = np.argsort(thread.astype(np.uint16), kind="stable") if len(threads) > 1 else np.arange(length)
     label = label[order]
     begins = (params == 0)[order]

@@ -110,10 +110,10 @@ def count_sample(runs: Runs, table: NDArray[Any], forward: NDArray[Any], parts: 
     fields = ("rows", "duration_ns", "flops", "bytes", "flops_rows", "bytes_rows", "mix", "execution", "layer")
     seen: set[int] = set()
     entries = zip(*(table[name].tolist() for name in fields))
-    for place, (entry, part, signature) in enumerate(zip(entries, parts, signatures)):
+    for index, (entry, part, signature) in enumerate(zip(entries, parts, signatures)):
         rows, duration_ns, flops, moved, flops_rows, bytes_rows, mix, execution, layer = entry
-        after = weights[place] if place in weights else afters[numbers[place]]
-        key = (numbers[place], mix, after)
+        after = weights[index] if index in weights else afters[numbers[index]]
+        key = (numbers[index], mix, after)
         ruled = known.get(key)
         if ruled is None:
             ruled = known[key] = _count(signature, runs.mixes[mix], after, execution >= 0)
@@ -211,12 +211,12 @@ def _name(signature: Signature) -> str:
 def _given(forward: list[Signature]) -> dict[tuple[str | None, str | None], Any]:
     """For every pooling and convolution of the forward pass the shape that it gave, which a later operation read."""
     shapes: dict[tuple[str | None, str | None], Any] = {}
-    for place, signature in enumerate(forward):
+    for index, signature in enumerate(forward):
         if ("pool" in (signature.op or "") or is_convolution(signature.op)) and (
             signature.op,
             signature.params,
         ) not in shapes:
-            later = (output_shape(s.op or "", s.params or "") for s in forward[place + 1 : place + 5])
+            later = (output_shape(s.op or "", s.params or "") for s in forward[index + 1 : index + 5])
             shapes[signature.op, signature.params] = next((shape for shape in later if shape), None)
     return shapes
 
@@ -234,7 +234,7 @@ def _weights(signatures: list[Signature], given: dict[tuple[str | None, str | No
             forward[shapes[0], output] = shapes[1]
     weights: dict[int, Any] = {}
     last: dict[Any, Any] = {}
-    for place, signature in enumerate(signatures):
+    for index, signature in enumerate(signatures):
         if signature.op is None or not signature.op.endswith(
             ("convolution_backward_input", "convolution_backward_weight")
         ):
@@ -244,9 +244,9 @@ def _weights(signatures: list[Signature], given: dict[tuple[str | None, str | No
             continue
         gradient, other = shapes[:2]
         if signature.op.endswith("input"):
-            last[gradient] = weights[place] = other
+            last[gradient] = weights[index] = other
         else:
-            weights[place] = last.pop(gradient, None) or forward.get((other, gradient))
+            weights[index] = last.pop(gradient, None) or forward.get((other, gradient))
     return weights
 
 

@@ -168,8 +168,8 @@ class _Loop:
         self.part = self._parts(back, main, named)
         self.chosen = chosen
         # The time of each iteration in convolutions and without them, by part.
-        place = (self.number + 1) * (2 * len(PARTS)) + self.part * 2 + conv
-        sums = np.bincount(place, self.table["duration_ns"], (self.count + 1) * 2 * len(PARTS))
+        cell = (self.number + 1) * (2 * len(PARTS)) + self.part * 2 + conv
+        sums = np.bincount(cell, self.table["duration_ns"], (self.count + 1) * 2 * len(PARTS))
         self.times_ns = sums.astype(np.float64).reshape(self.count + 1, len(PARTS), 2)[
             1:
         ]  # the first is outside of all
@@ -184,9 +184,9 @@ class _Loop:
             self.whole = typical(self._mix(None), chosen, times)
         self.steps = [
             SteadyStep(
-                loop.marks[place] if loop.marks else str(number), float(times[place]) * 1e-9, bool(self.whole[place])
+                loop.marks[cell] if loop.marks else str(number), float(times[cell]) * 1e-9, bool(self.whole[cell])
             )
-            for place, number in enumerate(step_numbers(loop))
+            for cell, number in enumerate(step_numbers(loop))
         ]
         self.sample = int(np.flatnonzero(self.whole)[0])
 

@@ -93,9 +93,9 @@ def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
                 ends[device, label].append(start[chosen] + duration[chosen])
     if not starts:
         raise BadProfile(f"{profile.path}: a {profile.format} profile without start times has no timeline")
-    begin = {key: np.concatenate(parts) for key, parts in starts.items()}
-    finish = {key: np.concatenate(parts) for key, parts in ends.items()}
-    first, last = min(part.min() for part in begin.values()), max(part.max() for part in finish.values())
+    begin = {key: np.concatenate(times) for key, times in starts.items()}
+    finish = {key: np.concatenate(times) for key, times in ends.items()}
+    first, last = min(times.min() for times in begin.values()), max(times.max() for times in finish.values())
     edges = np.linspace(first, max(last, first + 1), slices + 1)
     busy = {key: np.diff(_before(begin[key], edges) - _before(finish[key], edges)) * 1e-9 for key in begin}
     total = {label: sum(float(busy[key].sum()) for key in busy if key[1] == label) for _, label in busy}
@@ -109,7 +109,7 @@ def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
         slice_s=float(edges[1] - edges[0]) * 1e-9,
         classes=tuple(order),
         busy_s=np.sum(list(by_device.values()), axis=0),
-        kernels=sum(len(part) for part in begin.values()),
+        kernels=sum(len(times) for times in begin.values()),
         name=profile.path.name,
         by_device=by_device,
     )
@@ -119,9 +119,9 @@ def _labels(rows: pa.RecordBatch) -> NDArray[np.object_]:
     """The class of every row: found once for each name and category, in which its operation tells of convolutions."""
     kernel, (named, category) = rows.column("kernel"), categories(rows)
     names = [None, *kernel.dictionary.to_pylist()]
-    keys, place = np.unique(codes(kernel) * len(named) + category, return_inverse=True)
+    keys, pair = np.unique(codes(kernel) * len(named) + category, return_inverse=True)
     pairs = [(names[key // len(named)] or "", named[key % len(named)]) for key in keys.tolist()]
-    return np.array([classify(name, kind).label for name, kind in pairs], dtype=object)[place]
+    return np.array([classify(name, kind).label for name, kind in pairs], dtype=object)[pair]
 
 
 def _before(times: Floats, edges: Floats) -> Floats:

@@ -87,12 +87,12 @@ class KernelTotals:
         self.rows += timed.num_rows
         kernel, (named, category) = timed.column("kernel"), categories(timed)
         names = [None, *kernel.dictionary.to_pylist()]
-        keys, place = np.unique(codes(kernel) * len(named) + category, return_inverse=True)
+        keys, group = np.unique(codes(kernel) * len(named) + category, return_inverse=True)
         labels = [(names[k // len(named)] or "(no name)", named[k % len(named)]) for k in keys.tolist()]
         columns = self._columns(timed)
-        for label, *values in zip(labels, *(np.bincount(place, columns[name], len(labels)) for name in SUMS)):
+        for label, *values in zip(labels, *(np.bincount(group, columns[name], len(labels)) for name in SUMS)):
             self.sums[label] = self.sums.get(label, np.zeros(len(SUMS))) + values
-        self._add_metrics(timed, labels, place, columns)
+        self._add_metrics(timed, labels, group, columns)
         if "op" in timed.schema.names:
             self.no_op_ns += float(columns["duration_ns"][codes(timed.column("op")) == 0].sum())
         self._add_intervals(timed, columns["duration_ns"], busy)
@@ -135,15 +135,15 @@ class KernelTotals:
         }
 
     def _add_metrics(
-        self, batch: pa.RecordBatch, labels: list[tuple[str, str]], place: NDArray[Any], columns: dict[str, Floats]
+        self, batch: pa.RecordBatch, labels: list[tuple[str, str]], group: NDArray[Any], columns: dict[str, Floats]
     ) -> None:
         names = [name for name in batch.schema.names if name.startswith("metric.")]
         weights = columns["duration_ns"] if self.has_durations else columns["calls"]
         for name in names:
             values = numbers(batch, name)
             weight = np.where(np.isnan(values), 0.0, weights)
-            sums = np.bincount(place, np.nan_to_num(values) * weight, len(labels))
-            for label, total, weighed in zip(labels, sums, np.bincount(place, weight, len(labels))):
+            sums = np.bincount(group, np.nan_to_num(values) * weight, len(labels))
+            for label, total, weighed in zip(labels, sums, np.bincount(group, weight, len(labels))):
                 if weighed:
                     of_kernel = self.metrics.setdefault(label, {})
                     of_kernel[name[7:]] = of_kernel.get(name[7:], np.zeros(2)) + np.array([total, weighed])

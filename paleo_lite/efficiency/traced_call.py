@@ -76,9 +76,9 @@ class Call(NamedTuple):
         texts = [text[1:-1] for text in self.numbers if re.fullmatch(r"\[-?\d+(?:,-?\d+)*\]", text)]
         return [[int(number) for number in text.split(",")] for text in texts]
 
-    def says(self, place: int) -> str:
+    def says(self, index: int) -> str:
         """The text of an argument, empty where there is none."""
-        return self.numbers[place] if place < len(self.numbers) else ""
+        return self.numbers[index] if index < len(self.numbers) else ""
 
     def mask(self) -> list[bool]:
         """Which gradients a backward operator is to give: all where it does not say."""
@@ -106,13 +106,13 @@ def is_convolution(operator: str | None) -> bool:
 
 def read_call(operator: str, params: str) -> Call | None:
     """An operator's call; None where the text is none of a trace."""
-    parts = decode(params)
-    if parts is None:
+    decoded = decode(params)
+    if decoded is None:
         return None
-    dims, types, numbers = parts
+    dims, types, numbers = decoded
     shapes = tuple(
-        tuple(shape) if is_shape(shape) and (shape or _is_tensor(types, place)) else None
-        for place, shape in enumerate(dims)
+        tuple(shape) if is_shape(shape) and (shape or _is_tensor(types, index)) else None
+        for index, shape in enumerate(dims)
     )
     name = operator.removeprefix("aten::").removeprefix("_foreach").strip("_")
     backward = _BACKWARD.search(name) is not None
@@ -131,7 +131,7 @@ def decode(params: str) -> tuple[list[Any], tuple[str, ...], tuple[str, ...]] | 
         dims, *rest = (msgspec.json.decode(text, type=list) for text in params.split(" "))
     except msgspec.DecodeError:
         return None
-    types, numbers = (tuple(map(str, part)) for part in [*rest, [], []][:2])
+    types, numbers = (tuple(map(str, texts)) for texts in [*rest, [], []][:2])
     return dims, types, numbers
 
 
@@ -140,5 +140,5 @@ def is_shape(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(size, int) and 0 <= size < 2**40 for size in value)
 
 
-def _is_tensor(types: Sequence[str], place: int) -> bool:
-    return place < len(types) and (types[place] in FLOATS or types[place] in WHOLE)
+def _is_tensor(types: Sequence[str], index: int) -> bool:
+    return index < len(types) and (types[index] in FLOATS or types[index] in WHOLE)

@@ -132,8 +132,8 @@ def _norm(kind: str, call: Call, after: Shape | None) -> _Read:
         vectors = [known for known in call.shapes[1:3] if known and known == shape[1:2]]
     if call.backward:
         mask = call.mask()
-        place = {"batch_norm": 2, "layer_norm": 5, "group_norm": 4, "rms_norm": 4}.get(kind, 99)
-        weight = call.shapes[place] if place < len(call.shapes) else None
+        argument = {"batch_norm": 2, "layer_norm": 5, "group_norm": 4, "rms_norm": 4}.get(kind, 99)
+        weight = call.shapes[argument] if argument < len(call.shapes) else None
         wanted = [name for name, asked in zip(_BOTH, mask) if asked]
         weights = (weight,) * (1 if kind == "rms_norm" else 2) if weight else ()  # a bias is as long
         return _made(kind, (shape,), shape, weights), tuple(wanted)
@@ -166,8 +166,8 @@ def _reduction(kind: str, call: Call, after: Shape | None) -> _Read:
     reader = _KINDS[call.name][0]
     per_element = {"twice": 2, "three_times": 3}.get(reader, 1)
     lists = call.lists()
-    dimensions = {place % len(shape) for place in lists[0]} if lists and shape else set()
-    output = tuple(size for place, size in enumerate(shape) if place not in dimensions)
+    dimensions = {axis % len(shape) for axis in lists[0]} if lists and shape else set()
+    output = tuple(size for axis, size in enumerate(shape) if axis not in dimensions)
     return _made(kind, (shape,), output or (1,), per_element=per_element, known=bool(dimensions)), _FORWARD
 
 
@@ -192,8 +192,8 @@ def _pooling(kind: str, call: Call, after: Shape | None) -> _Read:
         output = after
     else:
         kernel, stride, padding, dilation = (
-            _over(lists[place], rank) if place < len(lists) else default
-            for place, default in enumerate([[], attributes["kernel"], (0,) * rank, (1,) * rank])
+            _over(lists[index], rank) if index < len(lists) else default
+            for index, default in enumerate([[], attributes["kernel"], (0,) * rank, (1,) * rank])
         )
         if kind == "avg_pool":
             dilation = (1,) * rank

@@ -25,7 +25,7 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
     ----------
     work : Work
         All its layers, the ignored ones too.
-    kept : tuple of int
+    reported : tuple of int
         Indices of the layers that are reported.
     """
 
@@ -35,18 +35,18 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
     work: Work
     phase: str
     batch_size: int
-    kept: tuple[int, ...]
+    reported: tuple[int, ...]
 
     @property
     def total(self) -> int:
         """Sum over the reported layers that have a rule."""
-        return sum(self.work.counts(self.phase, self.batch_size)[list(self.kept)].tolist())
+        return sum(self.work.counts(self.phase, self.batch_size)[list(self.reported)].tolist())
 
     @property
     def convolution_count(self) -> int:
         """The part of the total that convolutions have."""
         counts, kinds = self.work.counts(self.phase, self.batch_size), self.work.kinds
-        return int(sum(int(counts[index]) for index in self.kept if is_convolution(kinds[index])))
+        return int(sum(int(counts[index]) for index in self.reported if is_convolution(kinds[index])))
 
     @property
     def convolution_share(self) -> float | None:
@@ -61,17 +61,17 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
     @property
     def kernels(self) -> int:
         """Kernels that the reported layers launch."""
-        return int(self.work.column("kernels", self.phase, self.batch_size)[:, list(self.kept)].sum())
+        return int(self.work.column("kernels", self.phase, self.batch_size)[:, list(self.reported)].sum())
 
     @property
     def unknown(self) -> tuple[str, ...]:
         """Reported layers whose kind the convention has no rule for."""
-        return tuple(f"{self.work.names[i]} ({self.work.kinds[i]})" for i in self.kept if not self.work.counted[i])
+        return tuple(f"{self.work.names[i]} ({self.work.kinds[i]})" for i in self.reported if not self.work.counted[i])
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the counts should know."""
-        own = own_note([self.work.kinds[index] for index in self.kept])
+        own = own_note([self.work.kinds[index] for index in self.reported])
         notes = (*self.network.notes, own) if own else self.network.notes
         if not self.unknown:
             return notes
@@ -83,7 +83,7 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
         """One dict per reported layer; count is None where no rule counts it; shapes are those of one sample."""
         counts = self.work.counts(self.phase, self.batch_size)
         macs = self.work.column("macs", self.phase, self.batch_size).sum(axis=0)
-        for index in self.kept:
+        for index in self.reported:
             layer = self.network.layers[index]
             yield {
                 "name": layer.name,
@@ -142,7 +142,7 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
             ("network", self.network.name),
             ("convention", self.work.convention.name),
             ("total", format_si(self.total, self.work.convention.unit, 6)),
-            ("layers", len(self.kept)),
+            ("layers", len(self.reported)),
         ]
 
     def __repr__(self) -> str:
@@ -167,7 +167,7 @@ class CountsBeside(Result, msgspec.Struct, frozen=True, eq=False):
         for counts in self.counts:
             yield {
                 "network": counts.network.name,
-                "layers": len(counts.kept),
+                "layers": len(counts.reported),
                 "parameters": counts.network.parameters,
                 "frozen_parameters": counts.frozen_parameters,
                 "macs": sum(row["macs"] for row in counts.rows()),
@@ -222,8 +222,8 @@ def count_network(
         if not matches:
             raise UnknownName(f"layer of {network.name}", pattern, work.names)
         ignored |= matches
-    kept = tuple(index for index in range(len(work.names)) if index not in ignored)
-    return LayerCounts(network, work, phase, batch_size, kept)
+    reported = tuple(index for index in range(len(work.names)) if index not in ignored)
+    return LayerCounts(network, work, phase, batch_size, reported)
 
 
 def _matches(name: str, pattern: str) -> bool:

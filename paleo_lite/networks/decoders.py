@@ -60,19 +60,19 @@ def llama(
         at = f"{root}layers.{index}"
         normal, attn = tape.rms_norm(f"{at}.input_layernorm", x, from_one), f"{at}.self_attn"
         normal = tape.enter(attn, normal)
-        parts = []
-        for part, count, has_norm in (("q", own, normed), ("k", own_kv, normed), ("v", own_kv, False)):
-            made = tape.linear(f"{attn}.{part}_proj", normal, count * size, bias)
+        states = []
+        for letter, count, has_norm in (("q", own, normed), ("k", own_kv, normed), ("v", own_kv, False)):
+            made = tape.linear(f"{attn}.{letter}_proj", normal, count * size, bias)
             if has_norm:
                 made = tape.view(attn, made, (1, tape.lengths.queries, count, size))
-                made = tape.rms_norm(f"{attn}.{part}_norm", made)
+                made = tape.rms_norm(f"{attn}.{letter}_norm", made)
                 made = tape.view(attn, made, (1, count, tape.lengths.queries, size), "transpose")
             else:
                 made = tape.heads(attn, made, count)
-            parts.append(made)
-        query, key = tape.rotated(attn, parts[:2], tables)
+            states.append(made)
+        query, key = tape.rotated(attn, states[:2], tables)
         made = tape.attended(
-            attn, query, key, parts[2], mask=mask, window=window, dropout=config.share("attention_dropout", 0.0)
+            attn, query, key, states[2], mask=mask, window=window, dropout=config.share("attention_dropout", 0.0)
         )
         made = tape.leave(attn, tape.linear(f"{attn}.o_proj", made, hidden, out_bias))
         x = tape.op(f"{at}.add", "add", x, made)
@@ -163,8 +163,8 @@ def gpt2(tape: Tape, config: Config, head: bool) -> None:
         attn = f"{at}.attn"
         made = tape.enter(attn, tape.layer_norm(f"{at}.ln_1", x))
         made = tape.transposed_linear(f"{attn}.c_attn", made, 3 * tape.share(hidden))
-        parts = tape.parts(f"{attn}.split", made, "split", ((1, tokens, tape.share(hidden)),) * 3)
-        key, value, query = (tape.heads(attn, parts[place], tape.share(heads)) for place in (1, 2, 0))
+        thirds = tape.parts(f"{attn}.split", made, "split", ((1, tokens, tape.share(hidden)),) * 3)
+        key, value, query = (tape.heads(attn, thirds[number], tape.share(heads)) for number in (1, 2, 0))
         made = tape.attended(
             attn, query, key, value, mask=mask, dropout=config.share("attn_pdrop", 0.1), copied="reshape"
         )
@@ -204,16 +204,16 @@ def gpt_neox(tape: Tape, config: Config, head: bool) -> None:
         )  # fmt: skip
         made = tape.view(attn, made, (1, tokens, heads, 3 * size))
         made = tape.view(attn, made, (1, heads, tokens, 3 * size), "transpose")
-        parts = tape.parts(f"{attn}.chunk", made, "chunk", ((1, heads, tokens, size),) * 3, "method")
+        thirds = tape.parts(f"{attn}.chunk", made, "chunk", ((1, heads, tokens, size),) * 3, "method")
         turned = []
-        for part in parts[:2]:
-            turned.append(tape.view(attn, part, (1, heads, tokens, rotated), "getitem", "slice"))
-            turned.append(tape.view(attn, part, (1, heads, tokens, size - rotated), "getitem", "slice"))
+        for third in thirds[:2]:
+            turned.append(tape.view(attn, third, (1, heads, tokens, rotated), "getitem", "slice"))
+            turned.append(tape.view(attn, third, (1, heads, tokens, size - rotated), "getitem", "slice"))
         query, key = (
-            tape.op(f"{attn}.concat", "concat", made, rest, out=parts[0].shape, origin="function")
+            tape.op(f"{attn}.concat", "concat", made, rest, out=thirds[0].shape, origin="function")
             for made, rest in zip(tape.rotated(attn, turned[::2], tables), turned[1::2])
         )
-        made = tape.attended(attn, query, key, parts[2], mask=mask, dropout=config.share("attention_dropout", 0.0))
+        made = tape.attended(attn, query, key, thirds[2], mask=mask, dropout=config.share("attention_dropout", 0.0))
         made = tape.linear(f"{attn}.dense", made, hidden, config.flag("attention_bias", True))
         made = tape.dropout(f"{at}.post_attention_dropout", made, dropped)
         beside = config.flag("use_parallel_residual", True)
@@ -242,13 +242,14 @@ def opt(tape: Tape, config: Config, head: bool) -> None:
     x = tape.view(root, Blob((1, tokens)), (1, tokens))
     x = embedded(tape, f"{root}.embed_tokens", x, config.whole("vocab_size"), hidden)
     ones = tape.op(f"{root}.ones", "fill", out=(1, tokens), origin="function", function="ones", scales=True)
-    places = tape.op(f"{root}.cumsum", "scan", ones, origin="function", function="cumsum")
-    places = tape.op(f"{root}.sub", "sub", tape.op(f"{root}.mul", "mul", places, ones))
-    places = tape.view(root, tape.view(root, places, places.shape, "to_copy", "copy"), (1, tokens), "getitem", "slice")
-    places = tape.op(f"{root}.embed_positions.add", "add", places)
+    positions = tape.op(f"{root}.cumsum", "scan", ones, origin="function", function="cumsum")
+    positions = tape.op(f"{root}.sub", "sub", tape.op(f"{root}.mul", "mul", positions, ones))
+    positions = tape.view(root, positions, positions.shape, "to_copy", "copy")
+    positions = tape.view(root, positions, (1, tokens), "getitem", "slice")
+    positions = tape.op(f"{root}.embed_positions.add", "add", positions)
     rows = config.whole("max_position_embeddings", 2048) + 2
-    placed = embedded(tape, f"{root}.embed_positions", places, rows, hidden, origin="function")
-    x = tape.op(f"{root}.add", "add", x, placed)
+    positioned = embedded(tape, f"{root}.embed_positions", positions, rows, hidden, origin="function")
+    x = tape.op(f"{root}.add", "add", x, positioned)
     mask = tape.mask(root)
     for index in range(config.whole("num_hidden_layers")):
         at = f"{root}.layers.{index}"

@@ -24,15 +24,15 @@ class Enough(BaseException):
     """All that is counted has been seen: what follows places key points one by one."""
 
 
-def _parts(module: nn.Module) -> dict[str, Any]:
+def _submodules(module: nn.Module) -> dict[str, Any]:
     """Of torchvision's models, by class."""
-    modules = module.modules()
-    return {type(part).__name__: part for part in modules if type(part).__module__.startswith("torchvision.models")}
+    own = (known for known in module.modules() if type(known).__module__.startswith("torchvision.models"))
+    return {type(submodule).__name__: submodule for submodule in own}
 
 
 def take_proposals(module: nn.Module, named: dict[str, Any]) -> int | None:
     """How many proposals a detector shall keep, taken out of what it is called with: a number, or a shape's last."""
-    if "RegionProposalNetwork" not in _parts(module) or "proposals" not in named:
+    if "RegionProposalNetwork" not in _submodules(module) or "proposals" not in named:
         return None
     given = named.pop("proposals")
     number = given if isinstance(given, int) else given.shape[-1]
@@ -43,23 +43,23 @@ def take_proposals(module: nn.Module, named: dict[str, Any]) -> int | None:
 
 def with_most_boxes(module: nn.Module, recorder: Recorder, proposals: int | None = None) -> Iterator[str]:
     """Let a detector keep the most boxes that it may; what somebody who reads the counts should know."""
-    parts = _parts(module)
+    submodules = _submodules(module)
     transform, proposing, heads = (
-        parts.get(n) for n in ("GeneralizedRCNNTransform", "RegionProposalNetwork", "RoIHeads")
+        submodules.get(n) for n in ("GeneralizedRCNNTransform", "RegionProposalNetwork", "RoIHeads")
     )
     if transform is not None:
         transform.postprocess = lambda result, *_: result
-    for name in _ONE_STAGE & parts.keys():
-        parts[name].postprocess_detections = lambda outputs, anchors, shapes: [{} for _ in shapes]
+    for name in _ONE_STAGE & submodules.keys():
+        submodules[name].postprocess_detections = lambda outputs, anchors, shapes: [{} for _ in shapes]
         yield f"the boxes that {name} chooses after its heads are not counted"
     if proposing is None or heads is None:
         return
     most = proposing._post_nms_top_n["testing"]
-    kept, detections = proposals or most, min(heads.detections_per_img, proposals or most)
+    proposed, detections = proposals or most, min(heads.detections_per_img, proposals or most)
 
     def filter_proposals(proposals: Any, objectness: Any, shapes: Any, *_: Any) -> tuple[list[Any], list[Any]]:
         scores = objectness.reshape(len(shapes), -1)
-        return [image[:kept] for image in proposals], [image[:kept] for image in scores]
+        return [image[:proposed] for image in proposals], [image[:proposed] for image in scores]
 
     def postprocess(
         logits: Any, regression: Any, proposals: Any, shapes: Any
@@ -69,14 +69,14 @@ def with_most_boxes(module: nn.Module, recorder: Recorder, proposals: int | None
         return boxes, [image[:, 0] for image in boxes], labels
 
     proposing.filter_proposals, heads.postprocess_detections = filter_proposals, postprocess
-    for part in heads.children():
-        if type(part).__name__ == "MultiScaleRoIAlign":
-            part.forward = _aligned(part, recorder)
+    for head in heads.children():
+        if type(head).__name__ == "MultiScaleRoIAlign":
+            head.forward = _aligned(head, recorder)
     if heads.keypoint_predictor is not None:
         heads.keypoint_predictor.forward = _last(heads.keypoint_predictor.forward)
     further = "" if heads.mask_head is None and heads.keypoint_head is None else f" and {detections:,} detections"
     why = "as asked" if proposals else "the most that it keeps (rpn_post_nms_top_n_test, box_detections_per_img)"
-    yield f"counted for {kept:,} proposals{further} of each image, {why}; what chooses among boxes is not counted"
+    yield f"counted for {proposed:,} proposals{further} of each image, {why}; what chooses among boxes is not counted"
 
 
 def _aligned(pool: Any, recorder: Recorder) -> Any:

@@ -16,16 +16,16 @@ def bert(tape: Tape, config: Config, head: bool) -> None:
     hidden, tokens = config.whole("hidden_size"), tape.lengths.queries
     dropped = config.share("hidden_dropout_prob", 0.1)
     config.divided("num_attention_heads", hidden, "hidden_size")
-    places, rows, at = config.whole("max_position_embeddings", 512), config.whole("vocab_size"), f"{root}embeddings"
-    constant = Blob((1, places), CONSTANT)
+    positions, rows, at = config.whole("max_position_embeddings", 512), config.whole("vocab_size"), f"{root}embeddings"
+    constant = Blob((1, positions), CONSTANT)
     index = tape.view(at, constant, (1, tokens), "getitem", "slice")
-    kinds = tape.view(at, constant, (1, places), "expand")
+    kinds = tape.view(at, constant, (1, positions), "expand")
     kinds = tape.op(f"{at}.gather", "gather", kinds, index, out=(1, tokens), origin="function")
     kinds = tape.view(at, kinds, (1, tokens), "expand", scales=True)
     words = embedded(tape, f"{at}.word_embeddings", Blob((1, tokens)), rows, hidden)
     kinds = embedded(tape, f"{at}.token_type_embeddings", kinds, config.whole("type_vocab_size", 2), hidden)
     x = tape.op(f"{at}.add", "add", words, kinds)
-    x = tape.op(f"{at}.add", "add", x, embedded(tape, f"{at}.position_embeddings", index, places, hidden))
+    x = tape.op(f"{at}.add", "add", x, embedded(tape, f"{at}.position_embeddings", index, positions, hidden))
     x = tape.dropout(f"{at}.dropout", tape.layer_norm(f"{at}.LayerNorm", x), dropped)
     for number in range(config.whole("num_hidden_layers")):
         x = _bert_block(tape, config, f"{root}encoder.layer.{number}", x)
@@ -45,8 +45,8 @@ def _bert_block(tape: Tape, config: Config, at: str, x: Blob) -> Blob:
     hidden, heads = x.shape[-1], config.whole("num_attention_heads")
     dropped = config.share("hidden_dropout_prob", 0.1)
     attn = f"{at}.attention.self"
-    parts = [tape.heads(attn, tape.linear(f"{attn}.{part}", x, hidden), heads) for part in ("query", "key", "value")]
-    made = tape.attended(attn, *parts, causal=False, dropout=config.share("attention_probs_dropout_prob", 0.1))
+    states = [tape.heads(attn, tape.linear(f"{attn}.{name}", x, hidden), heads) for name in ("query", "key", "value")]
+    made = tape.attended(attn, *states, causal=False, dropout=config.share("attention_probs_dropout_prob", 0.1))
     made = tape.dropout(
         f"{at}.attention.output.dropout", tape.linear(f"{at}.attention.output.dense", made, hidden), dropped
     )
@@ -79,8 +79,9 @@ def vit(tape: Tape, config: Config, head: bool) -> None:
     for index in range(config.whole("num_hidden_layers")):
         at = f"{root}layers.{index}"
         normal, attn = tape.layer_norm(f"{at}.layernorm_before", x), f"{at}.attention"
-        parts = [tape.heads(attn, tape.linear(f"{attn}.{part}_proj", normal, hidden, bias), heads) for part in "qkv"]
-        made = tape.attended(attn, *parts, causal=False, dropout=config.share("attention_probs_dropout_prob", 0.0))
+        projected = (tape.linear(f"{attn}.{letter}_proj", normal, hidden, bias) for letter in "qkv")
+        states = [tape.heads(attn, blob, heads) for blob in projected]
+        made = tape.attended(attn, *states, causal=False, dropout=config.share("attention_probs_dropout_prob", 0.0))
         made = tape.dropout(f"{at}.dropout", tape.linear(f"{attn}.o_proj", made, hidden), dropped)
         x = tape.op(f"{at}.add", "add", made, x)
         inner = tape.linear(
@@ -130,9 +131,9 @@ def _t5_attention(
     x, normal, source = blobs
     heads, size, inside = config.whole("num_heads"), config.whole("d_kv"), f"{at}.{name}"
     sources = {"q": normal, "k": source, "v": source}
-    parts = [
-        tape.heads(inside, tape.linear(f"{inside}.{part}", blob, heads * size, bias=False), heads)
-        for part, blob in sources.items()
+    states = [
+        tape.heads(inside, tape.linear(f"{inside}.{letter}", blob, heads * size, bias=False), heads)
+        for letter, blob in sources.items()
     ]
     shape = (1, heads, normal.shape[1], source.shape[1])
     if bias is None and name == "EncDecAttention":
@@ -142,7 +143,7 @@ def _t5_attention(
     mask = _only_before(tape, inside, bias) if name == "SelfAttention" and "decoder" in at else bias
     if tape.fused and name == "SelfAttention":
         mask = tape.view(inside, mask, shape, "contiguous", "copy")
-    made = tape.attended(inside, *parts, mask=mask, causal=False)
+    made = tape.attended(inside, *states, mask=mask, causal=False)
     made = tape.dropout(f"{at}.dropout", tape.linear(f"{inside}.o", made, x.shape[-1], bias=False),
                         config.share("dropout_rate", 0.1))  # fmt: skip
     return tape.op(f"{at}.add", "add", x, made), bias

@@ -88,10 +88,10 @@ def _values(text: str) -> tuple[float, ...]:
 
 def _spanned(text: str) -> Iterator[Size]:
     """Sizes of which some are spans: ``1-4096x768``."""
-    for part in text.lower().replace("×", "x").split("x"):
-        ends = [parse_shape(end)[0] for end in part.split("-")] if part.count("-") == 1 and part[0] != "-" else []
-        if "-" not in part:
-            yield parse_shape(part)[0]
+    for size in text.lower().replace("×", "x").split("x"):
+        ends = [parse_shape(end)[0] for end in size.split("-")] if size.count("-") == 1 and size[0] != "-" else []
+        if "-" not in size:
+            yield parse_shape(size)[0]
         elif len(ends) == 2 and ends[0] < ends[1]:
             yield ends[0], ends[1]
         else:

@@ -88,18 +88,18 @@ def _close(graph: Any, path: Path, image_size: int | None, length: int | None) -
     opened, notes, taken = False, [], False
     for value in inputs:
         sizes = value.type.tensor_type.shape.dim
-        for place, size in enumerate(sizes):
+        for axis, size in enumerate(sizes):
             if size.HasField("dim_value") and size.dim_value > 0:
-                if place == 0 and size.dim_value > 1 and value is inputs[0]:
+                if axis == 0 and size.dim_value > 1 and value is inputs[0]:
                     notes.append(f"the file has {size.dim_value} samples in {value.name}: a sample here is all of them")
                 continue
             name, opened = size.dim_param or "?", True
-            image = image_size if len(sizes) == 4 and place > 1 else None
-            number = 1 if place == 0 else image or length
+            image = image_size if len(sizes) == 4 and axis > 1 else None
+            number = 1 if axis == 0 else image or length
             if number is None:
                 option = "--image-size" if len(sizes) == 4 else "--sequence-length"
-                raise BadValue(f"{path}: size {place + 1} of input {value.name} is open ({name}): {option} says it")
-            taken = taken or (place > 0 and image is None)
+                raise BadValue(f"{path}: size {axis + 1} of input {value.name} is open ({name}): {option} says it")
+            taken = taken or (axis > 0 and image is None)
             size.dim_value = number
     if image_size is not None and not opened:
         raise BadValue(f"{path}: its sizes are fixed: leave --image-size out")

@@ -162,10 +162,10 @@ class Rows:
     ) -> None:
         is_cpu = kind == _CPU
         steps = [i for i in np.flatnonzero(kind == _MARKER) if events[i].name.startswith(STEP)]
-        kept = is_cpu.copy()
-        kept[steps] = True
-        at = np.flatnonzero(kept)
-        ids["own"] = np.where(is_cpu, self._count + np.cumsum(kept) - 1, -1)
+        is_remembered = is_cpu.copy()
+        is_remembered[steps] = True
+        at = np.flatnonzero(is_remembered)
+        ids["own"] = np.where(is_cpu, self._count + np.cumsum(is_remembered) - 1, -1)
         self._count += len(at)
         mine, theirs = [events[i] for i in at], [args[i] for i in at]
         names = [event.name for event in mine]
@@ -201,15 +201,15 @@ class Rows:
         self._launches.append(record)
 
     def _remember_marks(self, events: list[Event], marked: list[int], start_ns: Integers, end_ns: Integers) -> None:
-        for place in marked:
-            event = events[place]
+        for index in marked:
+            event = events[index]
             if event.cat == "user_annotation" or (event.cat == "Operator" and event.name.startswith(PROFILER_STEP)):
-                self._marks.append((event.name, int(start_ns[place]), int(end_ns[place])))
+                self._marks.append((event.name, int(start_ns[index]), int(end_ns[index])))
             elif event.cat == "gpu_user_annotation":
-                self._device_marks[event.name] = int(start_ns[place]), int(end_ns[place])
+                self._device_marks[event.name] = int(start_ns[index]), int(end_ns[index])
             if self.placed and event.cat in ("user_annotation", "python_function"):
                 thread = self._thread_codes([event])[0]
-                self._ranges.append(HostRange(event.name, thread, int(start_ns[place]), int(end_ns[place])))
+                self._ranges.append(HostRange(event.name, thread, int(start_ns[index]), int(end_ns[index])))
 
     def _params_code(self, raws: tuple[bytes, ...]) -> int:
         """The code of the shapes, the types and, where they were kept, the numbers, a space between them."""
@@ -250,8 +250,8 @@ def _of_device(events: list[Event], args: list[Args], on_device: NDArray[np.bool
             [None if of.occupancy is None else of.occupancy / 100 for of in theirs], pa.float64()
         ),
     }
-    place = pa.array(np.cumsum(on_device) - 1, mask=~on_device)
-    return {name: values.take(place) for name, values in columns.items()}
+    row = pa.array(np.cumsum(on_device) - 1, mask=~on_device)
+    return {name: values.take(row) for name, values in columns.items()}
 
 
 def _check_bytes(path: Path, piece: Elements[Decoded], sizes: pa.Array) -> None:
@@ -259,8 +259,8 @@ def _check_bytes(path: Path, piece: Elements[Decoded], sizes: pa.Array) -> None:
     known = sizes.fill_null(0).to_numpy()
     wrong = (known < 0) | (known > LARGEST)
     if wrong.any():
-        place = int(wrong.argmax())
-        raise bad_event(path, piece, place, f"an event of {known[place]:,} bytes, expected 0 to {LARGEST:,}")
+        index = int(wrong.argmax())
+        raise bad_event(path, piece, index, f"an event of {known[index]:,} bytes, expected 0 to {LARGEST:,}")
 
 
 def _counted_flops(text: bytes, counted: NDArray[np.bool_]) -> pa.Array:

@@ -135,8 +135,8 @@ class JsonArray(Generic[T]):
         try:
             decoded = self.decode(text)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            place = _place_of(error)
-            if place is not None and place < len(text) - 1 and "trailing characters" not in str(error):
+            position = _position_of(error)
+            if position is not None and position < len(text) - 1 and "trailing characters" not in str(error):
                 raise self._undecoded(text, error) from None  # wrong before the cut: no other cut mends it
             return None
         piece = Elements(self._offset - 1, text, decoded)
@@ -162,29 +162,29 @@ class JsonArray(Generic[T]):
             return self._bad(0, "brackets are nested too deeply")
         if isinstance(error, UnicodeDecodeError):
             return self._bad(0, "a text that is not UTF-8 follows")
-        place = _place_of(error)
-        if place is None:
+        position = _position_of(error)
+        if position is None:
             return self._bad(0, f"not JSON ({error})")
-        return self._bad(min(place, len(text)) - 1, f"not JSON ({_BYTE.sub('', str(error)).strip()})")
+        return self._bad(min(position, len(text)) - 1, f"not JSON ({_BYTE.sub('', str(error)).strip()})")
 
-    def _bad(self, place: int, what: str) -> BadProfile:
-        return bad_at(self.path, self._offset + place, what)
+    def _bad(self, position: int, what: str) -> BadProfile:
+        return bad_at(self.path, self._offset + position, what)
 
     def _drop(self, count: int) -> None:
         self._buffer = self._buffer[count:]
         self._offset += count
 
     def _fill(self, file: BinaryIO, size: int) -> None:
-        parts, length = [self._buffer], len(self._buffer)
+        pieces, length = [self._buffer], len(self._buffer)
         while length < size and not self._ended:
             try:
-                part = file.read(min(PIECE, size - length))
+                piece = file.read(min(PIECE, size - length))
             except (EOFError, OSError, zlib.error) as error:
                 raise self._bad(length, f"the file cannot be read further ({error})") from None
-            self._ended = not part
-            parts.append(part)
-            length += len(part)
-        self._buffer = b"".join(parts)
+            self._ended = not piece
+            pieces.append(piece)
+            length += len(piece)
+        self._buffer = b"".join(pieces)
 
 
 def bad_at(path: Path, byte: int, what: str) -> BadProfile:
@@ -213,7 +213,7 @@ def decode_around(array: JsonArray[Any], type_: type[T]) -> T | None:
         ) from None
 
 
-def _place_of(error: Exception) -> int | None:
+def _position_of(error: Exception) -> int | None:
     match = _BYTE.search(str(error))
     return int(match.group(1)) if match else None
 
@@ -239,7 +239,7 @@ def last_seam(buffer: bytes) -> int | None:
 
 
 def _string_end(buffer: bytes, start: int) -> int | None:
-    """The place after the quote that closes the string whose contents start here."""
+    """The position after the quote that closes the string whose contents start here."""
     quote = buffer.find(b'"', start)
     while quote >= 0:
         back = quote
@@ -256,18 +256,18 @@ def last_comma_and_end(buffer: bytes) -> tuple[int | None, int | None]:
 
     Where one string begins as another ends, what follows is no JSON, and is not looked through.
     """
-    depth, place, comma, string = 0, 0, None, -1
+    depth, position, comma, string = 0, 0, None, -1
     while True:
         # Inside an element commas mean nothing: looked for only between elements.
-        match = (_TOKEN if depth == 0 else _BRACKET).search(buffer, place)
+        match = (_TOKEN if depth == 0 else _BRACKET).search(buffer, position)
         if match is None:
             return comma, None
-        token, place = match.group(), match.end()
+        token, position = match.group(), match.end()
         if token == b'"':
-            end = _string_end(buffer, place)
+            end = _string_end(buffer, position)
             if end is None or match.start() == string:
                 return comma, None
-            place = string = end
+            position = string = end
         elif token in b"{[":
             depth += 1
         elif token == b",":
@@ -279,15 +279,15 @@ def last_comma_and_end(buffer: bytes) -> tuple[int | None, int | None]:
 
 
 def array_start(buffer: bytes, key: bytes) -> int | None:
-    """The place after the bracket that opens the array: the outermost one, or the value of the key."""
-    depth, place, last = 0, 0, (0, 0)
-    while (match := _BRACKET.search(buffer, place)) is not None:
-        token, place = match.group(), match.end()
+    """The position after the bracket that opens the array: the outermost one, or the value of the key."""
+    depth, position, last = 0, 0, (0, 0)
+    while (match := _BRACKET.search(buffer, position)) is not None:
+        token, position = match.group(), match.end()
         if token == b'"':
-            end = _string_end(buffer, place)
+            end = _string_end(buffer, position)
             if end is None:
                 return None
-            last, place = (place, end), end
+            last, position = (position, end), end
         elif token in b"{[":
             if token == b"[" and depth == 0:
                 return match.end()

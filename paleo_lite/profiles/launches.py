@@ -63,21 +63,21 @@ class Nest:
         order = np.lexsort((start - self.end, start, thread))
         self._threads: dict[int, tuple[Integers, Integers, Integers, Integers, Integers]] = {}
         cuts = np.flatnonzero(np.diff(thread[order])) + 1
-        for part in np.split(order, cuts) if len(order) else ():
-            starts, ends = start[part], np.sort(self.end[part])
-            depth = np.arange(1, len(part) + 1) - np.searchsorted(ends, starts, side="right")
+        for of_thread in np.split(order, cuts) if len(order) else ():
+            starts, ends = start[of_thread], np.sort(self.end[of_thread])
+            depth = np.arange(1, len(of_thread) + 1) - np.searchsorted(ends, starts, side="right")
             levels = np.argsort(depth, kind="stable")
-            self._threads[int(thread[part[0]])] = (starts, ends, depth[levels], starts[levels], part[levels])
+            self._threads[int(thread[of_thread[0]])] = (starts, ends, depth[levels], starts[levels], of_thread[levels])
 
     def innermost(self, thread: NDArray[Any], time: Integers) -> Integers:
         """Index of the innermost interval on each thread at each time, -1 where there is none."""
         operation = np.full(len(time), -1, dtype=np.int64)
         order = np.argsort(thread, kind="stable")
         cuts = np.flatnonzero(np.diff(thread[order])) + 1
-        for part in np.split(order, cuts) if len(order) else ():
-            known = self._threads.get(int(thread[part[0]]))
+        for of_thread in np.split(order, cuts) if len(order) else ():
+            known = self._threads.get(int(thread[of_thread[0]]))
             if known is not None:
-                operation[part] = self._on_thread(time[part], *known)
+                operation[of_thread] = self._on_thread(time[of_thread], *known)
         return operation
 
     def _on_thread(
@@ -86,11 +86,11 @@ class Nest:
         depth = np.searchsorted(starts, time, side="right") - np.searchsorted(ends, time, side="right")
         operation = np.full(len(time), -1, dtype=np.int64)
         order = np.argsort(depth, kind="stable")
-        for part in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1):
-            low, high = np.searchsorted(levels, [depth[part[0]], depth[part[0]] + 1])
-            last = np.searchsorted(level_starts[low:high], time[part], side="right") - 1
+        for of_depth in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1):
+            low, high = np.searchsorted(levels, [depth[of_depth[0]], depth[of_depth[0]] + 1])
+            last = np.searchsorted(level_starts[low:high], time[of_depth], side="right") - 1
             if high > low:
-                operation[part] = np.where(last >= 0, at[low + np.maximum(last, 0)], -1)
+                operation[of_depth] = np.where(last >= 0, at[low + np.maximum(last, 0)], -1)
         # Intervals that overlap without nesting mislead the depth: rather none than a wrong one.
         return np.where((operation >= 0) & (self.end[operation] > time), operation, -1)
 
@@ -116,8 +116,8 @@ class _Names(NamedTuple):
     def look_up(self, keys: Integers) -> Integers:
         if not len(self.keys):
             return np.full(len(keys), -1, dtype=np.int64)
-        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where(self.keys[place] == keys, self.operation[place], -1)
+        index = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where(self.keys[index] == keys, self.operation[index], -1)
 
 
 class Links:

@@ -50,8 +50,8 @@ class MarkedSteps(NamedTuple):
         """The iteration that each time is in, -1 for none."""
         if not self.names:
             return np.full(len(times), -1, dtype=np.int64)
-        place = np.searchsorted(self.starts, times, side="right") - 1
-        return np.where((place >= 0) & (times < self.ends[place]), place, -1)
+        step = np.searchsorted(self.starts, times, side="right") - 1
+        return np.where((step >= 0) & (times < self.ends[step]), step, -1)
 
 
 class Launched:
@@ -82,8 +82,8 @@ class Launched:
         keys = self.launches["correlation"]
         if not len(keys):
             return np.full(len(correlation), -1, dtype=np.int64)
-        place = np.minimum(np.searchsorted(keys, correlation), len(keys) - 1)
-        return np.where((keys[place] == correlation) & (correlation >= 0), place, -1)
+        launch = np.minimum(np.searchsorted(keys, correlation), len(keys) - 1)
+        return np.where((keys[launch] == correlation) & (correlation >= 0), launch, -1)
 
     def columns(self, correlation: Integers, start: Integers, base_ns: int = 0) -> dict[str, pa.Array]:
         """`launch_ns` and `step` of events.
@@ -91,11 +91,11 @@ class Launched:
         What no known call launched is of the step in which it began: at a trace's begin that is often the last step
         before it, whose launches were not traced.
         """
-        place = self.find(correlation)
+        launch = self.find(correlation)
         time = start.copy()
-        time[place >= 0] = self.launches["start"][place[place >= 0]]
-        step = np.where(place >= 0, self.steps.find(time), self._ran.find(start))
-        return {"launch_ns": pa.array(time + base_ns, mask=place < 0), "step": coded(step, self.steps.names)}
+        time[launch >= 0] = self.launches["start"][launch[launch >= 0]]
+        step = np.where(launch >= 0, self.steps.find(time), self._ran.find(start))
+        return {"launch_ns": pa.array(time + base_ns, mask=launch < 0), "step": coded(step, self.steps.names)}
 
 
 def find_steps(names: Sequence[str], starts: Integers, ends: Integers, launches: Integers) -> MarkedSteps:
@@ -109,24 +109,24 @@ def find_steps(names: Sequence[str], starts: Integers, ends: Integers, launches:
         When work was given to the device.
     """
     families: dict[str, list[int]] = {}
-    for place, name in enumerate(names):
-        families.setdefault(_DIGITS.sub("#", name), []).append(place)
+    for index, name in enumerate(names):
+        families.setdefault(_DIGITS.sub("#", name), []).append(index)
     times = np.sort(launches)
     best, longest = MarkedSteps([], np.empty(0, np.int64), np.empty(0, np.int64)), 0.0
     for family, members in families.items():
-        order = np.array(sorted(members, key=lambda place: (starts[place], ends[place])))
+        order = np.array(sorted(members, key=lambda index: (starts[index], ends[index])))
         begin, end = starts[order], ends[order].copy()
         if len(times) and (begin == end).all():
             end = np.append(begin[1:], max(times[-1] + 1, begin[-1] + 1))
         if (begin[1:] < end[:-1]).any():
             continue
-        found = MarkedSteps(_numbered([names[place] for place in order]), begin, end)
+        steps = MarkedSteps(_numbered([names[index] for index in order]), begin, end)
         if family.startswith(PROFILER_STEP):
-            return found
+            return steps
         inside = int((np.searchsorted(times, end) - np.searchsorted(times, begin)).sum())
         length = float(np.median(end - begin))
         if len(order) > 1 and inside >= COVERED * len(times) > 0 and length > longest:
-            best, longest = found, length
+            best, longest = steps, length
     return best
 
 

@@ -53,22 +53,22 @@ class Places:
 
     def __init__(self, ranges: Sequence[HostRange], steps: MarkedSteps) -> None:
         marks = set(zip(steps.starts.tolist(), steps.ends.tolist()))
-        kept = [known for known in ranges if not known.name.startswith(_NO_PLACE)]
-        kept = [known for known in kept if (known.start, known.end) not in marks]
-        kept.sort(key=lambda known: (known.thread, known.start, -known.end))
+        entered = [known for known in ranges if not known.name.startswith(_NO_PLACE)]
+        entered = [known for known in entered if (known.start, known.end) not in marks]
+        entered.sort(key=lambda known: (known.thread, known.start, -known.end))
         codes: dict[str, int] = {}
-        self._path = np.empty(len(kept) + 1, np.int64)
+        self._path = np.empty(len(entered) + 1, np.int64)
         self._path[-1] = -1  # of what is in none
         open_ranges: list[tuple[HostRange, str]] = []
-        for place, known in enumerate(kept):
+        for index, known in enumerate(entered):
             while open_ranges and (open_ranges[-1][0].thread != known.thread or open_ranges[-1][0].end <= known.start):
                 open_ranges.pop()
             own = known.name.removeprefix(MODULE).replace("/", "|")
             text = f"{open_ranges[-1][1]}/{own}" if open_ranges else own
             open_ranges.append((known, text))
-            self._path[place] = codes.setdefault(text, len(codes))
+            self._path[index] = codes.setdefault(text, len(codes))
         self.names = list(codes)
-        self._nest = Nest(*(np.array([known[field] for known in kept], np.int64) for field in (1, 2, 3)))
+        self._nest = Nest(*(np.array([known[field] for known in entered], np.int64) for field in (1, 2, 3)))
 
     def find(self, thread: NDArray[Any], time: Integers) -> Integers:
         """The place in `names` of each thread at a time, -1 for none."""

@@ -119,7 +119,7 @@ def normalise(raw: str) -> str:
     text = text.removeprefix("void ")
     if _RETURN_TYPE.match(text) and (end_of_type := _TYPE_END.search(text)):
         text = text[end_of_type.end() :]
-    end = min([place for place in (text.find("<"), text.find("(")) if place > 0], default=len(text))
+    end = min([position for position in (text.find("<"), text.find("(")) if position > 0], default=len(text))
     name = text[:end].strip()
     if name.lower().endswith(("kernel", "kernel2")) and _WRAPPER.search(name) and text[end : end + 1] == "<":
         inner = _IDENTIFIER.match(text, end + 1)
@@ -143,16 +143,16 @@ def _shortened(name: str) -> str:
 def _mangled_parts(text: str) -> list[str]:
     """Namespaces and function of an Itanium-mangled name: its <nested-name> or <source-name>, per the C++ ABI."""
     nested = _NESTED.match(text, 2)
-    place = nested.end() if nested else 2
-    parts: list[str] = []
-    if text.startswith("St", place):
-        parts.append("std")
-        place += 2
-    while number := _SOURCE_NAME.match(text, place):
-        place = number.end() + int(number[1])
-        identifier = text[number.end() : place]
+    position = nested.end() if nested else 2
+    identifiers: list[str] = []
+    if text.startswith("St", position):
+        identifiers.append("std")
+        position += 2
+    while number := _SOURCE_NAME.match(text, position):
+        position = number.end() + int(number[1])
+        identifier = text[number.end() : position]
         if not identifier.startswith("_GLOBAL__N_"):
-            parts.append(identifier)
+            identifiers.append(identifier)
         if nested is None:
             break
-    return parts
+    return identifiers

@@ -116,7 +116,7 @@ class MetricsCsv:
             metrics.setdefault(what)
             if len(kernels) * len(metrics) > _MOST_VALUES:
                 raise BadProfile(f"{path}: line {number}: more than {_MOST_VALUES:,} values, expected a summary")
-        found: dict[str, Any] = {
+        found_columns: dict[str, Any] = {
             "category": [gpu_category(kernel) for _, _, kernel in kernels],
             "kernel": [kernel for _, _, kernel in kernels],
             "calls": list(calls.values()),
@@ -124,8 +124,8 @@ class MetricsCsv:
             "device": [_device(device) for _, device, _ in kernels],
         }
         for metric in metrics:
-            found[f"metric.{metric}"] = [values.get(metric) for values in kernels.values()]
-        yield batch_of(found, len(kernels), columns)
+            found_columns[f"metric.{metric}"] = [values.get(metric) for values in kernels.values()]
+        yield batch_of(found_columns, len(kernels), columns)
 
 
 def _trace_batch(
@@ -141,7 +141,7 @@ def _trace_batch(
     for needed in ("Start", "Duration", "Name"):
         if needed not in names:
             raise BadProfile(f"{path}: no column {needed!r} in the heading {shown(','.join(names), 200)}")
-    values = {name: pa.array([row[place] for row in rows], pa.string()) for place, name in enumerate(names)}
+    values = {name: pa.array([row[index] for row in rows], pa.string()) for index, name in enumerate(names)}
     unit = dict(zip(names, units))
 
     def measured(name: str, factors: dict[str, float]) -> pa.Array:
@@ -154,16 +154,16 @@ def _trace_batch(
         return array
 
     def joined(axis: str) -> pa.Array | None:
-        parts = [values.get(f"{axis} {letter}") for letter in "XYZ"]
-        if any(part is None for part in parts):
+        extents = [values.get(f"{axis} {letter}") for letter in "XYZ"]
+        if any(extent is None for extent in extents):
             return None
-        blanks = [pc.if_else(pc.equal(part, ""), pa.scalar(None, pa.string()), part) for part in parts]
+        blanks = [pc.if_else(pc.equal(extent, ""), pa.scalar(None, pa.string()), extent) for extent in extents]
         return pc.binary_join_element_wise(*blanks, ",", null_handling="emit_null")
 
     start, duration = measured("Start", TIME_NS), measured("Duration", TIME_NS)
     if duration.null_count:
-        place = int(pc.index(pc.is_null(duration), True).as_py())
-        raise BadProfile(f"{path}: line {numbers[place]}: no duration")
+        index = int(pc.index(pc.is_null(duration), True).as_py())
+        raise BadProfile(f"{path}: line {numbers[index]}: no duration")
     # The number that ends a kernel's name is the correlation of its launch: no part of the name.
     kernel = pc.replace_substring_regex(values["Name"], r"\s*\[\d+\]$", "").dictionary_encode()
     category = pa.array([gpu_category(name) for name in kernel.dictionary.to_pylist()], pa.string()).take(
@@ -199,12 +199,12 @@ def _numbers(path: Path, numbers: Sequence[int], name: str, texts: pa.Array, fac
     try:
         array = pc.multiply(filled.cast(pa.float64()), factor)
         wrong = pc.invert(pc.and_(pc.greater_equal(array, 0), pc.less(array, 2.0**63)))
-        place = pc.index(wrong, True).as_py()
+        index = pc.index(wrong, True).as_py()
     except pa.ArrowInvalid:
-        place = next(place for place, text in enumerate(texts.to_pylist()) if text and not _is_number(text))
-    if place >= 0:
-        text = shown(texts[place].as_py())
-        raise BadProfile(f"{path}: line {numbers[place]}: {name} is {text}, expected a number of 0 or more below 2^63")
+        index = next(index for index, text in enumerate(texts.to_pylist()) if text and not _is_number(text))
+    if index >= 0:
+        text = shown(texts[index].as_py())
+        raise BadProfile(f"{path}: line {numbers[index]}: {name} is {text}, expected a number of 0 or more below 2^63")
     return array
 
 

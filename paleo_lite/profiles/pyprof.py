@@ -218,9 +218,9 @@ def _measured(path: Path, row: int, name: str, values: pa.Array) -> NDArray[np.f
     if name != "Sil(ns)":
         wrong &= ~np.isnan(numbers)
     if wrong.any():
-        place = int(wrong.argmax())
-        shown = "absent" if np.isnan(numbers[place]) else f"{numbers[place]:g}"
-        raise BadProfile(f"{path}: row {row + place}: {name} is {shown}, expected a number of 0 or more")
+        index = int(wrong.argmax())
+        shown = "absent" if np.isnan(numbers[index]) else f"{numbers[index]:g}"
+        raise BadProfile(f"{path}: row {row + index}: {name} is {shown}, expected a number of 0 or more")
     return numbers
 
 
@@ -238,8 +238,8 @@ def _text(values: pa.Array) -> pa.Array:
     if known.all():
         return values
     # Rows without a text have -1, the entry past the end, which is absent.
-    place = np.where(known, np.cumsum(known) - 1, -1).astype(np.int32)
-    moved = np.append(place, np.int32(-1))[indices]
+    code = np.where(known, np.cumsum(known) - 1, -1).astype(np.int32)
+    moved = np.append(code, np.int32(-1))[indices]
     rest = words([name for name in names if name not in ABSENT])
     return pa.DictionaryArray.from_arrays(from_numpy(moved, pa.int32(), moved >= 0), rest)
 

@@ -93,25 +93,25 @@ class HotspotsCsv:
         time = next((plain.index(name) for name in _SELF_TIME if name in plain), None)
         if time is None and not any(name.startswith(_EVENTS) for name in plain):
             raise BadProfile(f"{path}: no column 'CPU Time' under {shown(', '.join(plain), 200)}")
-        found: dict[str, Any] = {
+        found_columns: dict[str, Any] = {
             "category": [category_of(row[0].strip()) for row in rows],
             "kernel": [row[0].strip() for row in rows],
         }
         if time is not None:
-            found["duration_ns"] = _column(path, numbers, [row[time] for row in rows], "CPU Time", "s")
+            found_columns["duration_ns"] = _column(path, numbers, [row[time] for row in rows], "CPU Time", "s")
         if "Module" in plain[1:]:
-            found["layer"] = [row[plain.index("Module")].strip() or None for row in rows]
-        for place, name in enumerate(plain):
-            cells = [row[place] for row in rows]
+            found_columns["layer"] = [row[plain.index("Module")].strip() or None for row in rows]
+        for index, name in enumerate(plain):
+            cells = [row[index] for row in rows]
             first = next((cell for cell in cells if cell), "")
-            if place in (0, time) or not re.match(r"[+-]?\d[\d.,]*(?:s|%)?$", first) or name in ("PID", "TID"):
+            if index in (0, time) or not re.match(r"[+-]?\d[\d.,]*(?:s|%)?$", first) or name in ("PID", "TID"):
                 continue
             is_time = name.startswith("CPU Time") or name.endswith("Time")
             is_time = is_time and not first.endswith("%")
             called = name.removesuffix(":Self") if name.startswith(_EVENTS) else name
             metric = f"metric.{_slug(called)}{'_ns' if is_time else ''}"
-            found[metric] = _column(path, numbers, cells, name, "s" if is_time else "")
-        yield batch_of(found, len(rows), columns)
+            found_columns[metric] = _column(path, numbers, cells, name, "s" if is_time else "")
+        yield batch_of(found_columns, len(rows), columns)
 
 
 class ApsSummary:
@@ -165,8 +165,8 @@ class ApsSummary:
         rows = [application, *calls]
         if len(application) + len(calls) < 3:
             raise BadProfile(f"{path}: a summary of APS without any value")
-        found = dict.fromkeys(name for row in rows for name in row)
-        yield batch_of({name: [row.get(name) for row in rows] for name in found}, len(rows), columns)
+        present = dict.fromkeys(name for row in rows for name in row)
+        yield batch_of({name: [row.get(name) for row in rows] for name in present}, len(rows), columns)
 
 
 def _delimiter(path: Path) -> str:

@@ -137,6 +137,6 @@ def _facts(counts: LayerCounts) -> list[tuple[str, str]]:
         facts.append(("convolutions", f"{counts.convolution_share:.2%} of the {convention.unit}s"))
     if counts.work.execution != "eager":
         facts.append(("execution", f"{counts.work.execution}: {counts.kernels} kernels"))
-    if ignored := len(counts.work.names) - len(counts.kept):
+    if ignored := len(counts.work.names) - len(counts.reported):
         facts.append(("ignored", f"{ignored} layers"))
     return facts

@@ -118,7 +118,7 @@ def device_page(device: Device) -> Document:
 
 def _figure(figure: Figure) -> dict[str, Any]:
     unverified = "unverified" if figure.unverified else ""
-    note = "; ".join(part for part in (unverified, figure.note) if part)
+    note = "; ".join(text for text in (unverified, figure.note) if text)
     return {"value": figure.value, "source": figure.source, "note": note}
 
 

@@ -232,7 +232,7 @@ class Document(msgspec.Struct, frozen=True):
     @property
     def tables(self) -> list[Table]:
         """The tables of its content."""
-        return [part for part in self.content if isinstance(part, Table)]
+        return [entry for entry in self.content if isinstance(entry, Table)]
 
     def but(self, **changes: Any) -> Document:
         """The same document with these fields."""
@@ -241,18 +241,18 @@ class Document(msgspec.Struct, frozen=True):
     def markdown(self, level: int = 1) -> str:
         """The whole of it, sections under their headings; charts are left out."""
         title = _safe(self.title)
-        parts = [f"**{title}**" if level == 1 else f"{'#' * level} {title}"] if title else []
-        parts += [_safe(text) for text in (self.question, *self.lead) if text]
+        blocks = [f"**{title}**" if level == 1 else f"{'#' * level} {title}"] if title else []
+        blocks += [_safe(text) for text in (self.question, *self.lead) if text]
         facts = [_safe(f"- {answer.name}: {answer.text}") for answer in self.answers]
         facts += [_safe(f"- {name}: {value}") for name, value in self.facts]
-        parts += ["\n".join(facts)] if facts else []
-        parts += [part.markdown() if isinstance(part, Table) else _safe(part)
-                  for part in self.content if not isinstance(part, Chart)]  # fmt: skip
-        parts += [f"{purpose}:\n\n    {printable(command)}" for purpose, command in self.commands]
+        blocks += ["\n".join(facts)] if facts else []
+        blocks += [entry.markdown() if isinstance(entry, Table) else _safe(entry)
+                  for entry in self.content if not isinstance(entry, Chart)]  # fmt: skip
+        blocks += [f"{purpose}:\n\n    {printable(command)}" for purpose, command in self.commands]
         notes = [_safe(f"> {note}") for note in self.notes]
-        parts += ["\n".join(notes)] if notes else []
-        parts += [section.markdown(level + 1).rstrip("\n") for section in self.sections]
-        return "\n\n".join(parts) + "\n"
+        blocks += ["\n".join(notes)] if notes else []
+        blocks += [section.markdown(level + 1).rstrip("\n") for section in self.sections]
+        return "\n\n".join(blocks) + "\n"
 
     def _repr_markdown_(self) -> str:
         """What a notebook shows."""
@@ -261,15 +261,15 @@ class Document(msgspec.Struct, frozen=True):
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         facts = [(answer.name, answer.text) for answer in self.answers] + list(self.facts)
-        parts = [f"<b>{_plain(self.title)}</b>"] if self.title else []
-        parts += [f"<p>{_plain(text)}</p>" for text in (self.question, *self.lead) if text]
-        parts += [f"<ul>{''.join(f'<li>{_plain(name)}: {_plain(value)}</li>' for name, value in facts)}</ul>"]
-        parts += [part._repr_html_() if isinstance(part, Table) else f"<p>{_plain(part)}</p>"
-                  for part in self.content if not isinstance(part, Chart)]  # fmt: skip
-        parts += [f"<p>{_plain(purpose)}: <code>{_plain(command)}</code></p>" for purpose, command in self.commands]
-        parts += [f"<p><small>{_plain(note)}</small></p>" for note in self.notes]
-        parts += [section._repr_html_() for section in self.sections]
-        return "\n".join(part for part in parts if part != "<ul></ul>")
+        blocks = [f"<b>{_plain(self.title)}</b>"] if self.title else []
+        blocks += [f"<p>{_plain(text)}</p>" for text in (self.question, *self.lead) if text]
+        blocks += [f"<ul>{''.join(f'<li>{_plain(name)}: {_plain(value)}</li>' for name, value in facts)}</ul>"]
+        blocks += [entry._repr_html_() if isinstance(entry, Table) else f"<p>{_plain(entry)}</p>"
+                  for entry in self.content if not isinstance(entry, Chart)]  # fmt: skip
+        blocks += [f"<p>{_plain(purpose)}: <code>{_plain(command)}</code></p>" for purpose, command in self.commands]
+        blocks += [f"<p><small>{_plain(note)}</small></p>" for note in self.notes]
+        blocks += [section._repr_html_() for section in self.sections]
+        return "\n".join(entry for entry in blocks if entry != "<ul></ul>")
 
     @property
     def csv_table(self) -> Table:

@@ -208,15 +208,15 @@ def _figures(method: str) -> list[Column]:
 
 def _one(row: dict[str, Any], by: str) -> list[Table]:
     """Where an iteration's time goes, and what of it is not counted."""
-    parts = []
-    for part in ("forward", "backward", "update", "other"):
-        if (time_s := row[f"{part}_s"]) is not None:
-            parts.append({"part": part, "time_s": time_s, "share": time_s / row["kernel_s"]})
+    passes = []
+    for name in ("forward", "backward", "update", "other"):
+        if (time_s := row[f"{name}_s"]) is not None:
+            passes.append({"part": name, "time_s": time_s, "share": time_s / row["kernel_s"]})
     convolutions = [
-        {"part": part, "time_s": time_s, "share": time_s / row[f"{part}_s"],
-         "flops": row[f"conv_flops_{part}"], "of_peak": row[f"conv_of_peak_{part}"]}
-        for part in ("forward", "backward")
-        if (time_s := row[f"conv_{part}_s"]) is not None and row[f"{part}_s"]
+        {"part": name, "time_s": time_s, "share": time_s / row[f"{name}_s"],
+         "flops": row[f"conv_flops_{name}"], "of_peak": row[f"conv_of_peak_{name}"]}
+        for name in ("forward", "backward")
+        if (time_s := row[f"conv_{name}_s"]) is not None and row[f"{name}_s"]
     ]  # fmt: skip
     total = {"part": "iteration", "time_s": row["kernel_s"], "share": 1.0, "flops": row["flops"],
              "of_peak": row["flops_efficiency"]}  # fmt: skip
@@ -227,7 +227,7 @@ def _one(row: dict[str, Any], by: str) -> list[Table]:
         Column("flops", "FLOPs", format_si),
         Column("of_peak", "of peak\nFLOP/s", say_percent),
     ]
-    tables = [Table("A steady iteration, by summed kernel time", columns, parts, [total])]
+    tables = [Table("A steady iteration, by summed kernel time", columns, passes, [total])]
     if convolutions:
         of_pass = Column("share", "share of\nthe pass", say_percent)
         tables.append(Table("Convolutions in it", [*columns[:2], of_pass, *columns[3:]], convolutions))

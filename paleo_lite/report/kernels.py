@@ -180,20 +180,20 @@ def _metric_tables(report: KernelReport) -> list[Table]:
     measured = [row for row in report.kernels if any(explain(name, 0.0) for name in row.metrics)]
     chosen = sorted(measured, key=lambda row: -row.gain_s)[:_EXPLAINED]
     rows: dict[str, dict[str, Any]] = {}
-    for place, row in enumerate(chosen, 1):
+    for number, row in enumerate(chosen, 1):
         for name, value in row.metrics.items():
             if (told := explain(name, value)) is not None:
-                rows.setdefault(name, told)[f"value_{place}"] = told["shown"]
+                rows.setdefault(name, told)[f"value_{number}"] = told["shown"]
     if not rows:
         return []
     columns = [Column("metric", "counter", left=True)]
-    columns += [Column(f"value_{place}", f"({place})", spare=place) for place in range(1, len(chosen) + 1)]
+    columns += [Column(f"value_{number}", f"({number})", spare=number) for number in range(1, len(chosen) + 1)]
     columns += [
         Column("meaning", "what it is", left=True, fold=True),
         Column("good", "good", left=True, fold=True),
         Column("remedy", "if it is not", left=True, fold=True, spare=2),
     ]
-    names = ", ".join(f"({place}) {row.name.rsplit('::', 1)[-1]}" for place, row in enumerate(chosen, 1))
+    names = ", ".join(f"({number}) {row.name.rsplit('::', 1)[-1]}" for number, row in enumerate(chosen, 1))
     return [Table(f"Counters of {names}", columns, [rows[name] for name in sorted(rows)])]
 
 

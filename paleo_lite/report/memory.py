@@ -21,8 +21,8 @@ def memory_fact(fit: MemoryFit) -> tuple[str, str]:
     """The line of the summary: how much, of how much, and what takes most of it."""
     memory = fit.memory
     largest = sorted(memory.rows(), key=lambda row: -row[1])
-    parts = ", ".join(f"{name} {say_size(amount)}" for name, amount in largest[:4] if amount)
-    text = f"{say_size(memory.total_bytes)} of {say_size(fit.usable_bytes)}: {parts}"
+    largest_parts = ", ".join(f"{name} {say_size(amount)}" for name, amount in largest[:4] if amount)
+    text = f"{say_size(memory.total_bytes)} of {say_size(fit.usable_bytes)}: {largest_parts}"
     if not fit.fits:
         return "peak memory", f"DOES NOT FIT, {text}; {_largest(fit)}"
     return "peak memory", f"{text}; {_largest(fit)}"

@@ -238,8 +238,8 @@ def explain_layer(prediction: Prediction, name: str) -> Document:
     if is_fused and carrier is not None:
         facts.append(("computed", f"in the kernel of {prediction.names[carrier[index]]}"))
     bandwidth = format_si(prediction.bandwidth_bytes_per_s, "B/s")
-    for number, part in enumerate(prediction.terms.passes):
-        peak = prediction.peak_of(part, index)
+    for number, pass_name in enumerate(prediction.terms.passes):
+        peak = prediction.peak_of(pass_name, index)
         rate = f"{format_si(peak.per_s, 'FLOP/s')} ({peak.peak.precision} {peak.peak.unit})"
         flops, moved = int(prediction.counts_by_pass[number, index]), int(prediction.bytes_by_pass[number, index])
         terms = prediction.terms
@@ -251,16 +251,16 @@ def explain_layer(prediction: Prediction, name: str) -> Document:
         compute, memory, time = (format_si(seconds, "s") for seconds in (compute_s, memory_s, time_s))
         facts += [
             (
-                f"{part}: compute",
+                f"{pass_name}: compute",
                 f"{flops:,} {_unit(prediction)} / {rate}{_reached(flops / peak.per_s, compute_s)} = {compute}",
             ),
             (
-                f"{part}: memory",
+                f"{pass_name}: memory",
                 f"{moved:,} B / {bandwidth}{_reached(moved / prediction.bandwidth_bytes_per_s, memory_s)} = {memory}",
             ),
-            (f"{part}: time", f"{_joined(prediction, number, index, compute, memory)} = {time}"),
+            (f"{pass_name}: time", f"{_joined(prediction, number, index, compute, memory)} = {time}"),
         ]
-        if prediction.layers and part in ("inference", "forward"):
+        if prediction.layers and pass_name in ("inference", "forward"):
             facts += _algorithms(prediction, number, index)
     share = prediction.terms.layers_s[:, index].sum() / prediction.time_s if prediction.time_s else 0.0
     facts.append(("share", f"{share:.1%} of {format_si(prediction.time_s, 's')}"))
@@ -291,26 +291,26 @@ def _algorithms(prediction: Prediction, number: int, index: int) -> list[tuple[s
 
     peak, layer = prediction.peak, prediction.layers[index]
     seconds = float(prediction.terms.layers_s[number, index])
-    found = algorithms_of(layer, prediction.batch_size, prediction.precision, peak.peak.unit)
+    algorithms = algorithms_of(layer, prediction.batch_size, prediction.precision, peak.peak.unit)
     facts = []
-    for each in found:
-        told = f"{format_si(each.flops, 'FLOP')}, {each.flops / found[0].flops:.3g} of direct; "
-        told += f"at peak {format_si(each.flops / peak.per_s, 's')}"
+    for algorithm in algorithms:
+        told = f"{format_si(algorithm.flops, 'FLOP')}, {algorithm.flops / algorithms[0].flops:.3g} of direct; "
+        told += f"at peak {format_si(algorithm.flops / peak.per_s, 's')}"
         if prediction.model.is_forecast and seconds:
-            told += f"; predicted {each.flops / peak.per_s / seconds:.2f} of peak if this one runs"
-        facts.append((f"as {each.name}", told))
-    return facts + _efficiency(prediction, layer, found)
+            told += f"; predicted {algorithm.flops / peak.per_s / seconds:.2f} of peak if this one runs"
+        facts.append((f"as {algorithm.name}", told))
+    return facts + _efficiency(prediction, layer, algorithms)
 
 
-def _efficiency(prediction: Prediction, layer: Layer, found: list[Algorithm]) -> list[tuple[str, str]]:
+def _efficiency(prediction: Prediction, layer: Layer, algorithms: list[Algorithm]) -> list[tuple[str, str]]:
     """What a calibrated efficiency of the direct count means for the other algorithms."""
     theta = getattr(prediction.model, "theta", None)
-    if theta is None or len(found) < 2:
+    if theta is None or len(algorithms) < 2:
         return []
     from ..counting.kinds import class_of
     from ..timing.calibrated import NAMES
 
     name = f"efficiency_{class_of(layer)}"
     value = float(exp(theta[NAMES.index(name)]))
-    others = (f"{value * each.flops / found[0].flops:.2f} of peak if {each.name}" for each in found[1:])
+    others = (f"{value * other.flops / algorithms[0].flops:.2f} of peak if {other.name}" for other in algorithms[1:])
     return [(name, f"{value:.2f} of peak in the direct count = {', '.join(others)}")]

@@ -52,7 +52,7 @@ def _blocks(document: Document, width: int, styled: Callable[[str, str], str], l
     """
 
     def whole(text: str, style: str) -> list[str]:
-        return [styled(part, style) for part in (fold(text, line) if line else [text])]
+        return [styled(entry, style) for entry in (fold(text, line) if line else [text])]
 
     head = whole(_clean(document.title), "bold") if document.title else []
     head += [line for text in (document.question, *document.lead) if text for line in fold(_clean(text), width)]
@@ -63,14 +63,14 @@ def _blocks(document: Document, width: int, styled: Callable[[str, str], str], l
         head.append("  " + styled(name.ljust(label), "dim") + "  " + first)
         head += [" " * (label + 4) + line for line in rest]
     blocks = [head]
-    for part in document.content:
-        if isinstance(part, Table):
-            title = [styled(part.title, "bold")] if part.title else []
-            blocks.append(title + table_lines(part, width, lambda text: styled(text, "bold")))
-        elif not isinstance(part, Chart):
-            blocks.append(fold(_clean(part), width))
+    for entry in document.content:
+        if isinstance(entry, Table):
+            title = [styled(entry.title, "bold")] if entry.title else []
+            blocks.append(title + table_lines(entry, width, lambda text: styled(text, "bold")))
+        elif not isinstance(entry, Chart):
+            blocks.append(fold(_clean(entry), width))
     blocks += [[f"{purpose}:", f"  {command}"] for purpose, command in document.commands]
-    blocks.append([part for note in document.notes for part in whole(f"note: {_clean(note)}", "note")])
+    blocks.append([entry for note in document.notes for entry in whole(f"note: {_clean(note)}", "note")])
     return blocks + [block for section in document.sections for block in _blocks(section, width, styled, line)]
 
 
@@ -96,9 +96,9 @@ def fitting(table: Table, width: int) -> list[Column]:
     """
     columns = list(table.columns)
     needed = {}
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         natural, least = _sizes(table, column)
-        most = least if column.fold else max(width * 2 // 5, least) if place == 0 else natural
+        most = least if column.fold else max(width * 2 // 5, least) if index == 0 else natural
         needed[column.key] = min(natural, most)
     while sum(needed[column.key] + GAP for column in columns) - GAP > width:
         spare = max(columns, key=lambda column: column.spare)
@@ -125,9 +125,9 @@ def table_lines(table: Table, width: int, strong: object = None) -> list[str]:
     widths = _widths(table, columns, width)
     for column in [column for column in columns if column.bar]:
         if sum(widths) + GAP * len(widths) + BAR <= width:  # beside each share, where there is room
-            place = columns.index(column) + 1
-            columns.insert(place, type(column)(column.key, "", bar_of, left=True))
-            widths.insert(place, BAR)
+            index = columns.index(column) + 1
+            columns.insert(index, type(column)(column.key, "", bar_of, left=True))
+            widths.insert(index, BAR)
     heads = [column.title.split("\n") for column in columns]
     height = max(map(len, heads))
     lines = _block([[""] * (height - len(head)) + head for head in heads], columns, widths)
@@ -152,18 +152,18 @@ def bar_of(share: Any) -> str:
 def _widths(table: Table, columns: list[Column], width: int) -> list[int]:
     """The width of each column: what it needs where there is room, else folding ones share what the others leave."""
     wanted, folding = [], {}
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         natural, least = _sizes(table, column)
         foot = [len(_clean(column.text(row))) for row in table.foot if column.key in row]
         wanted.append(max([natural, *foot]))
-        if column.fold or place == 0:
-            folding[place] = least
+        if column.fold or index == 0:
+            folding[index] = least
     excess = sum(wanted) + GAP * (len(wanted) - 1) - width
     while excess > 0:
-        wider = [place for place, least in folding.items() if wanted[place] > least]
+        wider = [index for index, least in folding.items() if wanted[index] > least]
         if not wider:
             break
-        wanted[max(wider, key=lambda place: wanted[place])] -= 1
+        wanted[max(wider, key=lambda index: wanted[index])] -= 1
         excess -= 1
     return wanted
 
@@ -172,8 +172,8 @@ def _block(cells: list[list[str]], columns: list[Column], widths: list[int]) -> 
     """One row of a table, as many lines as its longest cell folds into."""
     lines = []
     for number in range(max(map(len, cells))):
-        parts = [cell[number] if number < len(cell) else "" for cell in cells]
-        aligned = (p.ljust(w) if c.left else p.rjust(w) for p, c, w in zip(parts, columns, widths))
+        texts = [cell[number] if number < len(cell) else "" for cell in cells]
+        aligned = (p.ljust(w) if c.left else p.rjust(w) for p, c, w in zip(texts, columns, widths))
         lines.append((" " * GAP).join(aligned).rstrip())
     return lines
 

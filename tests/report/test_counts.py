@@ -29,7 +29,7 @@ def test_the_convolutions_of_four_networks():
     shown = {row["network"]: (row["count"], share.text(row)) for row in page.tables[0].rows}
     assert shown == PTHFLOPS
     assert [each["network"] for each in beside.to_dict()["networks"]] == list(PTHFLOPS)
-    assert len(beside.to_dict()["networks"][0]["layers"]) == len(pl.layers("vgg16").kept)
+    assert len(beside.to_dict()["networks"][0]["layers"]) == len(pl.layers("vgg16").reported)
     assert "98.64%" in page.markdown()
 
 
@@ -65,7 +65,7 @@ def test_modules_are_shown_and_csv_has_every_layer():
     names = [row["name"] for row in page.tables[0].rows]
     assert names[names.index("layer1") + 1] == "  layer1.0"
     assert page.tables[0].rows[names.index("layer1")]["kind"] == "32 layers"  # 3 blocks of 10, and a shortcut of 2
-    assert len(written(page)) == len(counts.kept) == 175
+    assert len(written(page)) == len(counts.reported) == 175
     assert counts_page(counts, depth=9).tables[0].title == "Layers (shapes of one sample)"
 
 

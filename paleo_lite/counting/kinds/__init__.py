@@ -91,10 +91,10 @@ def fusion_of(layer: Layer) -> str | None:
     return None if kind is None else kind.fusion if isinstance(kind.fusion, str) else kind.fusion(layer)
 
 
-def gemm_of(layer: Layer, part: str) -> Gemm | None:
+def gemm_of(layer: Layer, pass_name: str) -> Gemm | None:
     """The matrix product of a layer in a pass (``inference``, ``forward``, ...), or None for layers without one."""
     kind = KINDS.get(layer.kind)
-    return None if kind is None or kind.gemm is None else kind.gemm(layer, part)
+    return None if kind is None or kind.gemm is None else kind.gemm(layer, pass_name)
 
 
 def saved_by(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved | None:

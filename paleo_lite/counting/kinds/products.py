@@ -96,7 +96,7 @@ def saved_by_product(layer: Layer, wants_gradient: Sequence[bool], trainable: bo
     if count == 1:
         return FIRST if layer.weights and trainable else SAVES_NOTHING
     wanted = sum(wants_gradient)
-    return Saved(tuple(place for place in range(count) if trainable or wanted > wants_gradient[place]))
+    return Saved(tuple(factor for factor in range(count) if trainable or wanted > wants_gradient[factor]))
 
 
 def grouped_matmul(op: Op) -> Cost:
@@ -117,15 +117,15 @@ def attention(op: Op) -> Cost:
     values comes by once, and the result is put together as often (Liu et al. 2023).
     """
     q, k, v = op.layer.inputs[:3]
-    parts = op.attribute("ring", 1)
-    scores = op.inputs[0] // q[-1] * k[-2] * parts
+    ring = op.attribute("ring", 1)
+    scores = op.inputs[0] // q[-1] * k[-2] * ring
     macs = scores * (q[-1] + v[-1])
-    passing = (parts - 1) * sum(op.inputs[1:3])
+    passing = (ring - 1) * sum(op.inputs[1:3])
 
     def seen(number: int) -> int:
         return op.samples * (number // op.samples // 2) if op.attribute("half") else number
 
-    forward = PassCost(seen(2 * macs + 6 * scores), seen(macs), op.x + passing, op.y * parts)
+    forward = PassCost(seen(2 * macs + 6 * scores), seen(macs), op.x + passing, op.y * ring)
     back_read, back_written = op.x + passing + 2 * op.y, sum(op.inputs[:3]) + passing
     return cost(
         op,

@@ -47,17 +47,17 @@ def to_html(document: Document) -> str:
     jinja2 = need("jinja2", "writing a report", "plots")
     markupsafe = need("markupsafe", "writing a report", "plots")
     folder = files(__package__) / "templates"
-    parts = {name: (folder / name).read_text(encoding="utf-8") for name in ("report.html", "report.css", "report.js")}
+    assets = {name: (folder / name).read_text(encoding="utf-8") for name in ("report.html", "report.css", "report.js")}
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
         finalize=lambda value: printable(value) if type(value) is str else value,
     )  # fmt: skip
     numbers = iter(range(1, 10_000))
-    digest = base64.b64encode(hashlib.sha256(parts["report.js"].encode()).digest()).decode()
-    page = environment.from_string(parts["report.html"]).render(
+    digest = base64.b64encode(hashlib.sha256(assets["report.js"].encode()).digest()).decode()
+    page = environment.from_string(assets["report.html"]).render(
         report=document,
-        style=markupsafe.Markup(parts["report.css"]),
-        script=markupsafe.Markup(parts["report.js"]),
+        style=markupsafe.Markup(assets["report.css"]),
+        script=markupsafe.Markup(assets["report.js"]),
         script_hash=digest,
         draw=lambda chart: _drawn(chart, next(numbers), markupsafe.Markup),
         name_of=lambda thing: type(thing).__name__,
