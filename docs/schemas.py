@@ -84,7 +84,7 @@ Counts = record("Counts", {
         "input_shape output_shape weight_shape": list[int] | None})],
 })  # fmt: skip
 Scale = record("Scale", {
-    "network gpu precision scaling topology model": str, "batch_size": int, "is_forecast": bool,
+    "network gpu precision phase scaling topology model": str, "batch_size": int, "is_forecast": bool,
     "images epochs price_usd_per_h": Number,
     "rows": list[record("ScaleRow", {
         "workers batch_size speedup_over": int, "strategy collective limited_by": str,

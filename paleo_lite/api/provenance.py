@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..counting import GENERATING
 from ..errors import BadFile
 from ..files import shipped
 from ..hardware import Device
@@ -92,12 +93,13 @@ def made_from(question: ReportQuestion, sources: Sequence[Source], further: Sequ
 def same_figures(question: ReportQuestion, prediction: Prediction, workers: Sequence[str]) -> list[tuple[str, str]]:
     """Commands that give a report's figures as JSON; `workers` names the options that are for several devices."""
     shared = ["network", "gpu", "precision", "time_model", "ppp", "calibration", "clock", "unit", "image_size",
-              "sequence_length", "inputs", "hardware_files", "training"]  # fmt: skip
+              "sequence_length", "context", "inputs", "hardware_files", "training", "weights"]  # fmt: skip
     batch = ["--batch-size", str(prediction.batch_size)]
     one = [*words(question, "predict", [*shared, "execution"]), *batch, "--phase", prediction.phase, "--format", "json"]
     lines = [("The prediction as JSON", shlex.join(one))]
     if question.several:
-        several = [*words(question, "scale", [*shared, *workers]), *batch, "--format", "json"]
+        writes = ["phase", "execution"] if question.phase in GENERATING else []
+        several = [*words(question, "scale", [*shared, *workers, *writes]), *batch, "--format", "json"]
         lines.append(("Several devices as JSON", shlex.join(several)))
     return lines
 

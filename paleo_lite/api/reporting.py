@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..counting import GENERATING
 from ..errors import BadValue, PaleoError
 from ..extras import need
 from ..files import check_new, save
@@ -97,6 +98,8 @@ class ReportQuestion(_Subject, frozen=True, kw_only=True):
     program: str | None = None
     image_size: int | None = None
     sequence_length: int | None = None
+    context: int | None = None
+    weights: str | None = None
     inputs: Sequence[str | Sequence[int]] = ()
     hardware_files: Paths = ()
 
@@ -110,8 +113,10 @@ class ReportQuestion(_Subject, frozen=True, kw_only=True):
         self._refuse(_OF_A_PROFILE, "is for the report of a profile: --profile PATH")
         if not self.several:
             self._refuse(_OF_WORKERS, "is for several devices: say how many, --workers 8")
-        elif self.phase not in (None, "training"):
-            raise BadValue(f"several devices train together: --phase training, or leave it out, not {self.phase}")
+        elif self.phase not in (None, "training", *GENERATING):
+            raise BadValue(
+                f"several devices train, or write text: --phase training, prefill or decode, not {self.phase}"
+            )
         if self.fit_batch and self.batch_size is not None:
             raise BadValue("fitting the batch chooses its size: leave the batch size out")
 
@@ -136,23 +141,23 @@ def report(question: ReportQuestion) -> Report:
 
     Parameters
     ----------
-    network, gpu, precision, time_model, ppp, calibration, clock, unit, execution, fit_batch, training
+    network, gpu, precision, time_model, ppp, calibration, clock, unit, execution, weights, fit_batch, training
         As for `paleo_lite.predict`.
     profile : path, optional
         Report on this profile instead of a network.
     output : path
         The HTML file; `force` replaces one that is there.
     batch_size : int, optional
-        Samples per pass; without it 1, with several workers 32 for each.
+        Samples per pass; without it 1, in training on several workers 32 for each.
     phase : str, optional
         What is predicted: without it ``inference``, with several workers ``training``.
     workers, link, topology, platform, scaling, strategy, collective, advise, images, epochs, price
-        Training on several devices, too: as for `paleo_lite.scale`.
+        On several devices, too: as for `paleo_lite.scale`.
     name_pattern : str, optional
         Of a profile: as for `paleo_lite.efficiency`.
     program : str, optional
         What to profile next; without it ``python train.py``.
-    image_size, sequence_length, inputs, hardware_files
+    image_size, sequence_length, context, inputs, hardware_files
         As for `paleo_lite.predict`.
 
     Returns
@@ -222,17 +227,17 @@ def _of_network(question: ReportQuestion) -> Document:
     from .prediction import predict, resolve
 
     phase = question.phase or ("training" if question.several else "inference")
+    is_shared = question.several and phase == "training"  # every device has samples of its own
     assert question.network is not None
-    network = resolve(
-        question.network, question.image_size, question.inputs, Tokens(question.sequence_length, phase=phase)
-    )
+    tokens = Tokens(question.sequence_length, question.context, phase)
+    network = resolve(question.network, question.image_size, question.inputs, tokens)
     files = paths_of(question.hardware_files)
     same = {"gpu": question.gpu, "hardware_files": files, "training": question.training, **question.named(
         "precision", "time_model", "ppp", "clock", "unit", "calibration",
     )}  # fmt: skip
     prediction = predict(
-        network, **same, phase=phase, execution=question.execution, fit_batch=question.fit_batch, memory=True,
-        batch_size=question.batch_size or (32 if question.several and not question.fit_batch else 1),
+        network, **same, **question.named("weights", "execution", "fit_batch"), phase=phase, memory=True,
+        batch_size=question.batch_size or (32 if is_shared and not question.fit_batch else 1),
     )  # fmt: skip
     calibration = used_calibration(prediction, question.calibration)
     sources = network_sources(question, prediction, calibration)
@@ -252,4 +257,6 @@ def _scaled(question: ReportQuestion, network: Network, same: dict[str, Any]) ->
     from .scaling import scale
 
     own = question.named(*(name for name in _OF_WORKERS if name != "collective"))
+    if question.phase in GENERATING:
+        own |= question.named("phase", "weights", "execution")
     return scale(network, **same, **own, settings=Settings(collective=question.collective))

@@ -18,7 +18,10 @@ from . import options
 @options.force()
 @options.precision()
 @options.batch_size(default=None, help="Samples per pass. [default: 1; 32 per worker with --workers]")
-@options.phase(default=None, help="What is predicted. [default: inference; training with --workers]")
+@options.phase(
+    type=options.PHASES_AND_GENERATING, default=None,
+    help="What is predicted. [default: inference; training with --workers]",
+)  # fmt: skip
 @options.time_model()
 @options.ppp()
 @options.calibration()
@@ -27,12 +30,14 @@ from . import options
 @options.execution()
 @options.fit_batch()
 @options.training
-@options.workers(help="Training on several devices too: 8, 1,2,4,...,128 or 1:128:x2.")
+@options.workers(help="On several devices too: 8, 1,2,4,...,128 or 1:128:x2.")
 @options.cluster
 @options.name_pattern()
 @click.option("--program", metavar="COMMAND", help="What to profile next. [default: python train.py]")
 @options.image_size()
 @options.sequence_length()
+@options.context()
+@options.weights()
 @options.inputs()
 @options.hardware_files()
 @options.debug()

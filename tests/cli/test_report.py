@@ -38,7 +38,7 @@ REFUSED = {
     "workers alone": (["alexnet", "--workers", "8"], 2, "how are the workers linked"),
     "a link without workers": (["alexnet", "--link", "pcie3-x16"], 2, "--link is for several devices"),
     "images without workers": (["alexnet", "--images", "1M"], 2, "--images is for several devices"),
-    "inference on several": (["alexnet", "--workers", "2", "--phase", "inference"], 2, "train together"),
+    "inference on several": (["alexnet", "--workers", "2", "--phase", "inference"], 2, "or write text"),
     "a program of a network": (["alexnet", "--program", "x"], 2, "--program is for the report of a profile"),
     "a batch of a profile": (["--profile", "x", "--batch-size", "8"], 2, "--batch-size is for the report of a network"),
     "no such profile": (["--profile", "nowhere.parquet"], 1, "nowhere.parquet"),
@@ -134,6 +134,8 @@ QUESTIONS = {
     "largest batch": ["resnet18", "--gpu", "t4", "--precision", "fp16", "--phase", "training", "--fit-batch",
                       "--optimizer", "adam", "--mixed-precision", "--checkpointing", "sqrt"],
     "several": ["resnet18", "--gpu", "k80-die", "--workers", "2", "--link", "ethernet20"],
+    "a token": ["gpt2", "--gpu", "t4", "--precision", "fp16", "--phase", "decode", "--context", "99",
+                "--weights", "int8", "--workers", "2", "--link", "pcie3"],
     "strong": ["resnet18", "--gpu", "k80-die", "--workers", "1,2", "--link", "ethernet20", "--scaling", "strong",
                "--batch-size", "32", "--accumulation", "2"],
 }  # fmt: skip
@@ -141,7 +143,12 @@ QUESTIONS = {
 
 @pytest.mark.parametrize(
     "question",
-    ["inference", "several", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("largest batch", "strong"))],
+    [
+        "inference",
+        "several",
+        "a token",
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("largest batch", "strong")),
+    ],
 )
 def test_commands_on_the_page_give_its_figures(question, tmp_path):
     """The JSON of the commands that a report names is where its figures come from, and it can be made again."""

@@ -35,7 +35,7 @@ def scale_chart(table: ScaleTable) -> Any:
     """What ``scale`` found: curves over the workers, or, of one number of them, time by part of each strategy."""
     per = "per worker" if table.scaling == "weak" else "in all"
     subtitle = [
-        f"{table.network} on {table.gpu_name}, {table.precision} training, {table.scaling} scaling, "
+        f"{table.network} on {table.gpu_name}, {table.precision} {table.phase}, {table.scaling} scaling, "
         f"batch {table.batch_size} {per}",
         f"{table.topology}; {table.model}",
     ]

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 _PHASES = {
     "inference": "inference", "forward": "the forward pass of training", "backward": "the backward pass",
     "forward+backward": "a forward and backward pass",
-    "training": "one training step",
+    "training": "one training step", "prefill": "reading a prompt", "decode": "writing a token",
+}  # fmt: skip
+
+_FIGURES = {
+    "prefill": ("Time to the first token", "Prompts per second"),
+    "decode": ("Time per token", "Tokens per second"),
 }  # fmt: skip
 
 
@@ -91,10 +96,11 @@ def _question(prediction: Prediction, scaling: ScaleTable | None) -> str:
 def _answers(prediction: Prediction, alternatives: Alternatives, scaling: ScaleTable | None) -> list[KeyFigure]:
     low, high = prediction.interval or (0.0, 0.0)
     span = (low, prediction.time_s, high) if prediction.interval else None
-    answers = [KeyFigure("Time per batch", format_si(prediction.time_s, "s"), _spans(prediction, 1.0), span)]
+    time, per_s = _FIGURES.get(prediction.phase, ("Time per batch", "Samples per second"))
+    answers = [KeyFigure(time, format_si(prediction.time_s, "s"), _spans(prediction, 1.0), span)]
     if prediction.throughput_per_s is not None:
         span = span and (prediction.batch_size / high, prediction.throughput_per_s, prediction.batch_size / low)
-        rate = KeyFigure("Samples per second", say_number(prediction.throughput_per_s), _spans(prediction, None), span)
+        rate = KeyFigure(per_s, say_number(prediction.throughput_per_s), _spans(prediction, None), span)
         answers.append(rate)
     seconds = bound_seconds(prediction.terms, prediction.model.uses_memory)
     most = max(seconds, key=lambda bound: seconds[bound])
@@ -114,7 +120,7 @@ def _answers(prediction: Prediction, alternatives: Alternatives, scaling: ScaleT
         answers.insert(len(answers) if held.fits else 0, needed)
     if scaling is not None and scaling.rows:
         last = scaling.rows[0] if scaling.why else scaling.rows[-1]
-        detail = f"{say_number(last.throughput_per_s)} samples per second, {last.efficiency:.1%} of the ideal"
+        detail = f"{say_number(last.throughput_per_s)} {per_s.lower()}, {last.efficiency:.1%} of the ideal"
         if last.hours is not None:
             detail += f"; {say_number(last.hours)} hours" + (
                 "" if last.cost is None else f", {say_number(last.cost)} USD"
@@ -241,7 +247,7 @@ def _scaling(scaling: ScaleTable, prediction: Prediction) -> Document:
         content.append(drawn(caption, lambda: scale_chart(scaling), known=[title_of(prediction)]))
     content += [table.but(sortable=len(table.rows) > 1) for table in page.tables]
     return Document(
-        "Training on several devices",
+        "Training on several devices" if scaling.phase == "training" else "On several devices",
         page.facts,
         content,
         [note for note in page.notes if note not in prediction.notes],
