@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue, UnknownPrecision
 from ..hardware import Device
-from ..input_pipeline.feeding import DECODE_PER_WORKER_S, Feeding, feed
+from ..input_pipeline.feeding import DECODE_PER_WORKER_S, SAMPLE, Feeding, feed
 from ..input_pipeline.places import SEPARATE_NODES, find_link, find_store, link_of_host, sources
 from ..input_pipeline.remedies import Upgrades, plan, remedies, rules
 from ..networks import Network
@@ -34,7 +34,7 @@ class FeedingQuestion(_OfNetwork, frozen=True, kw_only=True):
     storage: str = "nvme"
     random_reads: float | str | None = None
     access: str = "sequential"
-    sample_bytes: float | str = "110k"
+    sample_bytes: float | str = SAMPLE
     workers: int = 8
     decode_rate: float | None = None
     decoded: bool = False

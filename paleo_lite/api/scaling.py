@@ -192,7 +192,6 @@ def _inputs(
 ) -> Inputs:
     """What feeds a node's devices."""
     from ..distributed.job import Inputs
-    from ..distributed.scale import SAMPLE_BYTES
     from ..input_pipeline.places import find_store, link_of_host
 
     try:
@@ -201,7 +200,7 @@ def _inputs(
         per_s = 0.0
     if per_s is not None and not 0 < per_s < float("inf"):
         raise BadValue(f"--decode must be samples a second of a node, above 0, such as '3,000/s', not {decode!r}")
-    return Inputs(find_store(storage or "memory"), per_s, pageable, *link_of_host(device), SAMPLE_BYTES)
+    return Inputs(find_store(storage or "memory"), per_s, pageable, *link_of_host(device))
 
 
 _PALEO_KNOWS = ("workers", "link", "batch_size", "scaling", "strategy", "ppp", "ppp_comm", "images", "epochs", "price",

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ..input_pipeline.feeding import SAMPLE
 from . import options
 from .command import Answer, command
 from .completing import complete_links
@@ -24,7 +25,7 @@ _link = functools.partial(_option, metavar="LINK|RATE", shell_complete=complete_
 @_link("--storage", default="nvme")
 @_option("--random-reads", type=Quantity("IOPS"), metavar="COUNT")
 @_option("--access", type=Names("access", ".input_pipeline.feeding:ACCESSES"), default="sequential")
-@_size("--sample-bytes", default="110k", help="Size of one sample in storage.")
+@_size("--sample-bytes", default=SAMPLE, help="Size of one sample in storage.")
 @_option("--workers", type=WHOLE, default=8)
 @_option("--decode-rate", type=Number(), metavar="RATE")
 @_option("--decoded", is_flag=True, show_default=False)

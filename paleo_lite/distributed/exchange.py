@@ -86,12 +86,10 @@ def half_collective(topology: Topology, collective: str | None, strategy: str) -
 
 def candidates(topology: Topology) -> tuple[str, ...]:
     """The collectives that are chosen from; of equally fast ones the first is taken."""
-    used = [(topology.inside, topology.devices_per_node), (topology.between, topology.nodes)]
-    measured = any(link.measured for link, count in used if link is not None and count > 1)
-    names = AS_MEASURED if measured else EXACT
+    links = topology.links.values()
+    names = AS_MEASURED if any(link.measured for link in links) else EXACT
     # With one kind of link hierarchical is the ring under another name.
-    two_levels = topology.devices_per_node > 1 and topology.nodes > 1
-    return names if two_levels else tuple(name for name in names if name != "hierarchical")
+    return names if len(links) > 1 else tuple(name for name in names if name != "hierarchical")
 
 
 def _seconds(topology: Topology, size: Floats, collective: str) -> Seconds:

@@ -12,11 +12,11 @@ import numpy as np
 
 from ..errors import BadValue
 from ..hardware import Machine
-from ..input_pipeline.feeding import Store
+from ..input_pipeline.feeding import SAMPLE, Store
 from ..timing import RooflineModel, TimeModel, Workload, predict
-from ..timing.memory import Memory, memory_of
+from ..timing.memory import Memory, memory_by_micro_batch
 from ..timing.predict import RECOMPUTE
-from ..units import element_bytes
+from ..units import element_bytes, parse_quantity
 from .overlap import BUCKET_BYTES, Buckets, make_buckets
 from .step import DeviceStep, plain
 
@@ -68,7 +68,7 @@ class Inputs(msgspec.Struct, frozen=True):
     pageable: bool
     link: str
     link_bytes_per_s: float
-    sample_bytes: float
+    sample_bytes: float = parse_quantity(SAMPLE, "")
 
 
 RECOMPUTATIONS = ("none", "selective", "full")
@@ -269,7 +269,7 @@ class Job:
 
     def gradients(self, precision: str | None = None) -> Floats:
         """See `gradient_bytes`."""
-        return self.counted(_gradients, precision)
+        return self.counted(gradient_bytes, precision)
 
     def buckets(self, settings: Settings, layers: int | None = None) -> Buckets:
         """The messages that gradients (of the first `layers`) are exchanged in beside the backward pass."""
@@ -301,18 +301,10 @@ class Job:
         return step.stretched(self.computing)
 
     def memory(self, batch_size: Any, zero_stage: int = 0, shards: int = 1) -> Memory:
-        """Memory of one device, with what ZeRO shares out; of many batch sizes each part is an array.
-
-        Every part is affine in the samples of a micro-batch, so that two memories tell all.
-        """
+        """Memory of one device, with what ZeRO shares out; of many batch sizes each part is an array."""
         options = self.workload.options
         micro = batch_size // options.accumulation if np.ndim(batch_size) else options.micro_batch(batch_size)
-        one, two = (
-            msgspec.structs.astuple(self.counted(_memory, samples * options.accumulation, zero_stage, shards))
-            for samples in (1, 2)
-        )
-        parts = [(first, second - first) for first, second in zip(one, two)]
-        return Memory(*(first + (micro - 1) * further if further else first for first, further in parts))
+        return self.counted(_memory, zero_stage, shards)(micro)
 
     def memory_bytes(self, batch_size: Any, zero_stage: int, shards: int) -> Any:
         """All of it."""
@@ -336,25 +328,21 @@ class _PacedJob(Job):
         return self._job.at(batch_size).stretched(self._pace)
 
 
-def _memory(job: Job, batch_size: int, zero_stage: int, shards: int) -> Memory:
-    return memory_of(job.workload.but(batch_size=batch_size), zero_stage=zero_stage, shards=shards)
-
-
-def _gradients(job: Job, precision: str | None) -> Floats:
-    return gradient_bytes(job.workload, precision)
+def _memory(job: Job, zero_stage: int, shards: int) -> Callable[[Any], Memory]:
+    return memory_by_micro_batch(job.workload, zero_stage=zero_stage, shards=shards)
 
 
 def _buckets(job: Job, precision: str | None, layers: int | None, *sizes: Any) -> Buckets:
     return make_buckets(job.gradients(precision)[:layers], *sizes)
 
 
-def gradient_bytes(workload: Workload, precision: str | None = None) -> Floats:
+def gradient_bytes(job: Job, precision: str | None = None) -> Floats:
     """Bytes of each layer's gradients as they are exchanged, shape (layers,); frozen layers have none."""
     trained = [
         0 if layer.attributes.get("frozen", False) else int(parameters)
-        for layer, parameters in zip(workload.layers, workload.work.parameters)
+        for layer, parameters in zip(job.workload.layers, job.workload.work.parameters)
     ]
-    return np.array(trained, dtype=np.float64) * element_bytes(precision or workload.precision)
+    return np.array(trained, dtype=np.float64) * element_bytes(precision or job.workload.precision)
 
 
 def shares(amounts: NDArray[np.int64]) -> Floats:

@@ -203,11 +203,7 @@ def _table(
     why: str,
     refused: dict[str, str],
 ) -> ScaleTable:
-    links = [
-        link
-        for link, used in ((machine.inside, machine.devices_per_node > 1), (machine.between, machine.nodes > 1))
-        if link is not None and used
-    ]
+    links = machine.links.values()
     device, notes = job.machine.device, list(job.workload.network.notes)
     if budget.images is not None and budget.price_usd_per_h is None:
         notes.append(

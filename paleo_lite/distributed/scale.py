@@ -224,24 +224,12 @@ def _limit(machine: Topology, step: Step, ideal_s: float, fits: bool | None, in_
         return "memory: it does not fit"
     losses = dict(step.losses)
     if step.exposed_s:
-        losses[f"communication over {_paced_by(machine)}"] = step.exposed_s
+        slowest = min(machine.links.values(), key=lambda link: link.bandwidth_bytes_per_s * link.ppp)
+        losses[f"communication over {slowest.name}"] = step.exposed_s
     rest = "undivided work and smaller matrices" if in_blocks else "small batches per worker"
     losses[rest] = step.time_s - ideal_s - sum(losses.values())
     worst = max(losses, key=lambda name: float(losses[name]))
     return worst if losses[worst] > NEARLY * step.time_s else "compute"
-
-
-def _paced_by(machine: Topology) -> str:
-    links = [
-        link
-        for link, used in ((machine.between, machine.nodes > 1), (machine.inside, machine.devices_per_node > 1))
-        if link is not None and used
-    ]
-    return min(links, key=lambda link: link.bandwidth_bytes_per_s * link.ppp).name if links else "no link"
-
-
-SAMPLE_BYTES = 110e3
-"""Of an ImageNet JPEG, on average."""
 
 
 def fed(step: Step, job: Job, machine: Topology, batch_size: Any, inputs: Inputs) -> Step:

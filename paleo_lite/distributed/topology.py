@@ -62,15 +62,17 @@ class Topology(msgspec.Struct, frozen=True):
         """All devices."""
         return self.devices_per_node * self.nodes
 
+    @property
+    def links(self) -> dict[str, LinkRate]:
+        """Those that join several of something, by where they are."""
+        ways = (("inside", self.inside, self.devices_per_node), ("between", self.between, self.nodes))
+        return {where: link for where, link, count in ways if link is not None and count > 1}
+
     def describe(self) -> str:
         """``16 nodes of 2 k40m: pcie3-x16 inside, infiniband-fdr between``."""
         device = self.device or ("device" if self.devices_per_node == 1 else "devices")
         nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
-        links = []
-        if self.inside and self.devices_per_node > 1:
-            links.append(f"{self.inside.name} inside")
-        if self.between and self.nodes > 1:
-            links.append(f"{self.between.name} between")
+        links = [f"{link.name} {where}" for where, link in self.links.items()]
         return f"{nodes} of {self.devices_per_node} {device}" + (f": {', '.join(links)}" if links else "")
 
     def with_workers(self, workers: int) -> Topology:

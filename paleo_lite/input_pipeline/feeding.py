@@ -20,6 +20,9 @@ DECODE_SOURCE = (
 )
 """Samples per second of one worker. Measure your own with `measure.mock_trainer`."""
 
+SAMPLE = "110k"
+"""Bytes of an ImageNet JPEG, on average."""
+
 ACCESSES = ("sequential", "random")
 """How samples are read."""
 

@@ -94,6 +94,16 @@ class EntryTerms(msgspec.Struct, frozen=True, eq=False):
     floor_s: Floats
     device_s: Floats
 
+    @classmethod
+    def to_fill(cls, features: Features) -> EntryTerms:
+        """Room for those of all entries, which `step_times` and `sensitivities` fill."""
+        return cls(*np.empty((4, *features.flops.shape)))
+
+    def fill(self, block: Block, *terms: Floats) -> None:
+        """Put down terms of some entries."""
+        for whole, part in zip((self.compute_s, self.memory_s, self.floor_s, self.device_s), terms):
+            whole[block] = part
+
 
 def evaluate(features: Features, rates: Rates, values: Floats) -> EntryTerms:
     """The terms of every entry.
@@ -103,10 +113,9 @@ def evaluate(features: Features, rates: Rates, values: Floats) -> EntryTerms:
     values : ndarray, shape (len(PARAMETERS),)
         In the order of `PARAMETERS`.
     """
-    work, which = features.flops * features.padding, which_of(features.work_class, features.part)
-    compute, memory, floor, _ = _terms(features, work, which, _scales(which, rates, values), ...)
-    together, _ = _together(compute.copy(), memory.copy(), floor.copy())
-    return EntryTerms(compute, memory, floor, together)
+    entries = EntryTerms.to_fill(features)
+    step_times(features, rates, values, np.zeros_like(features.part), 1, entries=entries)
+    return entries
 
 
 class Which(NamedTuple):
@@ -171,11 +180,15 @@ def _terms(
     return compute, features.bytes[block] * scales.byte_s, kernels * scales.kernel_s, prolonged
 
 
-def _together(compute: Floats, memory: Floats, floor: Floats) -> tuple[Floats, Floats]:
+def _together(
+    compute: Floats, memory: Floats, floor: Floats, block: Block, entries: EntryTerms | None
+) -> tuple[Floats, Floats]:
     """What three terms make together, and its `POWER`; the terms are raised to it where they are.
 
     Squares and square roots take a fifth of what powers do, and an array is written where it was read in half the time.
     """
+    if entries is not None:
+        entries.fill(block, compute, memory, floor)
     for term in (compute, memory, floor):
         np.square(term, out=term)
         np.square(term, out=term)
@@ -183,7 +196,10 @@ def _together(compute: Floats, memory: Floats, floor: Floats) -> tuple[Floats, F
     power = compute + memory
     power += floor
     together = np.sqrt(power)
-    return np.sqrt(together, out=together), power
+    np.sqrt(together, out=together)
+    if entries is not None:
+        entries.device_s[block] = together
+    return together, power
 
 
 def _blocks(shape: tuple[int, ...]) -> Iterator[Block]:
@@ -304,15 +320,19 @@ def steps_of(features: Features, run: Ints, runs: int, plan: StepPlan | None = N
 
 
 def step_times(
-    features: Features, rates: Rates, values: Floats, run: Ints, runs: int, steps: Steps | None = None
-) -> Floats:
-    """Seconds of whole steps; entry i belongs to step ``run[i]`` of `runs`; `steps` saves preparing them."""
+    features: Features, rates: Rates, values: Floats, run: Ints, runs: int, steps: Steps | None = None,
+    entries: EntryTerms | None = None,
+) -> Floats:  # fmt: skip
+    """Seconds of whole steps; entry i belongs to step ``run[i]`` of `runs`.
+
+    `steps` saves preparing them; `entries` are filled.
+    """
     plan, work, launched = steps or steps_of(features, run, runs)
     scales = _scales(plan.which, rates, values)
     device = np.zeros((runs, *features.flops.shape[1:]))
     for block in _blocks(features.flops.shape):
-        *terms, _ = _terms(features, work, plan.which, scales, block)
-        plan.by_step.add(_together(*terms)[0], device[block])
+        compute, memory, floor, _ = _terms(features, work, plan.which, scales, block)
+        plan.by_step.add(_together(compute, memory, floor, block, entries)[0], device[block])
     host = _launching(launched, values).sum(axis=0)
     return np.asarray(_joined(device, host) + values[_INDEX["step_s"]])
 
@@ -336,9 +356,12 @@ def _launching(launched: Floats, values: Floats) -> Floats:
 
 
 def sensitivities(
-    features: Features, rates: Rates, values: Floats, run: Ints, runs: int, steps: Steps | None = None
-) -> tuple[Floats, Floats]:
+    features: Features, rates: Rates, values: Floats, run: Ints, runs: int, steps: Steps | None = None,
+    entries: EntryTerms | None = None,
+) -> tuple[Floats, Floats]:  # fmt: skip
     """Times of whole steps, shape (runs,), and their derivatives by each parameter's logarithm, (runs, parameters).
+
+    See `step_times`.
 
     With t = (a^p + b^p + c^p)^(1/p), dt / d log a = a^p t / t^p, and each term is a power of each parameter but
     ``half``, for which d log a / d log half = half * multiprocessors / (tiles + half * multiprocessors).
@@ -350,7 +373,7 @@ def sensitivities(
     device, kernels = np.zeros((2, runs, *shape))
     for block in _blocks(features.flops.shape):
         compute, memory, floor, prolonged = _terms(features, work, plan.which, scales, block)
-        device_s, slope = _together(compute, memory, floor)
+        device_s, slope = _together(compute, memory, floor, block, entries)
         np.divide(device_s, slope, out=slope)
         floor = floor * slope  # of kernels that do not grow with the batch it has been one column
         np.negative(slope, out=slope)  # the other terms fall as their parameters grow

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from ..hardware import Machine, PeakRate
-from .calibrated import NAMES, Rates, Steps, evaluate, sensitivities, step_times
+from .calibrated import NAMES, EntryTerms, Rates, Steps, sensitivities, step_times
 from .features import Features, features_of
 from .models import Times, Want
 from .terms import Terms, interval_of
@@ -91,8 +91,8 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
             faster = machine.peak(products).per_s / machine.peak(workload.precision).per_s * self.products
             narrow = workload.narrow[features.place[:, 1]] & (features.part < 3)
             features = msgspec.structs.replace(features, padding=features.padding / np.where(narrow, faster, 1.0))
-        total, deviation, slopes = self._steps(features, rates, np.zeros(len(features.flops), dtype=np.int64), 1)
-        entries = evaluate(features, rates, np.exp(self.theta))
+        entries, run = EntryTerms.to_fill(features), np.zeros(len(features.flops), dtype=np.int64)
+        total, deviation, slopes = self._steps(features, rates, run, 1, entries=entries)
         # How much longer than the device's own work layers take because the host launches them; 1: not at all.
         waiting = float((total - self.overhead_s)[0] / entries.device_s.sum())
         shape = len(workload.passes), len(workload.layers)
@@ -113,15 +113,15 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         features, run, cases = laid.features, laid.run, laid.cases
         rates, values = rates_of(machine, precision), np.exp(self.theta)
         low = high = pieces_s = None
+        entries = EntryTerms.to_fill(features) if want.pieces else None
         if want.interval:
-            total, deviation, _ = self._steps(features, rates, run, cases, laid.steps)
+            total, deviation, _ = self._steps(features, rates, run, cases, laid.steps, entries)
             low, high = interval_of(total, deviation)
         else:
-            total = step_times(features, rates, values, run, cases, laid.steps)
-        if want.pieces:
-            device_s = evaluate(features, rates, values).device_s
-            waiting = (total - self.overhead_s) / laid.by_case(device_s)
-            pieces_s = laid.by_piece(device_s * waiting[run[:, 0]])
+            total = step_times(features, rates, values, run, cases, laid.steps, entries)
+        if entries is not None:
+            waiting = (total - self.overhead_s) / laid.by_case(entries.device_s)
+            pieces_s = laid.by_piece(entries.device_s * waiting[run[:, 0]])
         return Times(total, low, high, pieces_s)
 
     @property
@@ -130,13 +130,14 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         return float(np.exp(self.theta[NAMES.index("step_s")]))
 
     def _steps(
-        self, features: Features, rates: Rates, run: Ints, runs: int, steps: Steps | None = None
-    ) -> tuple[Floats, Floats, Floats]:
+        self, features: Features, rates: Rates, run: Ints, runs: int, steps: Steps | None = None,
+        entries: EntryTerms | None = None,
+    ) -> tuple[Floats, Floats, Floats]:  # fmt: skip
         """Seconds of whole steps, the standard deviations of their logarithms by the delta method, and what it takes.
 
         The last are the derivatives of those logarithms, shape (runs, parameters, batch sizes).
         """
-        total, gradient = sensitivities(features, rates, np.exp(self.theta), run, runs, steps)
+        total, gradient = sensitivities(features, rates, np.exp(self.theta), run, runs, steps, entries)
         gradient = gradient.reshape(*gradient.shape[:2], -1)  # entries without batch sizes are entries at one
         slopes = gradient / total.reshape(len(gradient), 1, -1)
         variance = np.einsum("rpb,rpb->rb", slopes, self.covariance @ slopes).reshape(total.shape)

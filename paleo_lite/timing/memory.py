@@ -115,10 +115,11 @@ def memory_of(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Me
     return memory_by_micro_batch(workload, zero_stage=zero_stage, shards=shards)(micro)
 
 
-def memory_by_micro_batch(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Callable[[int], Memory]:
-    """As `memory_of`, of any size of a micro-batch: what is looked for once."""
+def memory_by_micro_batch(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Callable[[Any], Memory]:
+    """As `memory_of`, of any size of a micro-batch, or an array of them: what is looked for once."""
     parts = _parts(workload, zero_stage, shards)
-    return lambda micro: Memory(*(part.fixed + micro * part.per_sample for part in parts))
+    return lambda micro: Memory(*(part.fixed + micro * part.per_sample if part.per_sample else part.fixed
+                                  for part in parts))  # fmt: skip
 
 
 def memory_coefficients(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> tuple[int, int]:

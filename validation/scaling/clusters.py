@@ -22,7 +22,7 @@ from paleo_lite.distributed.data_parallel import data
 from paleo_lite.distributed.job import Inputs, Job, Settings
 from paleo_lite.distributed.measured import condition
 from paleo_lite.distributed.platforms import Platform, find_platform
-from paleo_lite.distributed.scale import SAMPLE_BYTES, fed
+from paleo_lite.distributed.scale import fed
 from paleo_lite.distributed.step import Step
 from paleo_lite.distributed.topology import Topology, parse_topology
 from paleo_lite.hardware import Machine, find_device
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 QUOTED = Path(__file__).parent / "published_clusters.csv"
 SOCKETS = {"EC2 p2.8xlarge": "8x @ pcie3", "DGX-1": "8x @ nvlink1-x4"}
-PAGEABLE = Inputs(None, None, True, "pcie3-x16", 15.75e9, SAMPLE_BYTES)
+PAGEABLE = Inputs(None, None, True, "pcie3-x16", 15.75e9)
 """How MXNet's module feeds devices: one process copies all samples from the host's memory.
 
 TensorFlow's synthetic data lies on the device; DALI and the loaders of the others prefetch.
