@@ -161,7 +161,7 @@ def test_every_page_is_in_the_navigation_once():
 
 
 def test_files_that_a_text_names_become_links():
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="how-to/page.md"))
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="how-to/page.md"), meta={})
     config = SimpleNamespace(nav=[{"Home": "index.md"}, {"Explanation": [{"The time model": "model.md"}]}])
     text = (
         "See `docs/model.md` (docs/model.md), [rules](../../CONTRIBUTING.md) and docs/none.md.\n\n    docs/model.md\n"
@@ -171,6 +171,16 @@ def test_files_that_a_text_names_become_links():
         f"See {linked} ({linked}), [rules](../contributing.md) and docs/none.md.\n\n"
         "    docs/model.md\n```\ndocs/model.md\n```\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "weighs"),
+    [("glossary.md", (1, 100)), ("how-to/page.md", (1, 1)), ("reference/python/timing.md", (0, 0.1))],
+)
+def test_a_search_finds_explanations_before_names_of_attributes(path, weighs):
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=path), meta={})
+    site_pages.on_page_markdown("", page, SimpleNamespace(nav=[]), None)
+    assert weighs[0] <= page.meta["search"]["boost"] <= weighs[1]
 
 
 @pytest.fixture(scope="module")
