@@ -52,7 +52,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Make what leads to a file lead to its page, links to the root and ``docs/model.md`` in text; weigh it for search."""
+    """Make what leads to a file lead to its page, links to the root and ``docs/model.md``; weigh it for search."""
     boost = next((number for start, number in _FOUND_FIRST.items() if page.file.src_uri.startswith(start)), 1.0)
     page.meta["search"] = {"boost": boost}
     up = "../" * page.file.src_uri.count("/")

@@ -109,7 +109,7 @@ def format_si(value: float | None, unit: str = "", digits: int = 4) -> str:
     if abs(float(scaled)) >= 1000 and exponent < highest:  # 999.96 rounds into the next prefix
         exponent += 3
         scaled = f"{value / 10.0**exponent:.{digits}g}"
-    if abs(float(scaled)) >= 1000:
+    if "e" in scaled or abs(float(scaled)) >= 1000:
         scaled = f"{float(scaled):,.0f}"
     prefix = {power: name for name, power in PREFIXES.items() if name not in ("K", "u")}[exponent]
     return f"{scaled} {prefix}{unit}".rstrip()

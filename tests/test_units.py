@@ -71,6 +71,10 @@ def test_writing(value, unit, text):
     assert format_si(value, unit) == text
 
 
+def test_few_digits_are_written_without_an_exponent():
+    assert [format_si(0.7512, "s", digits) for digits in (1, 2, 3)] == ["800 ms", "750 ms", "751 ms"]
+
+
 @given(st.floats(1e-9, 1e20))
 def test_what_is_written_is_read(value):
     assert math.isclose(parse_quantity(format_si(value, "B", 12), "B"), value, rel_tol=1e-9)

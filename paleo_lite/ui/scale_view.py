@@ -35,9 +35,9 @@ def scale_view(view: View) -> None:
             rows += [msgspec.structs.replace(row, strategy=gpu, collective="") for row in table.rows]
     if not rows:
         return
-    title = f"{view.network}, {view.precision}, {view.strategy}, {view.scaling} scaling, {view.link}"
+    asked = f"{view.network}, {view.precision}, {view.strategy}, {view.scaling} scaling, {view.link}"
     bounds = [gpu for gpu, table in tables.items() if not isinstance(table, Failed) and not table.is_forecast]
-    show_chart(lambda: scaling_chart(rows, title, (), bounds, view.gpu), columns=3 if len(view.gpu) == 1 else 2)
+    show_chart(lambda: scaling_chart(rows, [asked], bounds, view.gpu), columns=3 if len(view.gpu) == 1 else 2)
     for gpu, table in tables.items():
         if isinstance(table, Failed):
             continue

@@ -62,7 +62,7 @@ def test_scaling_of_several_strategies_is_a_curve_each():
     rows = []
     for strategy in ("data", "zero-1"):
         rows += pl.scale("alexnet", gpu="t4", link="25 GB/s", workers=[1, 2], strategy=strategy).rows
-    _, communication = split(scaling_chart(rows, "title").to_dict())
+    _, communication = split(scaling_chart(rows).to_dict())
     shares = {(row["series"], row["workers"]): row["exposed"] for row in rows_of(communication)}
     assert shares == {(row.strategy, row.workers): pytest.approx(row.exposed_s / row.time_s) for row in rows}
 

@@ -8,7 +8,7 @@ from typing import Any
 from ...timing import Prediction
 from ...units import format_si, say_interval
 from ..notation import say_percent
-from .marks import BOUNDS_ARE, PLAIN, PREFIXED, hollow
+from .marks import BOUNDS_ARE, LETTER, PLAIN, PREFIXED, hollow
 from .render import altair, group_colour, time_unit, values
 from .theme import GROUPS, group_of
 
@@ -187,7 +187,9 @@ def pass_chart(prediction: Prediction) -> Any:
     point = f"The {longest} takes {taken[longest] / factor / prediction.time_s:.0%} of the time"
     for row in rows:
         share = row["taken"] / factor / prediction.time_s
-        row["share"] = f"{share:.0%}" if share >= _LABELLED and prediction.is_forecast else ""
+        said, room = f"{share:.0%}", _WIDE * row["taken"] / max(taken.values())
+        named = f"{row['group']} {said}" if room > LETTER * (len(row["group"]) + 5) else said
+        row["share"] = named if share >= _LABELLED and prediction.is_forecast else ""
     x = alt.X("taken:Q", title=f"time ({unit})", axis=alt.Axis(format=PLAIN, tickCount=8), stack="zero")
     base = alt.Chart().encode(y=alt.Y("pass:N", sort=order, title=None), order=alt.Order("order:Q"))
     tips = [alt.Tooltip("pass:N"), alt.Tooltip("group:N", title="kind of layer"), alt.Tooltip("time:N")]
@@ -196,8 +198,9 @@ def pass_chart(prediction: Prediction) -> Any:
         x=x.copy().bandPosition(0.5), text=alt.Text("share:N"), detail=alt.Detail("group:N")
     )
     title = alt.Title(point, subtitle=said_of(prediction))
-    return alt.layer(bars, text, data=values(rows)).properties(width=620, height=alt.Step(34), title=title)
+    return alt.layer(bars, text, data=values(rows)).properties(width=_WIDE, height=alt.Step(34), title=title)
 
 
+_WIDE = 620  # pixels of the longest pass, about
 _LABELLED = 0.04
 """Share of the time from which a part of a bar has its own written on it."""

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from ...errors import BadValue
 from ...sweeps.best import LARGER_IS_BETTER, Best, in_words
 from ...sweeps.chunk import BOUND
@@ -86,13 +88,23 @@ def pareto_chart(best: Best) -> Any:
     lines = _said(best, alike, step, len(cloud), bool(ends), any(row["bound"] for row in rows))
     if named < len(rows):
         lines.append(f"{named} of {len(rows)} points are named, as far as there is room; HTML names each")
-    title = alt.Title(best.objective, subtitle=lines)
+    title = alt.Title(_point(best.rows, first, second), subtitle=lines)
     return alt.layer(*layers, *names, data=data).properties(width=_WIDTH, height=_HEIGHT, title=title)
+
+
+def _point(rows: Sequence[dict[str, Any]], *columns: str) -> str:
+    """Which device is at each end of a front."""
+    signs = {name: 1.0 if name in LARGER_IS_BETTER else -1.0 for name in columns}
+    ends = [rows[int(np.argmax([sign * row[name] for row in rows]))]["gpu"] for name, sign in signs.items()]
+    words = [f"the {'highest' if name in LARGER_IS_BETTER else 'lowest'} {in_words(name)}" for name in columns]
+    if ends[0] == ends[1]:
+        return f"{ends[0]} has {' and '.join(words)}"
+    return " and ".join(f"{gpu} has {said}" for gpu, said in zip(ends, words))
 
 
 def _said(best: Best, alike: str, step: int, cloud: int, intervals: bool, bounds: bool) -> list[str]:
     """What stands below the title: the same count as above the table, and what is drawn and left out."""
-    lines = [f"{alike}: {best.counted}" if alike else best.counted]
+    lines = [best.objective, f"{alike}: {best.counted}" if alike else best.counted]
     drawn = [
         f"1 in {step} of the front is drawn" if step > 1 else "",
         "lines through points: 90% intervals" if intervals else "",

@@ -82,7 +82,7 @@ def _page(vl: Any, spec: dict[str, Any], config: dict[str, Any]) -> str:
         return str(vl.vegalite_to_html(spec, bundle=True, config=config))
     # What ends a script must not stand in its text.
     chart, options = (
-        msgspec.json.encode(part).decode().replace("</", r"<\/")
+        msgspec.json.encode(part, enc_hook=lambda of_numpy: of_numpy.item()).decode().replace("</", r"<\/")
         for part in (spec, {"renderer": "svg", "config": config})
     )
     return f"{before}{_SPEC}{chart};\n    const opts = {options};\n{embed}{after}"

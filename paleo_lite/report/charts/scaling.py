@@ -42,12 +42,7 @@ def scale_chart(table: ScaleTable) -> Any:
     if len(table.rows) > 1 and len({row.workers for row in table.rows}) == 1:
         first = table.rows[0]
         return advice_chart(table.rows, f"First: {_name(first)}, {format_si(first.time_s, 's', 3)} a step", subtitle)
-    bounds = () if table.is_forecast else _series(table.rows)
-    last = max(table.rows, key=lambda row: (row.workers, row.speedup))
-    most = max(PARTS, key=lambda part: float(getattr(last, PARTS[part][0])) if part != "compute" else 0.0)
-    lost = f"; {getattr(last, PARTS[most][0]) / last.time_s:.0%} of a step is {most}" if last.workers > 1 else ""
-    point = f"{last.workers:,} workers do {last.speedup:,.3g} times the work of one{lost}"
-    return scaling_chart(table.rows, point, subtitle, bounds)
+    return scaling_chart(table.rows, subtitle, () if table.is_forecast else _series(table.rows))
 
 
 def advice_chart(rows: Sequence[ScaleRow], title: str, subtitle: Sequence[str] = ()) -> Any:
@@ -106,7 +101,6 @@ def _said(row: ScaleRow, cut: bool) -> str:
 
 def scaling_chart(
     rows: Sequence[ScaleRow],
-    title: str,
     subtitle: Sequence[str] = (),
     bounds: Collection[str] = (),
     order: Sequence[str] = (),
@@ -152,7 +146,19 @@ def scaling_chart(
     lines += ["bands: 90% intervals"] if any("cost_low" in row or "efficiency_low" in row for row in named) else []
     lines += [BOUNDS_ARE] if any(row["bound"] for row in named) else []
     chart = alt.hconcat(*panels).resolve_scale(color="independent", shape="independent", stroke="independent")
-    return chart.properties(title=alt.Title(title, subtitle=lines))
+    return chart.properties(title=alt.Title(_point(rows, bounds), subtitle=lines))
+
+
+def _point(rows: Sequence[ScaleRow], bounds: Collection[str]) -> str:
+    """How much more most workers do than one, and what they lose; of several the best, forecasts before bounds."""
+    series = _series(rows)
+    name, last = max(zip(series, rows), key=lambda pair: (pair[0] not in bounds, pair[1].workers, pair[1].speedup))
+    most = max(PARTS, key=lambda part: float(getattr(last, PARTS[part][0])) if part != "compute" else 0.0)
+    share = getattr(last, PARTS[most][0]) / last.time_s
+    lost = f"; {share:.0%} of a step is {most}" if last.workers > 1 and most != "compute" else ""
+    best = f"{name} scales best: " if len(set(series)) > 1 else ""
+    at_best = "at best " if name in bounds else ""
+    return f"{best}{last.workers:,} workers do {at_best}{last.speedup:,.3g} times the work of one{lost}"
 
 
 def _name(row: ScaleRow) -> str:

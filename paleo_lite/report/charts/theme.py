@@ -12,18 +12,19 @@ GROUPS: dict[str, str] = {
     "convolution": "#0072B2",
     "matrix product": "#D55E00",
     "attention": "#CC79A7",
-    "normalisation": "#009E73",
-    "activation": "#E69F00",
-    "elementwise": "#999933",
-    "pooling": "#56B4E9",
-    "data movement": "#7F7F7F",
-    "update": "#8B6A4F",
-    "communication": "#AA4499",
+    "normalisation": "#1FC08F",
+    "activation": "#E8A90C",
+    "elementwise": "#70701C",
+    "pooling": "#3A93C7",
+    "data movement": "#A0A0A0",
+    "update": "#B08D74",
+    "communication": "#8F2F82",
     "other": "#B0B0B0",
 }
-"""Colour of each group of work: Okabe and Ito's set, told apart by the colour-blind, and its neighbours in Tol's.
+"""Colour of each group of work: hues of Okabe and Ito's set, told apart by the colour-blind, and of Tol's.
 
-Each has a contrast of 2 or more against both backgrounds, so that a group keeps its colour in either theme.
+Those that stand beside one another differ in grey, too, as paper and copies show them. Each has a contrast of nearly 2
+or more against both backgrounds, so that a group keeps its colour in either theme.
 """
 
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999933", "#7F7F7F")

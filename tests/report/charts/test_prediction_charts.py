@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -56,6 +57,7 @@ def test_every_chart_becomes_every_format(prediction, name):
 
 def test_the_page_needs_no_network(prediction):
     page = render(kind_chart(prediction), ".html").decode()
+    assert "samples per second" in render(batch_chart([prediction]), ".html").decode()  # whose numbers are numpy's
     assert not re.search(r"<(?:script|link)[^>]+(?:src|href)=", page)
     assert len(page) < 5e6
 
@@ -144,6 +146,17 @@ def test_colours_stand_out_from_both_backgrounds(theme):
 
     assert contrast(theme.ink) > 7
     assert min(map(contrast, [*GROUPS.values(), *SERIES])) > 1.9
+
+
+@pytest.mark.parametrize("name", ["resnet50", "swin_b"])
+def test_layers_that_follow_one_another_differ_in_grey(name):
+    """Luma of Rec. 601, by which pictures become grey: 3% of black to white at least."""
+    groups = [group_of(layer.kind) for layer in find_network(name).layers]
+    colours = {group: [int(GROUPS[group][at : at + 2], 16) for at in (1, 3, 5)] for group in groups}
+    luma = {group: 0.299 * red + 0.587 * green + 0.114 * blue for group, (red, green, blue) in colours.items()}
+    assert [
+        pair for pair in set(pairwise(groups)) if len(set(pair)) > 1 and abs(luma[pair[0]] - luma[pair[1]]) < 8
+    ] == []
 
 
 def test_bad_requests_are_refused_in_words(prediction, monkeypatch, tmp_path):

@@ -77,8 +77,21 @@ def test_several_collectives_are_several_curves():
         ScaleRow(0.4, 0.1, 0.1, workers=n, batch_size=32 * n, alone_per_s=64.0, collective=each)
         for n in (2, 4) for each in ("ring", "tree")
     ]  # fmt: skip
-    drawn = data(scaling_chart(rows, "title"), "series")
+    drawn = data(scaling_chart(rows), "series")
     assert {row["series"] for row in drawn} == {"data ring", "data tree"}
+
+
+def test_the_title_names_the_curve_that_scales_best_and_no_bound_before_a_forecast():
+    rows = [
+        ScaleRow(compute_s, 0.1, 0.1, workers=4, batch_size=32, alone_per_s=64.0, strategy=gpu)
+        for gpu, compute_s in (("t4", 0.4), ("k80", 0.1))
+    ]  # fmt: skip
+    bounds = ((), ("k80",), ("k80", "t4"))
+    said = [scaling_chart(rows, bounds=some).to_dict()["title"]["text"] for some in bounds]
+    # 32 samples in 0.2 and 0.5 s, where one worker does 64 in a second
+    assert said[0] == "k80 scales best: 4 workers do 2.5 times the work of one; 50% of a step is exposed communication"
+    assert said[1] == "t4 scales best: 4 workers do 1 times the work of one; 20% of a step is exposed communication"
+    assert said[2].startswith("k80 scales best: 4 workers do at best 2.5 times")
 
 
 def test_advice_is_a_bar_for_each_strategy():
@@ -95,7 +108,7 @@ def test_advice_is_a_bar_for_each_strategy():
 
 def test_no_rows_and_one_row():
     with pytest.raises(BadValue, match="nothing to draw"):
-        scaling_chart([], "title")
+        scaling_chart([])
     one = pl.scale("alexnet", gpu="k80-die", link="ethernet20", workers="1")
     assert render(scale_chart(one), ".svg")
 
