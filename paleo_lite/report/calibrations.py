@@ -13,7 +13,7 @@ from ..calibration.store import AnyCalibration, Calibration
 from ..calibration.validate import Point, Row, Validation, explain
 from ..timing.terms import LEVEL, QUANTILES
 from .document import Column, Document, Table
-from .notation import say_percent, say_three_digits, say_time, say_whole_percent
+from .notation import say_many, say_percent, say_three_digits, say_time, say_whole_percent
 
 
 def calibration_page(calibration: Calibration) -> Document:
@@ -173,7 +173,7 @@ def ppp_page(found: PppCalibration) -> Document:
     reach = math.exp(QUANTILES[LEVEL] * found.deviation)
     sizes = f"batch {batches[0]}" + (f" to {batches[-1]}" if len(batches) > 1 else "")
     facts = [
-        ("of", f"{', '.join(networks)} at {sizes}, {points} measurement{'s' if points > 1 else ''}"),
+        ("of", f"{', '.join(networks)} at {sizes}, {say_many(points, 'measurement')}"),
         ("of another network", f"{found.ppp / reach:.2g} to {found.ppp * reach:.2g} ({LEVEL:.0%})"),
         ("sources", ", ".join(found.provenance.sources) or "-"),
         ("to use it", f"--ppp {found.ppp:.3g}, or --calibration with the file that -o writes, for intervals"),

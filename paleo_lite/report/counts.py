@@ -8,7 +8,7 @@ from typing import Any
 from ..networks import CountsBeside, LayerCounts
 from ..units import format_shape, format_si
 from .document import Column, Document, Table, raw_table
-from .notation import say_count
+from .notation import say_count, say_many
 
 
 def counts_page(counts: LayerCounts, depth: int | None = None, top: int | None = None) -> Document:
@@ -117,7 +117,7 @@ def _shared(rows: Iterable[dict[str, Any]], counts: LayerCounts) -> list[dict[st
 
 def _indented(row: dict[str, Any]) -> dict[str, Any]:
     """A row of the tree; a module says how many layers it has."""
-    layers = f"{row['layers']} layer{'s' if row['layers'] > 1 else ''}"
+    layers = f"{say_many(row['layers'], 'layer')}"
     return {**row, "name": "  " * row["level"] + row["name"], "kind": row["kind"] or layers}
 
 

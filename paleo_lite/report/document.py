@@ -80,6 +80,11 @@ class Table(msgspec.Struct, frozen=True):
             return self
         return self.but(title=f"{self.title}, {which}{number} of {len(self.rows)}", rows=self.rows[:number])
 
+    def known(self, *always: str) -> Table:
+        """Without the columns that no row has a value for; those of the keys `always` stay."""
+        known = [c for c in self.columns if c.key in always or any(row.get(c.key) is not None for row in self.rows)]
+        return self.but(columns=known)
+
     def markdown(self) -> str:
         """A Markdown table, with the title as a bold line."""
         lines = [f"**{_safe(self.title)}**", ""] if self.title else []

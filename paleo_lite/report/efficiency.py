@@ -15,7 +15,7 @@ from ..efficiency.ranks import Ranks
 from ..efficiency.steady import COVERED_ENOUGH
 from ..units import format_si
 from .document import Column, Document, Table, raw_table
-from .notation import say_bandwidth, say_percent, say_size, say_time, say_yes_or_no
+from .notation import say_bandwidth, say_many, say_percent, say_size, say_time, say_yes_or_no
 
 _TITLES = {
     "data_loader": "loader", "batch_size": "batch", "gradient_precision": "gradients", "compute_precision": "compute",
@@ -63,7 +63,7 @@ def _headline(result: Efficiency) -> str:
             f"{_told(row, 'bytes')} of peak bandwidth"
         )
     bad = f", {failed} could not be read" if failed else ""
-    return f"{read} profile{'' if read == 1 else 's'} against {result.device.name}{bad}"
+    return f"{say_many(read, 'profile')} against {result.device.name}{bad}"
 
 
 def _facts(result: Efficiency, varying: Sequence[str]) -> list[tuple[str, str]]:

@@ -28,9 +28,9 @@ def host_page(report: HostReport, top: int | None = 20, order: str = "time") -> 
         Column("total_s", "with what\nit called", say_time, spare=3),
         _SHARE,
     ]
-    columns = [column for column in columns if any(row[column.key] is not None for row in rows)]
-    functions = Table("Functions", columns, rows, sortable=True, filterable=True).first(top)
-    tables = [functions.but(title=f"{functions.title}, by {_what(report)}")]
+    functions = Table("Functions", columns, rows, sortable=True, filterable=True).known()
+    listed = functions.first(top)
+    tables = [listed.but(title=f"{listed.title}, by {_what(report)}")]
     for key in ("module", "kind"):
         groups = report.sums(key)
         if len(groups) > 1:
@@ -40,7 +40,7 @@ def host_page(report: HostReport, top: int | None = 20, order: str = "time") -> 
     if report.configuration:
         facts.append(("run", ", ".join(f"{name} {value}" for name, value in report.configuration.items())))
     facts.append(("time", f"{_what(report)} of the host, summed over threads: nothing in it ran on a device"))
-    return Document(_headline(report), facts, tables, (), Table("", columns, rows))
+    return Document(_headline(report), facts, tables, (), functions.but(title=""))
 
 
 _SHARE = Column("share", "share", say_percent, bar=True)

@@ -13,7 +13,7 @@ from ..profiles.classes import CLASSES
 from ..text import printable
 from ..units import format_si
 from .document import Column, Document, Table, raw_table
-from .notation import say_count, say_percent, say_time, say_whole_percent
+from .notation import say_count, say_many, say_percent, say_time, say_whole_percent
 
 _MEASURED_NEXT = 5
 _EXPLAINED = 3  # kernels whose counters are explained
@@ -29,7 +29,8 @@ def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time"
     order : {"time", "rank", "share"}
     """
     rows = [row.to_dict() for row in _ordered(report.kernels, order)]
-    kernels = Table("Kernels", _columns(report), rows, _foot(report), sortable=True, filterable=True).first(top)
+    kernels = Table("Kernels", _columns(report), rows, _foot(report), sortable=True, filterable=True)
+    kernels = kernels.known("name", "class", "calls", "time_s").first(top)
     tables = [kernels.but(title=f"{kernels.title}, by {order}")]
     if report.time_s is not None:
         classes = [{**row, "meaning": CLASSES.get(row["class"])} for row in report.by_class()]
@@ -100,7 +101,7 @@ def _ordered(rows: list[KernelRow], order: str) -> list[KernelRow]:
 def _headline(report: KernelReport) -> str:
     direction = "" if report.direction == "all" else f", {report.direction}"
     kernels, calls = len(report.kernels), sum(row.calls for row in report.kernels)
-    answer = f"{report.path}{direction}: {_many(kernels, 'kernel')}, {_many(calls, 'call')}"
+    answer = f"{report.path}{direction}: {say_many(kernels, 'kernel')}, {say_many(calls, 'call')}"
     if report.time_s is None:
         return answer
     return f"{answer}, {format_si(report.time_s, 's', 5)}"
@@ -109,10 +110,6 @@ def _headline(report: KernelReport) -> str:
 def _one(report: KernelReport) -> bool:
     """Whether it is of one profile, whose devices are numbers."""
     return all(name.lstrip("-").isdigit() for name in report.busy_s or {})
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def _facts(report: KernelReport) -> list[tuple[str, str]]:
@@ -134,8 +131,7 @@ def _facts(report: KernelReport) -> list[tuple[str, str]]:
 
 
 def _columns(report: KernelReport) -> list[Column]:
-    """The columns that some kernel has a value for."""
-    columns = [
+    return [
         Column("name", "kernel", left=True),
         Column("rank", "rank", spare=1),
         Column("class", "class", left=True, spare=2),
@@ -148,12 +144,6 @@ def _columns(report: KernelReport) -> list[Column]:
         Column("bound", "bound by", left=True, spare=4),
         Column("headroom", "headroom", say_whole_percent, spare=3),
         Column("occupancy", "occu-\npancy", say_whole_percent, spare=1),
-    ]
-    always = ("name", "class", "calls", "time_s")
-    return [
-        column
-        for column in columns
-        if column.key in always or any(getattr(row, column.key) is not None for row in report.kernels)
     ]
 
 

@@ -18,7 +18,7 @@ from ..result import Result
 from ..timing.terms import LEVEL, QUANTILES
 from ..units import format_si
 from .document import Column, Document, Table, raw_table
-from .notation import say_bandwidth, say_percent, say_time, say_whole_percent, say_yes_or_no
+from .notation import say_bandwidth, say_many, say_percent, say_time, say_whole_percent, say_yes_or_no
 
 
 class TimedStep(msgspec.Struct, frozen=True):
@@ -167,7 +167,7 @@ def measured_page(measured: Measured) -> Document:
     if calibration.held_out_error is not None:
         facts.append(("held out", f"{calibration.held_out_error:.1%} with each of them predicted from the others"))
     tables = [_compared_table(rows), _probe_table(measured.probes())]
-    steps = f"{len(rows)} step{'s' if len(rows) > 1 else ''}"
+    steps = say_many(len(rows), "step")
     told = f"{steps} of {len(networks)} networks that were not fitted"
     if measured.were_chosen:
         told = f"{steps}, predicted before they were run"

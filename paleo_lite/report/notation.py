@@ -57,3 +57,8 @@ def say_three_digits(value: float) -> str:
 def say_yes_or_no(value: object) -> str:
     """Whether something is so."""
     return "yes" if value else "no"
+
+
+def say_many(count: int, what: str) -> str:
+    """Several things by their number: ``1 kernel``, ``1,234 kernels``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

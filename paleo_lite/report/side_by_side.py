@@ -47,8 +47,7 @@ def side_by_side(predictions: Predictions) -> Table:
         row |= {"compute_share": shares.get("compute"), "memory_share": shares.get("memory")}
     several = [key for key in _ASKED if len({row[key] for row in rows}) > 1] or ["gpu"]
     columns = [Column(key, title, left=key != "batch_size") for key, title in _ASKED.items() if key in several]
-    columns += [column for column in _FOUND if any(row[column.key] is not None for row in rows)]
-    return Table("Side by side", columns, rows, sortable=True)
+    return Table("Side by side", [*columns, *_FOUND], rows, sortable=True).known(*_ASKED)
 
 
 _ASKED = {"network": "network", "gpu": "device", "precision": "precision", "phase": "phase", "batch_size": "batch"}

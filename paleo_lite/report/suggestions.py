@@ -8,7 +8,7 @@ from ..calibration.suggest import Suggestions, narrowest
 from ..timing import Prediction
 from ..units import format_si, say_interval
 from .document import Column, Document, Table, raw_table
-from .notation import say_time_briefly
+from .notation import say_many, say_time_briefly
 
 
 def suggestions_page(found: Suggestions) -> Document:
@@ -32,10 +32,9 @@ def suggestions_page(found: Suggestions) -> Document:
     table = Table("", columns, [before, *({**row, "number": place} for place, row in enumerate(rows, 1))])
     about = found.network or "typical networks"
     batch = "" if found.batch_size is None else f", batch {found.batch_size}"
-    number = len(rows)
     expected = [] if found.time_s is None else [("expected", format_si(found.time_s, "s"))]
     return Document(
-        f"{number} measurement{'s' if number > 1 else ''} would narrow {about} on {found.gpu}, {found.precision} "
+        f"{say_many(len(rows), 'measurement')} would narrow {about} on {found.gpu}, {found.precision} "
         f"{found.phase}{batch}: the high end of the 90% interval from {found.factor:.2f} to "
         f"{found.suggestions[-1].factor:.2f} times the low end",
         [

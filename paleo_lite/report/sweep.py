@@ -7,7 +7,7 @@ from ..sweeps.run import Sweep
 from ..sweeps.space import Space
 from ..units import format_si, say_interval, say_number
 from .document import Column, Document, Table, raw_table
-from .notation import say_count, say_percent, say_size_briefly, say_three_digits, say_time_briefly
+from .notation import say_count, say_many, say_percent, say_size_briefly, say_three_digits, say_time_briefly
 
 
 def sweep_page(done: Sweep) -> Document:
@@ -18,7 +18,7 @@ def sweep_page(done: Sweep) -> Document:
     took = format_si(done.seconds, "s", 3)
     facts.append(("took", took if done.resumed else f"{took}, {done.rows / done.seconds:,.0f} rows per second"))
     facts.append(("hours, cost and energy", f"for {format_si(done.samples)} samples"))
-    return Document(title=f"{done.path}: {_several(done.rows, 'combination')}", facts=facts)
+    return Document(title=f"{done.path}: {say_many(done.rows, 'combination')}", facts=facts)
 
 
 def size_lines(space: Space) -> Document:
@@ -28,7 +28,7 @@ def size_lines(space: Space) -> Document:
         ("takes about", f"{space.hours():,.3g} core hours, {space.gigabytes():,.3g} GB"),
     ]
     return Document(
-        title=f"{_several(space.size, 'combination')} in {_several(space.chunk_count, 'chunk')}", facts=facts
+        title=f"{say_many(space.size, 'combination')} in {say_many(space.chunk_count, 'chunk')}", facts=facts
     )
 
 
@@ -42,11 +42,7 @@ def best_page(best: Best) -> Document:
         if name in _CONFIGURATION and len({row.get(name) for row in rows}) == 1 and rows[0].get(name) is not None
     ]  # fmt: skip
     facts = [(known[name].title, known[name].text(rows[0])) for name in shared]
-    columns = [
-        column
-        for column in _COLUMNS
-        if column.key not in shared and any(row.get(column.key) is not None for row in rows)
-    ]
+    columns = [column for column in _COLUMNS if column.key not in shared]
     headline = f"{best.objective[0].upper()}{best.objective[1:]}"
     shown = f"the first {len(rows)} of " if len(rows) < best.front else "" if best.front else f"{len(rows)} of "
     facts.insert(0, ("rows", shown + best.counted))
@@ -55,7 +51,7 @@ def best_page(best: Best) -> Document:
         notes.append(f"{best.bounds:,} rows that would fit are bounds, not forecasts: --bounds ranks them, too")
     if len({row.get("answer") for row in rows}) > 1:
         notes.append("bounds say what no device beats, forecasts what to expect: they are ranked together here")
-    return Document(headline, facts, [Table("", columns, rows)], notes, raw_table(best.rows))
+    return Document(headline, facts, [Table("", columns, rows).known()], notes, raw_table(best.rows))
 
 
 _CONFIGURATION = (
@@ -87,7 +83,3 @@ _COLUMNS = [
     Column("energy_j", "energy", lambda value: format_si(value, "J", 3), spare=2),
     Column("time_model", "time model", left=True, spare=12),
 ]
-
-
-def _several(number: int, thing: str) -> str:
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

@@ -7,7 +7,11 @@ from paleo_lite.report.document import Column, Table
 
 
 def test_one_value_in_each_notation():
-    said = {name: function(12.345678) for name, function in vars(notation).items() if name.startswith("say_")}
+    said = {
+        name: function(12.345678)
+        for name, function in vars(notation).items()
+        if name.startswith("say_") and name != "say_many"
+    }
     assert said == {
         "say_time": "12.35 s",
         "say_time_briefly": "12.3 s",
@@ -20,6 +24,12 @@ def test_one_value_in_each_notation():
         "say_three_digits": "12.3",
         "say_yes_or_no": "yes",
     }
+    assert (notation.say_many(1, "kernel"), notation.say_many(1234, "kernel")) == ("1 kernel", "1,234 kernels")
+
+
+def test_columns_without_a_value_are_left_out():
+    table = Table("", [Column("a", "a"), Column("b", "b"), Column("c", "c")], [{"a": 1, "c": None}, {"a": None}])
+    assert [column.key for column in table.known("c").columns] == ["a", "c"]
 
 
 def test_a_table_says_how_many_of_its_rows_it_lists_where_not_all():

@@ -205,15 +205,10 @@ def _first(kernels: KernelReport) -> Document:
     ]
     return Document(
         title,
-        content=[Table("To look at first", _told(columns, rows), rows), *measure_next(kernels)],
+        content=[Table("To look at first", columns, rows).known(), *measure_next(kernels)],
         lead=lead,
         name="first",
     )
-
-
-def _told(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> list[Column]:
-    """The columns that some row has a value for."""
-    return [column for column in columns if any(row[column.key] is not None for row in rows)]
 
 
 def _kernels(kernels: KernelReport, page: Document) -> Document:
