@@ -292,7 +292,8 @@ def resolve(
     if isinstance(network, str) and ":" not in network and not given:
         return find_network(network, image_size, tokens)
     if isinstance(network, Network) and network.remade is not None:
-        return network.remade(tokens) if tokens.length or tokens.context else network
+        is_made_for = network.lengths is not None and network.lengths.cached == (tokens.phase in GENERATING)
+        return network if is_made_for and not (tokens.length or tokens.context) else network.remade(tokens)
     hugging_face = isinstance(network, str) and network.startswith(HUGGING_FACE)
     if (tokens.context and not hugging_face) or (tokens.length and isinstance(network, Network)):
         raise BadValue("--sequence-length and --context are for networks by name or config: others have their inputs")

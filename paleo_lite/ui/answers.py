@@ -15,6 +15,7 @@ import streamlit as st
 from ..api.prediction import predict as run_prediction
 from ..api.scaling import scale as run_scale
 from ..calibration.store import shipped_calibrations
+from ..counting import GENERATING
 from ..distributed.table import ScaleTable
 from ..errors import PaleoError
 from ..hardware import Device, find_device, list_devices
@@ -64,7 +65,7 @@ def predict(view: View, gpu: str, batch_size: int | None = None) -> Prediction:
     """
     asked = {
         "network": view.network, "gpu": gpu, "precision": view.precision, "batch_size": batch_size or view.batch,
-        "phase": view.phase, "memory": True, **_model(view, gpu),
+        "phase": view.phase, "memory": True, **_lengths(view), **_model(view, gpu),
     }  # fmt: skip
     given, digests = _given(asked)
     return _predict(tuple(asked.items()), digests, given)
@@ -93,6 +94,19 @@ def _given(asked: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     return {name: thing for name, (thing, _) in mine.items()}, tuple(digest for _, digest in mine.values())
 
 
+def reads_sequences(view: View) -> bool:
+    """Whether the network is asked for a number of tokens."""
+    mine, _ = own().network.get(view.network, (None, ""))
+    network = mine or _network(view.network)
+    return network.lengths is not None and network.tokens is not None
+
+
+def _lengths(view: View) -> dict[str, Any]:
+    """How many tokens a network reads; one that reads none is not asked."""
+    name = "context" if view.phase == "decode" else "sequence_length"
+    return {name: view.tokens} if view.tokens and reads_sequences(view) else {}
+
+
 def _model(view: View, gpu: str) -> dict[str, Any]:
     """The time model; a calibration speaks of its own device alone, others keep what is best known of them."""
     calibrated = view.uses_calibration and view.calibration in offered(view, [gpu])
@@ -114,7 +128,7 @@ def offered(view: View, gpus: Sequence[str]) -> list[str]:
 
 
 def scale(view: View, gpu: str) -> ScaleTable:
-    """Training on several of one of the devices.
+    """Training, or writing text, on several of one of the devices.
 
     Raises
     ------
@@ -125,8 +139,10 @@ def scale(view: View, gpu: str) -> ScaleTable:
         "workers": view.workers, "link": view.link, "scaling": view.scaling, "strategy": view.strategy,
         "collective": view.collective or None, "images": view.images or None,
         "epochs": view.epochs if view.images else None, "price": (view.images and view.price) or None,
-        **_model(view, gpu),
+        **_lengths(view), **_model(view, gpu),
     }  # fmt: skip
+    if view.phase in GENERATING:
+        asked |= {"phase": view.phase, "strategy": "together"}
     given, digests = _given(asked)
     return _scale(tuple(asked.items()), digests, given)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from ..counting import PHASES
+from ..counting import GENERATING, PHASES
 from ..distributed.collectives import COLLECTIVES
 from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES
@@ -14,10 +14,10 @@ from ..hardware import read_links
 from ..networks import network_names
 from ..timing import TIME_MODELS
 from ..units import PRECISION_BYTES
-from .answers import devices, offered
+from .answers import devices, offered, reads_sequences
 from .own import SUFFIXES, Own, keep_own, own
 from .show import plain
-from .view import BATCH_AT_MOST, DEVICES_AT_MOST, EPOCH_BOUNDS, PPP_BOUNDS, VIEWS, View
+from .view import BATCH_AT_MOST, DEVICES_AT_MOST, EPOCH_BOUNDS, PPP_BOUNDS, TOKENS_AT_MOST, VIEWS, View
 
 KEY = "control "
 
@@ -60,6 +60,7 @@ def draw_controls(view: View) -> None:
     view = get(view)  # what was dropped in is chosen
     known = devices()
     _drop_unknown(view)
+    view = get(view)
     st.selectbox("Network", [*own().names("network"), *network_names()], key=KEY + "network")
     gpus = [*own().names("gpu"), *(name for name in known if name not in own().gpu)]
     st.multiselect(
@@ -71,7 +72,17 @@ def draw_controls(view: View) -> None:
         "Batch size", 1, BATCH_AT_MOST, key=KEY + "batch",
         help="Samples per pass. On many devices: per worker (weak scaling), of all together (strong).",
     )  # fmt: skip
-    st.selectbox("Phase", list(PHASES), key=KEY + "phase", help="training is forward, backward and update.")
+    st.selectbox(
+        "Phase", [*PHASES, *GENERATING], key=KEY + "phase",
+        help="training is forward, backward and update; prefill and decode are of language models.",
+    )  # fmt: skip
+    if reads_sequences(view):
+        st.number_input(
+            "Tokens", 0, TOKENS_AT_MOST, key=KEY + "tokens",
+            help="Of a sequence; in decode those in the cache. 0: as many as the network knows, 2,048 at most.",
+        )  # fmt: skip
+    elif view.tokens:
+        st.session_state[KEY + "tokens"] = 0
     st.selectbox(
         "Time model", ["", *TIME_MODELS], key=KEY + "model",
         format_func=lambda name: name or "the best known of the device",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import streamlit as st
 
+from ..counting import GENERATING
 from ..distributed.step import ScaleRow
 from ..report.charts.scaling import scaling_chart
 from ..report.document import Table
@@ -20,7 +21,8 @@ _FIRST = ("workers", "time_s", "interval", "speedup", "efficiency", "cost", "lim
 def scale_view(view: View) -> None:
     """The curves of all devices in one chart, and a table for each."""
     known = devices()
-    st.caption("A step of training, whatever the phase.")
+    if view.phase not in GENERATING:
+        st.caption("A step of training, whatever the phase.")
     checked = attempt(lambda: read_workers(view.workers))
     if isinstance(checked, Failed):
         say_failed(checked)

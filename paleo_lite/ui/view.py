@@ -10,6 +10,7 @@ import msgspec
 
 from ..cli import options
 from ..cli.values import Names, Number, Whole
+from ..counting import GENERATING
 from ..distributed.cost import make_budget
 from ..distributed.links import link_rate
 from ..errors import BadValue, PaleoError, UnknownName
@@ -19,6 +20,7 @@ from ..timing.models import LEARNT, TIME_MODELS
 VIEWS = {"time": "Time", "batches": "Batch sizes", "scaling": "Many devices", "profile": "Your profile"}
 DEVICES_AT_MOST = 6
 BATCH_AT_MOST = 2**20
+TOKENS_AT_MOST = 2**24
 PPP_BOUNDS = (0.01, 100.0)
 EPOCH_BOUNDS = (0.01, 1e6)
 COUNTS_AT_MOST = 40
@@ -33,6 +35,8 @@ class View(msgspec.Struct, frozen=True):
     view : str
         A key of `VIEWS`.
     network, precision, phase : str
+    tokens : int
+        Of a sequence, in decode those in the cache; 0 for as many as the network knows, 2,048 at most.
     gpu : tuple of str
         Ids of devices, shown side by side.
     shown : str
@@ -53,6 +57,7 @@ class View(msgspec.Struct, frozen=True):
     precision: str = "fp32"
     batch: int = 32
     phase: str = "inference"
+    tokens: int = 0
     shown: str = ""
     model: str = ""
     ppp: float = 0.5
@@ -89,18 +94,24 @@ class View(msgspec.Struct, frozen=True):
     def predict_command(self, gpu: str, *files: str) -> str:
         """The command that gives the same prediction, with further hardware files."""
         words = ["paleo-lite", "predict", self.network, "--gpu", gpu, "--precision", self.precision]
-        words += ["--batch-size", str(self.batch), "--phase", self.phase, *self._model_options(), "--memory"]
+        words += ["--batch-size", str(self.batch), "--phase", self.phase, *self._lengths()]
+        words += [*self._model_options(), "--memory"]
         return shlex.join([*words, *_hardware(files)])
 
     def scale_command(self, gpu: str, *files: str) -> str:
         """The command that gives the same scaling, with further hardware files."""
         words = ["paleo-lite", "scale", self.network, "--gpu", gpu, "--link", self.link, "--workers", self.workers]
         words += ["--precision", self.precision, "--batch-size", str(self.batch), "--scaling", self.scaling]
-        words += ["--strategy", self.strategy, *(["--collective", self.collective] if self.collective else [])]
+        words += ["--phase", self.phase] if self.phase in GENERATING else ["--strategy", self.strategy]
+        words += [*(["--collective", self.collective] if self.collective else []), *self._lengths()]
         if self.images:
             words += ["--images", self.images, "--epochs", _text(self.epochs)]
             words += ["--price", self.price] if self.price else []
         return shlex.join([*words, *self._model_options(), *_hardware(files)])
+
+    def _lengths(self) -> list[str]:
+        option = "--context" if self.phase == "decode" else "--sequence-length"
+        return [option, str(self.tokens)] if self.tokens else []
 
     def _model_options(self) -> list[str]:
         words = ["--time-model", self.model] if self.model and not self.uses_calibration else []
@@ -175,7 +186,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "gpu": options.DEVICES,
     "precision": options.PRECISIONS,
     "batch": Whole(BATCH_AT_MOST),
-    "phase": options.PHASES,
+    "phase": options.PHASES_AND_GENERATING,
+    "tokens": lambda text: 0 if text == "0" else Whole(TOKENS_AT_MOST)(text),
     "shown": _optional(options.DEVICES),
     "model": _optional(options.MODELS),
     "ppp": Number(*PPP_BOUNDS),

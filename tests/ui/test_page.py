@@ -86,6 +86,23 @@ def test_every_control_of_one_device_changes_the_answer():
         assert address(page, control) == ([str(value)] if not isinstance(value, list) else value)
 
 
+def test_a_language_model_is_asked_for_its_tokens_and_no_other_network():
+    page = opened(network="gpt2", gpu=["t4"], precision="fp16", batch=8)
+    asked = {"gpu": "t4", "precision": "fp16", "batch_size": 8, "phase": "decode"}
+    set_control(page, "phase", "decode")
+    set_control(page, "tokens", 100)
+    assert times(page) == [format_si(pl.predict("gpt2", context=100, **asked).time_s, "s")] and not page.error
+    set_control(page, "view", "scaling")
+    set_control(page, "workers", "2")
+    set_control(page, "link", "pcie3-x16")
+    (row,) = pl.scale("gpt2", workers=2, link="pcie3-x16", context=100, scaling="weak", **asked)
+    assert table_of(page)["token"][0] == pytest.approx(row.time_s) and not page.error
+    set_control(page, "view", "time")
+    set_control(page, "network", "alexnet")
+    assert "tokens" not in {widget.key.removeprefix(KEY) for widget in page.number_input}
+    assert address(page, "tokens") in ([], ["0"])
+
+
 def test_half_the_ppp_is_twice_the_time():
     """PALEO's model: (FLOPs / peak + bytes / bandwidth) / PPP."""
     page = set_control(opened(), "model", "ppp")
