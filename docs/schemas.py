@@ -21,13 +21,13 @@ from paleo_lite.calibration.suggest import Suggestions
 from paleo_lite.calibration.validate import Validation
 from paleo_lite.distributed.clusters import ClusterPrior
 from paleo_lite.distributed.link_calibration import LinkCalibration
-from paleo_lite.distributed.pieces import TrainingConstants
 from paleo_lite.distributed.platforms import Computer, Platform
 from paleo_lite.efficiency.host import Hotspot
 from paleo_lite.efficiency.ranks import Ranks
 from paleo_lite.hardware import Device
 from paleo_lite.hardware.registry import LinkRegistry
 from paleo_lite.networks.descriptor import Descriptor
+from paleo_lite.timing.blocks import TrainingConstants
 
 ROOT = Path(__file__).parent.parent
 VERSION = 1

@@ -13,7 +13,6 @@ import numpy as np
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.distributed.clusters import EXPECTED, Scores, cluster_prior
 from paleo_lite.distributed.job import Job, Settings
-from paleo_lite.distributed.pieces import TRAINING_FILE, TrainingConstants, of_training
 from paleo_lite.distributed.scale import step_of
 from paleo_lite.distributed.together import together
 from paleo_lite.distributed.topology import Topology, parse_topology
@@ -22,6 +21,7 @@ from paleo_lite.files import write_aside
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks.network import Tokens
 from paleo_lite.networks.transformers import read_config
+from paleo_lite.timing.blocks import TRAINING_FILE, TrainingConstants, of_training
 from paleo_lite.timing.options import TrainingOptions
 from paleo_lite.timing.workload import Workload
 

@@ -1,0 +1,45 @@
+"""Constants of training in blocks: in the place of a device's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paleo_lite.calibration.choose import choose_model
+from paleo_lite.errors import BadFile
+from paleo_lite.hardware import find_device
+from paleo_lite.timing import RooflineModel, blocks
+from paleo_lite.timing.blocks import SCALED, of_training, training_constants
+from paleo_lite.timing.calibrated import NAMES
+
+
+def test_constants_take_the_place_of_a_devices_own_and_of_them_alone() -> None:
+    model = choose_model(find_device("h100-sxm"), "bf16")
+    made, known = of_training(model), training_constants()
+    for place, name in enumerate(NAMES):
+        own = name in known.constants and name not in SCALED
+        expected = (0.0 if own else model.theta[place]) + np.log(known.constants.get(name, 1.0))
+        assert made.theta[place] == pytest.approx(expected)
+        if name in SCALED:  # and it is no surer than the device and the constant together
+            added = known.deviation[name] ** 2
+            assert made.covariance[place, place] == pytest.approx(model.covariance[place, place] + added)
+    assert of_training(made) is made
+    roofline = RooflineModel()
+    assert of_training(roofline) is roofline
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[constants]\nspeed = 1.0\n[deviation]\nspeed = 1.0\n", "there is no parameter speed"),
+        ("[constants]\nfloor_s = 1.0\n[deviation]\n", "constants and their deviations have other names"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
+    head = "scatter = 0.1\npoints = 1\ndevices = []\nsources = []\n"
+    (tmp_path / blocks.TRAINING_FILE).write_text(head + text)
+    monkeypatch.setattr(blocks, "shipped", lambda folder: tmp_path)
+    with pytest.raises(BadFile, match=message):
+        training_constants.__wrapped__()
