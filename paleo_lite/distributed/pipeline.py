@@ -115,11 +115,11 @@ def _enough(ends: Floats, bounds: Floats, stages: int) -> NDArray[np.bool_]:
 
 def _fill(ends: Floats, bounds: Floats, stages: int) -> Ints:
     """First layers of stages that each take as many layers as their row's bound allows, and where the last ends."""
-    rows, layers = np.arange(len(ends)), ends.shape[1] - 1
+    rows, layers, beside = np.arange(len(ends)), ends.shape[1] - 1, np.ascontiguousarray(ends.T)
     starts = [np.zeros(len(ends), dtype=np.int64)]
     for _ in range(stages):
-        until = (ends[rows, starts[-1]] + bounds)[:, None]
-        reached = np.count_nonzero(ends <= until, axis=1) - 1  # of few layers faster than a search
+        until = beside[starts[-1], rows] + bounds
+        reached = (beside <= until).view(np.int8).sum(axis=0, dtype=np.int32) - 1  # counted faster than searched for
         starts.append(np.clip(reached, np.minimum(starts[-1] + 1, layers), layers))
     return np.stack(starts, axis=1)
 
