@@ -57,7 +57,7 @@ def device_of(name: str) -> Device:
 
 @lru_cache(2)
 def laid(networks: tuple[str, ...], number_bytes: int, first: int, last: int):
-    stacked = stack_of(tuple((Sized(name), "inference") for name in networks), number_bytes, "sgd", None)
+    stacked = stack_of(tuple((Sized(name), "inference") for name in networks), number_bytes, "sgd")
     return stacked.at(np.arange(first, last))
 
 

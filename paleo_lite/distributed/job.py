@@ -269,7 +269,7 @@ class Job:
 
     def gradients(self, precision: str | None = None) -> Floats:
         """See `gradient_bytes`."""
-        return self.counted(gradient_bytes, precision)
+        return self.counted(_gradients, precision)
 
     def buckets(self, settings: Settings, layers: int | None = None) -> Buckets:
         """The messages that gradients (of the first `layers`) are exchanged in beside the backward pass."""
@@ -332,17 +332,21 @@ def _memory(job: Job, zero_stage: int, shards: int) -> Callable[[Any], Memory]:
     return memory_by_micro_batch(job.workload, zero_stage=zero_stage, shards=shards)
 
 
+def _gradients(job: Job, precision: str | None) -> Floats:
+    return gradient_bytes(job.workload, precision)
+
+
 def _buckets(job: Job, precision: str | None, layers: int | None, *sizes: Any) -> Buckets:
     return make_buckets(job.gradients(precision)[:layers], *sizes)
 
 
-def gradient_bytes(job: Job, precision: str | None = None) -> Floats:
+def gradient_bytes(workload: Workload, precision: str | None = None) -> Floats:
     """Bytes of each layer's gradients as they are exchanged, shape (layers,); frozen layers have none."""
     trained = [
         0 if layer.attributes.get("frozen", False) else int(parameters)
-        for layer, parameters in zip(job.workload.layers, job.workload.work.parameters)
+        for layer, parameters in zip(workload.layers, workload.work.parameters)
     ]
-    return np.array(trained, dtype=np.float64) * element_bytes(precision or job.workload.precision)
+    return np.array(trained, dtype=np.float64) * element_bytes(precision or workload.precision)
 
 
 def shares(amounts: NDArray[np.int64]) -> Floats:

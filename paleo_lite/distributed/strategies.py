@@ -29,7 +29,8 @@ class Strategy(NamedTuple):
         Whether every device has samples of its own.
     timed : callable or None
         From the batch size of all devices and their number to the batches of which it asks for one device's step,
-        besides a device's share.
+        besides a device's share, layer by layer; None: of the share, in sums of layers whose gradients are exchanged
+        together.
     zero_stage : int
         What of the model's state is divided among the devices: `paleo_lite.timing.memory.shared_out`.
     is_bound : bool

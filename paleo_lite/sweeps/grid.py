@@ -107,6 +107,11 @@ class Grid:
             else:
                 self.models[device, model] = answer
 
+    @property
+    def by_layer(self) -> bool:
+        """Whether a strategy asks for more than sums of the layers whose gradients are exchanged together."""
+        return any(STRATEGIES[name].timed for name in self.space.strategies)
+
     def refuse(self, reason: str, where: Any = True, **chosen: int) -> None:
         """Give rows their reason; of several the first stays.
 
@@ -172,7 +177,7 @@ def one_worker(grid: Grid) -> Single:
             chunk.cases[first:last],
             PRECISION_BYTES[chunk.precision],
             space.optimizer,
-            several,
+            grid.by_layer if several else None,
         )
         for start in range(0, len(sizes), width):
             block = slice(start, min(start + width, len(sizes)))

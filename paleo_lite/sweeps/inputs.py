@@ -13,6 +13,8 @@ import numpy as np
 from ..counting import Layer, Work, count
 from ..counting.fusion import fuse
 from ..counting.work import ENGINE, trains
+from ..distributed.job import gradient_bytes
+from ..distributed.overlap import BUCKET_BYTES, make_buckets
 from ..errors import BadValue, PaleoError
 from ..hardware import Device, Machine, find_device
 from ..networks import Network, find_network
@@ -89,21 +91,32 @@ def exchanges_of(name: Sized, number_bytes: int, optimizer: str) -> dict[tuple[A
 
 
 @lru_cache(64)
-def groups_of(name: Sized, precision_bytes: int, optimizer: str) -> list[int]:
-    """Of each layer the group of those that are alike."""
-    return alike(network_of(name).layers, work_of(name, precision_bytes, optimizer))
+def groups_of(name: Sized, precision_bytes: int, optimizer: str, by_layer: bool) -> list[int]:
+    """Of each layer the group of those that are alike; or, if not by layer, of those that share all their buckets."""
+    layers, work = network_of(name).layers, work_of(name, precision_bytes, optimizer)
+    if by_layer:
+        return alike(layers, work)
+    gradients = gradient_bytes(Workload(network_of(name), _of_size(precision_bytes), phase="training").doing(work))
+    ahead = make_buckets(gradients[::-1], BUCKET_BYTES, BUCKET_BYTES).of_layer[::-1]
+    buckets = zip(make_buckets(gradients).of_layer.tolist(), ahead.tolist())
+    numbers: dict[tuple[int, int], int] = {}
+    return [numbers.setdefault(both, len(numbers)) for both in buckets]
 
 
 @lru_cache(64)
-def stack_of(cases: tuple[tuple[Sized, str], ...], precision_bytes: int, optimizer: str, in_groups: bool) -> Stack:
-    """The entries of several networks and phases; in groups: those of training in pieces of layers that are alike."""
+def stack_of(
+    cases: tuple[tuple[Sized, str], ...], precision_bytes: int, optimizer: str, by_layer: bool | None = None
+) -> Stack:
+    """The entries of several networks and phases; those of training in the pieces of `groups_of`, unless it is None."""
     return stack(
         [
             Case(
                 network_of(name).layers,
                 work_of(name, precision_bytes, optimizer),
                 phase,
-                groups_of(name, precision_bytes, optimizer) if in_groups and phase == "training" else (),
+                ()
+                if by_layer is None or phase != "training"
+                else groups_of(name, precision_bytes, optimizer, by_layer),
             )
             for name, phase in cases
         ]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class SweptJob(Job):
-    """A job whose steps the sweep has predicted, of layers that are alike one.
+    """A job whose steps the sweep has predicted, a layer standing for its group.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class SweptJob(Job):
         super().__init__(workload, Machine(grid.devices[device]), grid.models[place[1:]])
         self.single, self.place = single, place
         self._counted = exchanges_of(network, number_bytes, grid.space.optimizer)
-        self._group = np.array(groups_of(network, number_bytes, grid.space.optimizer))
+        self._group = np.array(groups_of(network, number_bytes, grid.space.optimizer, grid.by_layer))
 
     def _step(self, batch_size: Any) -> DeviceStep:
         single, members = self.single, np.bincount(self._group)[:, None]

@@ -337,7 +337,7 @@ def test_documented_columns():
 
 def test_gradients_of_every_layer_are_counted_once():
     network = find_network("resnet50")
-    assert gradient_bytes(job("resnet50")).sum() == 4 * count(network.layers, "fp32").parameters.sum()
+    assert gradient_bytes(job("resnet50").workload).sum() == 4 * count(network.layers, "fp32").parameters.sum()
 
 
 def test_speed_up_is_over_a_worker_that_can_run() -> None:
