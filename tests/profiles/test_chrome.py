@@ -62,13 +62,14 @@ def read(path: Path, columns=None) -> pa.Table:
     return pa.Table.from_batches(batches)
 
 
-@lru_cache(maxsize=4)  # of the four long traces
-def reference(path: Path) -> tuple[list[dict], int]:
-    """The events that are wanted, and the time they count from, by the json module and without a float in between."""
+@lru_cache(maxsize=6)  # with the four long traces
+def reference(path: Path) -> tuple[list[dict], int, list[dict]]:
+    """The events that are wanted, the time they count from, and arrows, by json and without a float in between."""
     document = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)
     wanted = [event for event in document["traceEvents"] if event.get("cat") in KIND]
     modules = [e for e in wanted if e["cat"] != "python_function" or e["name"].startswith("nn.Module: ")]
-    return modules, int(document.get("baseTimeNanoseconds", 0))
+    arrows = [event for event in document["traceEvents"] if event.get("cat") == "fwdbwd"]
+    return modules, int(document.get("baseTimeNanoseconds", 0)), arrows
 
 
 read_once = lru_cache(maxsize=4)(lambda path: read(path).to_pydict())
@@ -88,7 +89,7 @@ COUNTED = REAL[3]
 def test_real_events_are_the_json_modules(data_folder, name):
     path = data_folder / "profiles" / name
     assert ChromeTrace().recognises(path, read_head(path))
-    events, base = reference(path)
+    events, base, _ = reference(path)
     whole = read_once(path)
     timed = [index for index, value in enumerate(whole["duration_ns"]) if value is not None]
     table = {column: [values[index] for index in timed] for column, values in whole.items()}
@@ -138,7 +139,7 @@ def params_of(args: dict) -> list[str]:
 @each_of([REAL[0], *REAL[2:3], *REAL[4:]])
 def test_real_kernels_are_linked_to_the_operation_that_launched_them(data_folder, name):
     path = data_folder / "profiles" / name
-    events, _ = reference(path)
+    events, *_ = reference(path)
     table = read_once(path)
     by_id, by_thread, calls = {}, defaultdict(list), {}
     for event in events:
@@ -170,10 +171,8 @@ def test_real_kernels_are_linked_to_the_operation_that_launched_them(data_folder
 def test_real_directions_are_those_of_the_arrows_between_forward_and_backward(data_folder):
     """nccl_data has fwdbwd arrows: from the start of a forward operation to that of its backward one."""
     path = data_folder / "profiles" / REAL[4]
-    document = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)
-    arrows = [event for event in document["traceEvents"] if event.get("cat") == "fwdbwd"]
+    events, _, arrows = reference(path)
     assert len(arrows) == 2 * 543
-    events, _ = reference(path)
     table = read_once(path)
     found = {
         (event["tid"], event["ts"]): direction
@@ -473,14 +472,14 @@ def test_damaged_traces_give_a_table_or_our_error(tmp_path, monkeypatch, table_o
 @pytest.mark.parametrize(
     "name",
     [
-        "torch_chrome_trace/nccl_parser_config__nccl_data.json.gz", "hta/trace_diff__test__test.json.gz",
+        REAL[4], pytest.param("hta/trace_diff__test__test.json.gz", marks=pytest.mark.thorough),
         "hta/ns_resolution_trace__rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz", REAL[0], REAL[5],
         "tracelens_models/h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
     ],
     ids=lambda name: Path(name).name[:24],
 )  # fmt: skip
 def test_real_steps_are_the_profilers_around_the_launch(data_folder, name):
-    events, _ = reference(data_folder / "profiles" / name)
+    events, *_ = reference(data_folder / "profiles" / name)
     table = read(data_folder / "profiles" / name, ("step",)).to_pydict()
     marks = {
         event["name"]: (event["ts"], event["ts"] + event["dur"])
