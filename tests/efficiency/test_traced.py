@@ -178,8 +178,9 @@ def test_what_no_rule_counts(operator, params):
 @given(st.text() | st.text('[]{},0123456789-. "a', max_size=60).map("[".__add__))
 def test_any_text_is_counted_or_not(params):
     for operator in ("aten::mm", "aten::cudnn_convolution_backward_weight", "aten::_foreach_add_", "aten::max_pool2d"):
-        count_traced(operator, params, (1, 1, 1, 1))
-    shapes_in(params)
+        counted = count_traced(operator, params, (1, 1, 1, 1))
+        assert all(number is None or number >= 0 for number in (counted.flops, counted.bytes))
+    assert all(size >= 0 for shape in shapes_in(params) for size in shape)
 
 
 def test_a_cast_reads_one_width_and_writes_another():

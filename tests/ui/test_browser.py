@@ -33,6 +33,8 @@ DROPPED = '[data-testid=stMain] input[type="file"]'
 READY = '[data-testid="stApp"][data-test-script-state="notRunning"]'
 PATIENCE_MS = 240_000
 """How long a state of the page is waited for: a limit for what never comes, on the busiest machine."""
+POLLING_MS = 100
+"""How often; without a number the browser would draw for it as often as it can."""
 expect = pytest.importorskip(
     "playwright.sync_api", reason="not tested in a browser: playwright is not installed"
 ).expect
@@ -80,7 +82,7 @@ def visit(visitor, server):
     def open_page(query="", scheme="light"):
         page = visitor.new_page()
         pages.append(page)
-        page.emulate_media(color_scheme=scheme)
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         page.set_default_timeout(PATIENCE_MS)
         page.on("console", lambda message: message.type == "error" and heard.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: heard.append(f"error: {error}"))
@@ -108,6 +110,7 @@ def until(page, name, *values):
     page.wait_for_function(
         "([name, values]) => JSON.stringify(new URLSearchParams(location.search).getAll(name)) === values",
         arg=[name, json.dumps([str(value) for value in values], separators=(",", ":"))],
+        polling=POLLING_MS,
     )
     page.wait_for_selector(READY)
 
@@ -278,8 +281,9 @@ def test_it_fits_the_screen(visit, tmp_path, scheme):
         page.wait_for_function(  # charts are drawn anew
             "width => [...document.querySelectorAll('.marks')].every(chart => chart.clientWidth <= width)",
             arg=size["width"],
+            polling=POLLING_MS,
         )
-        page.wait_for_function(FITS)
+        page.wait_for_function(FITS, polling=POLLING_MS)
         cards = "([a, b], beside) => (a.getBoundingClientRect().y === b.getBoundingClientRect().y) === beside"
         page.wait_for_function(
             f"beside => ({cards})(document.querySelectorAll('[data-testid=stMetric]'), beside)", arg=name == "desktop"
