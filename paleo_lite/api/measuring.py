@@ -164,7 +164,8 @@ def measure(question: MeasureQuestion) -> Measured:
     if busy := other_work():
         say(f"although {busy}")
     with set_up(question.device, precision, question.threads, question.channels_last, question.compiled) as setup:
-        probed = _probe(setup, quick, effort, say)
+        say("probes: matrix products, convolutions, memory streams, launches")
+        probed = run_probes(probes(quick, _SCALE[setup.device]), setup, effort)
         machine, is_derived = known or (None if hardware_out else _known(setup)), False
         if machine is None:
             machine, is_derived = _derive(setup, probed, quick, effort, hardware_out), True
@@ -241,11 +242,6 @@ def _from_probes(machine: Device, precision: str, probed: Sequence[Probed], seri
 
 def _silent(text: str) -> None:
     """Who is not listening is told nothing."""
-
-
-def _probe(setup: Setup, quick: bool, effort: Effort, say: Say) -> list[Probed]:
-    say("probes: matrix products, convolutions, memory streams, launches")
-    return run_probes(probes(quick, _SCALE[setup.device]), setup, effort)
 
 
 def _known(setup: Setup) -> Device | None:

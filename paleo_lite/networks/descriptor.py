@@ -109,7 +109,8 @@ def write_descriptor(network: Network, path: Path) -> None:
             together = zip(*(getattr(one, field) for one in alike))
             fields[field].append([shapes.place(_beside(list, *three_shapes)) for three_shapes in together])
         fields["parents"].append(list(layer.parents))
-        fields["attributes"].append(attributes.place(_beside(_by_length, *(one.attributes for one in alike))))
+        by_length = _beside(lambda values: {"by_length": list(values)}, *(one.attributes for one in alike))
+        fields["attributes"].append(attributes.place(by_length))
     head = {
         "format": FORMAT,
         "name": network.name,
@@ -177,10 +178,6 @@ def _beside(mark: Any, *values: Any) -> Any:
     if isinstance(first, (tuple, list)):
         return [_beside(mark, *parts) for parts in zip(*values)]
     return first if all(value == first for value in values) else mark(values)
-
-
-def _by_length(values: Any) -> dict[str, Any]:
-    return {"by_length": list(values)}
 
 
 def _shapes(shapes: list[list[Any]], which: int) -> tuple[Shape, ...]:

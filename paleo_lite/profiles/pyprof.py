@@ -199,7 +199,8 @@ def _tidy(
             valid = ~(np.isnan(numbers) | uncounted) if ours != "duration_ns" else None
             table[ours] = from_numpy(numbers, pa.float64(), valid)
         if columns is None or "category" in columns:
-            table["category"] = _one_word("kernel", piece.num_rows)
+            zeros = from_numpy(np.zeros(piece.num_rows, np.int32), pa.int32())
+            table["category"] = pa.DictionaryArray.from_arrays(zeros, words(["kernel"]))
         if columns is None or "calls" in columns:
             table["calls"] = from_numpy(np.ones(piece.num_rows, np.int64), pa.int64())
         return batch_of(table, piece.num_rows, columns)
@@ -253,10 +254,6 @@ def _truth(values: pa.Array) -> pa.Array:
 
 
 _TRUTH = {"1": 1, "True": 1, "0": 0, "False": 0}
-
-
-def _one_word(word: str, length: int) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(from_numpy(np.zeros(length, np.int32), pa.int32()), words([word]))
 
 
 def _first_line(error: Exception) -> str:

@@ -19,7 +19,11 @@ from .notation import say_many, say_percent, say_three_digits, say_time, say_who
 def calibration_page(calibration: Calibration) -> Document:
     """Every parameter with its unit, interval, and how far the measurements moved it."""
     rows = [
-        {"name": name, **msgspec.to_builtins(parameter), "would_help": "" if parameter.moved > 0.3 else _help(name)}
+        {
+            "name": name,
+            **msgspec.to_builtins(parameter),
+            "would_help": "" if parameter.moved > 0.3 else _HELP.get(name, "more networks that spend their time there"),
+        }
         for name, parameter in calibration.parameters.items()
     ]
     table = Table(
@@ -68,10 +72,6 @@ _HELP = {
 
 def _counted(networks: list[str]) -> str:
     return networks[0] if len(networks) == 1 else f"{len(networks)} networks"
-
-
-def _help(name: str) -> str:
-    return _HELP.get(name, "more networks that spend their time there")
 
 
 def calibrations_page(calibrations: Mapping[str, AnyCalibration]) -> Document:

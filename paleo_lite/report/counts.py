@@ -37,7 +37,8 @@ def counts_page(counts: LayerCounts, depth: int | None = None, top: int | None =
     else:
         tree = counts.modules(depth)
         whole = len(rows) == sum(row["kind"] is not None for row in tree)
-        title = layers.title if whole else f"Modules, {_levels(tree)} (--depth shows more)"
+        levels = say_many(max((row["level"] for row in tree), default=0) + 1, "level")
+        title = layers.title if whole else f"Modules, {levels} (--depth shows more)"
         shown = layers.but(
             title=title, rows=list(map(_indented, _shared(tree, counts))), columns=[*layers.columns, _SHARE]
         )
@@ -119,11 +120,6 @@ def _indented(row: dict[str, Any]) -> dict[str, Any]:
     """A row of the tree; a module says how many layers it has."""
     layers = f"{say_many(row['layers'], 'layer')}"
     return {**row, "name": "  " * row["level"] + row["name"], "kind": row["kind"] or layers}
-
-
-def _levels(tree: list[dict[str, Any]]) -> str:
-    levels = max((row["level"] for row in tree), default=0) + 1
-    return "1 level" if levels == 1 else f"{levels} levels"
 
 
 def _facts(counts: LayerCounts) -> list[tuple[str, str]]:

@@ -22,14 +22,10 @@ def memory_fact(fit: MemoryFit) -> tuple[str, str]:
     memory = fit.memory
     largest = sorted(memory.rows(), key=lambda row: -row[1])
     largest_parts = ", ".join(f"{name} {say_size(amount)}" for name, amount in largest[:4] if amount)
+    lead = "" if fit.fits else "DOES NOT FIT, "
     text = f"{say_size(memory.total_bytes)} of {say_size(fit.usable_bytes)}: {largest_parts}"
-    if not fit.fits:
-        return "peak memory", f"DOES NOT FIT, {text}; {_largest(fit)}"
-    return "peak memory", f"{text}; {_largest(fit)}"
-
-
-def _largest(fit: MemoryFit) -> str:
-    return "not even one sample fits" if fit.largest_batch is None else f"largest batch {fit.largest_batch:,}"
+    most = "not even one sample fits" if fit.largest_batch is None else f"largest batch {fit.largest_batch:,}"
+    return "peak memory", f"{lead}{text}; {most}"
 
 
 def memory_tables(fit: MemoryFit, by_part: bool) -> list[Table]:
