@@ -80,13 +80,7 @@ def _run_rules(ctx: click.Context, option: click.Parameter, files: tuple[Path, .
 
 def together(*options: Decorator) -> Decorator:
     """Several options as one decorator, in the order in which help lists them."""
-
-    def add(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 _option = partial(partial, click.option, show_default=True)
