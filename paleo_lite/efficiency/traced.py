@@ -61,7 +61,7 @@ def count_traced(operator: str, params: str, after: Shape | None = None) -> Trac
 def _each(call: Call, params: str) -> Iterator[Call]:
     """The calls that an operator on lists of tensors stands for: operands that are lists are taken side by side."""
     dims = (decode(params) or ([], (), ()))[0]
-    lists = [value for value in dims if value and all(is_shape(shape) for shape in value)]
+    lists = [value for value in dims if isinstance(value, list) and value and all(map(is_shape, value))]
     if not lists or len({len(value) for value in lists}) > 1:
         yield call._replace(name="")
         return
