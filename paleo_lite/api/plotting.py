@@ -101,7 +101,7 @@ class Plot(Result, msgspec.Struct, frozen=True, eq=False):
 
     def save(self, path: str | Path, force: bool = False) -> None:
         """Draw it into a file: ``.png``, ``.svg`` or ``.html``; `force` replaces one that is there."""
-        path, suffix = Path(path), check_chart_file(path, force)
+        path, suffix = Path(path), check_chart_file(path, self.kind, force)
         save(path, self.render(suffix))
 
     def document(self, **how: Any) -> Any:
@@ -119,7 +119,11 @@ class Plot(Result, msgspec.Struct, frozen=True, eq=False):
         return f"<Plot: {self.kind} of {self.answer!r}>"
 
 
-def check_chart_file(path: str | Path, force: bool = False) -> str:
+_WITHOUT_POOL = ("predict", "scale", "")
+"""Commands whose answers are computed in this process alone."""
+
+
+def check_chart_file(path: str | Path, kind: str, force: bool = False) -> str:
     """The ending of a chart's file; what cannot be drawn into is refused, as before anything is computed.
 
     Raises
@@ -131,13 +135,16 @@ def check_chart_file(path: str | Path, force: bool = False) -> str:
     MissingExtra
         If the libraries that draw are not installed.
     """
-    from ..report.charts.render import chart_suffix
+    from ..report.charts.render import begin, chart_suffix
 
     path = Path(path)
     suffix = chart_suffix(path)
     check_new(path, force=force)
-    for library in ("altair", "vl_convert"):
-        need(library, "drawing charts", "plots")
+    need("vl_convert", "drawing charts", "plots")
+    # Other processes start fastest from one with a single thread.
+    if suffix != ".html" and KINDS[kind].command in _WITHOUT_POOL:
+        begin()
+    need("altair", "drawing charts", "plots")
     return suffix
 
 
@@ -177,7 +184,7 @@ def plot(
     if kind not in KINDS:
         raise UnknownName("chart", kind, KINDS)
     if output is not None:
-        check_chart_file(output, force)
+        check_chart_file(output, kind, force)
     ask = _OWN.get(kind) or resolve_name(f"paleo_lite:{KINDS[kind].command}")
     drawn = Plot(kind, ask(*subject, **question), theme)
     if output is not None:

@@ -173,8 +173,12 @@ def report(question: ReportQuestion) -> Report:
     check_new(path, force=question.force)
     if path.suffix.lower() not in (".html", ".htm"):
         raise BadValue(f"{path}: a report is an .html file")
-    for name in ("altair", "vl_convert", "jinja2"):
+    for name in ("vl_convert", "altair", "jinja2"):
         need(name, "writing a report", "plots")
+    if question.profile is None:
+        from ..report.charts.render import begin
+
+        begin()
     page = _of_network(question) if question.profile is None else _of_profile(question, Path(question.profile))
     from ..report.page.html import to_html
 

@@ -162,5 +162,5 @@ def _check_chart(kind: str, ctx: click.Context, _: click.Parameter, path: Path |
     if path is None or ctx.resilient_parsing:
         return
     force = bool(ctx.meta.get("paleo_lite.force"))
-    check_chart_file(path, force)
+    check_chart_file(path, kind, force)
     ctx.meta["paleo_lite.drawing"] = Drawing(path, kind, ctx.meta["paleo_lite.theme"], force)

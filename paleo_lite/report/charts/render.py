@@ -6,8 +6,10 @@ import math
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from html import escape
 from pathlib import Path
+from threading import Thread
 from typing import Any, ClassVar
 
 import msgspec
@@ -26,6 +28,13 @@ POINTS_AT_MOST = 4000
 def altair() -> Any:
     """Altair, which draws."""
     return need("altair", "drawing charts", "plots")
+
+
+@lru_cache(1)
+def begin() -> None:
+    """Let what makes pictures start while the rest is computed: that takes most of a second before the first."""
+    vl = need("vl_convert", "drawing charts", "plots")
+    Thread(target=vl.vegalite_to_svg, args=({"mark": "point"},), daemon=True).start()
 
 
 def render(chart: Any, suffix: str, theme: str = "light") -> bytes:

@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("altair")
 
 import paleo_lite as pl
+from paleo_lite.api.plotting import check_chart_file
 from paleo_lite.counting import KINDS
 from paleo_lite.errors import BadValue, MissingExtra, UnknownName
 from paleo_lite.networks import find_network
@@ -53,6 +54,14 @@ def test_every_chart_becomes_every_format(prediction, name):
     assert svg.startswith("<svg")
     assert THEMES["dark"].background.lower() in svg.lower()
     assert len(svg) < 5e6
+
+
+def test_what_draws_starts_before_what_is_drawn_is_computed_but_beside_no_pool(monkeypatch, tmp_path):
+    began = []
+    monkeypatch.setattr("paleo_lite.report.charts.render.begin", lambda: began.append(True))
+    for kind, name in (("kinds", "a.png"), ("kinds", "a.html"), ("efficiency", "a.png")):
+        check_chart_file(tmp_path / name, kind)
+    assert began == [True]
 
 
 def test_the_page_needs_no_network(prediction):
