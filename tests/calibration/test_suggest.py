@@ -41,6 +41,7 @@ from paleo_lite.timing.workload import Workload
 K80 = Machine(find_device("k80-die"))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4))
 def test_each_is_the_one_after_which_least_is_left(seed: int, count: int) -> None:
     """By the precisions of all that was measured so far, inverted anew for each candidate."""
@@ -68,6 +69,7 @@ def test_each_is_the_one_after_which_least_is_left(seed: int, count: int) -> Non
     assert len(set(places)) == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpu", "precision"), [("k80", "fp64"), ("a100-sxm-40gb", "fp16")])
 def test_the_interval_is_the_one_promised(gpu: str, precision: str) -> None:
     """Measured with the times that were expected, `calibrate` gives the interval that was promised.
@@ -91,6 +93,7 @@ def test_the_interval_is_the_one_promised(gpu: str, precision: str) -> None:
     assert factors == sorted(factors, reverse=True) and factors[1] < 0.8 * factors[0]
 
 
+@pytest.mark.slow
 def test_what_was_measured_already_is_known() -> None:
     """A measurement is suggested from what it leaves open, not a second time first."""
     pytest.importorskip("scipy")

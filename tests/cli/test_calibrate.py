@@ -44,6 +44,7 @@ def csv_file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_calibrate_write_show_predict(tmp_path: Path, csv_file: Path) -> None:
     target = tmp_path / "mine.toml"
     made = run("calibrate", str(csv_file), "--gpu", "TITAN RTX", "-o", str(target), "--date", "2020-05-01")

@@ -150,6 +150,7 @@ def test_spread_is_students():
     assert spread([1.0, 1.0], [2.0]) == 0
 
 
+@pytest.mark.slow
 def test_students_table_against_scipy():
     stats = pytest.importorskip("scipy.stats")
     for freedom in range(1, 31):

@@ -25,6 +25,7 @@ def rows_of(panel):
     return inside["data"]["values"]
 
 
+@pytest.mark.slow
 def test_panels_keep_all_data_and_lose_their_widths(prediction):
     charts = {
         prediction_roofline: 1,

@@ -297,6 +297,7 @@ def test_counts_do_not_depend_on_names(layers, name):
         assert figures(layers, phase) == figures(renamed, phase)
 
 
+@pytest.mark.slow
 @given(data=st.data(), channels=st.integers(1, 6))
 def test_more_channels_never_cost_less(data, channels):
     layers = data.draw(any_layer(channels=channels))

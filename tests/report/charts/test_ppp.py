@@ -49,6 +49,7 @@ def test_what_the_ppp_predicts_is_the_time_at_peak_over_it(beside):
     assert "PPP 0.4" in str(ppp_chart(beside).to_dict())
 
 
+@pytest.mark.slow
 def test_a_comparison_by_a_ppp_is_that_picture_and_two_profiles_are_refused(beside):
     assert comparison_chart(beside).to_dict() == ppp_chart(beside).to_dict()
     assert render(ppp_chart(beside), ".svg", "dark").startswith(b"<svg")
