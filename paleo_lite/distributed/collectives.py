@@ -83,12 +83,6 @@ def point_to_point_time_s(message_bytes: Any, link: LinkRate) -> Seconds:
     return _timed(lambda size, n, link: (1, size), message_bytes, 2, link)
 
 
-def least_bytes(message_bytes: Any, workers: Any) -> Any:
-    """Bytes that each worker sends in an all-reduce at least, and with the ring: 2 (n - 1) / n D (Patarasuk, Yuan)."""
-    n = check_workers(workers)
-    return 2 * (n - 1) / n * check_bytes(message_bytes)
-
-
 Formula = Callable[[Any, Any, LinkRate], Cost]
 OverTwo = Callable[[Any, int, int, LinkRate, LinkRate], Seconds]
 
@@ -308,7 +302,6 @@ __all__ = [
     "butterfly_steps",
     "check_bytes",
     "check_workers",
-    "least_bytes",
     "point_to_point_time_s",
     "reduce_scatter_time_s",
 ]

@@ -33,7 +33,7 @@ def exchange_time_s(topology: Topology, message_bytes: Any, collective: str | No
     message_bytes : float or array
         Bytes that each device contributes.
     collective : str, optional
-        One of `COLLECTIVES`; without one the fastest for each message, which `choose_collective` names.
+        One of `COLLECTIVES`; without one the fastest for each message, which `fastest` names.
 
     Returns
     -------
@@ -52,13 +52,8 @@ def exchange_time_s(topology: Topology, message_bytes: Any, collective: str | No
     return float(seconds) if seconds.ndim == 0 else seconds
 
 
-def choose_collective(topology: Topology, message_bytes: float) -> str:
-    """The fastest collective for a message: of `AS_MEASURED` where a link in use was measured, else of `EXACT`."""
-    return min(candidates(topology), key=lambda name: float(exchange_time_s(topology, message_bytes, name)))
-
-
 def fastest(topology: Topology, messages: Floats) -> str:
-    """The collective that takes least for all messages together; of equals the first."""
+    """The collective of `candidates` that takes least for all messages together; of equals the first."""
     return min(candidates(topology), key=lambda name: float(np.sum(exchange_time_s(topology, messages, name))))
 
 

@@ -48,11 +48,6 @@ class Schedule(msgspec.Struct, frozen=True):
     in_flight: Any
 
 
-def bubble_share(stages: int, micro_batches: int) -> float:
-    """Share of a step that equal stages idle: (p - 1) / (m + p - 1) (Huang et al. 2019, section 2.3)."""
-    return (stages - 1) / (micro_batches + stages - 1)
-
-
 def partition(times_s: Any, stages: int) -> Any:
     """Cut layers into consecutive stages so that the slowest takes as little as it can.
 

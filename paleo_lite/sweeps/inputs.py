@@ -54,8 +54,6 @@ def counted(name: Sized, number_bytes: int) -> Work:
     work = count(layers, _of_size(number_bytes))
     if not name.phase:
         return work
-    from ..counting.fusion import fuse  # with what it needs, and only then
-
     return fuse(layers, work, ENGINE)
 
 
