@@ -15,7 +15,7 @@ GROUPS: dict[str, str] = {
     "normalisation": "#1FC08F",
     "activation": "#E8A90C",
     "elementwise": "#70701C",
-    "pooling": "#3A93C7",
+    "pooling": "#7CC3EE",
     "data movement": "#A0A0A0",
     "update": "#B08D74",
     "communication": "#8F2F82",
