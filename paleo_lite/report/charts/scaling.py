@@ -155,7 +155,12 @@ def _point(rows: Sequence[ScaleRow], bounds: Collection[str]) -> str:
     name, last = max(zip(series, rows), key=lambda pair: (pair[0] not in bounds, pair[1].workers, pair[1].speedup))
     most = max(PARTS, key=lambda part: float(getattr(last, PARTS[part][0])) if part != "compute" else 0.0)
     share = getattr(last, PARTS[most][0]) / last.time_s
-    lost = f"; {share:.0%} of a step is {most}" if last.workers > 1 and most != "compute" else ""
+    lost = f"; {share:.0%} of a step is {most}" if last.workers > 1 and most != "compute" and share >= 0.01 else ""
+    others = [row for each, row in zip(series, rows) if row.workers == last.workers and each not in {name, *bounds}]
+    ends = last.efficiency_interval
+    if ends and any((row.efficiency_interval or ends)[1] >= ends[0] for row in others):
+        least = min(row.speedup for row in others)
+        return f"Not told apart: {last.workers:,} workers do {least:,.3g} to {last.speedup:,.3g} times the work of one"
     best = f"{name} scales best: " if len(set(series)) > 1 else ""
     at_best = "at best " if name in bounds else ""
     return f"{best}{last.workers:,} workers do {at_best}{last.speedup:,.3g} times the work of one{lost}"
