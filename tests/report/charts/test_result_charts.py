@@ -9,6 +9,7 @@ import io
 import math
 import re
 
+import msgspec
 import pytest
 
 pytest.importorskip("altair")
@@ -92,6 +93,8 @@ def test_the_title_names_the_curve_that_scales_best_and_no_bound_before_a_foreca
     assert said[0] == "k80 scales best: 4 workers do 2.5 times the work of one; 50% of a step is exposed communication"
     assert said[1] == "t4 scales best: 4 workers do 1 times the work of one; 20% of a step is exposed communication"
     assert said[2].startswith("k80 scales best: 4 workers do at best 2.5 times")
+    unsure = [msgspec.structs.replace(row, cluster_interval=(row.time_s / 2, row.time_s * 2)) for row in rows]
+    assert scaling_chart(unsure).to_dict()["title"]["text"].startswith("Not told apart: 4 workers do 1 to 2.5 times")
 
 
 def test_advice_is_a_bar_for_each_strategy():
