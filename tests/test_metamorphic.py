@@ -231,5 +231,6 @@ def test_rows_of_many_devices(seed: int) -> None:
             assert low <= row["time_s"] <= high, said
             if question["time_model"] == "roofline":
                 assert row["bound_s"] <= row["time_s"] * (1 + 1e-9), said
-            if question["strategy"] == "data" and row["speedup_over"] == 1:
+            # One worker that does not hold its samples is held against fewer, which take it longer each.
+            if question["strategy"] == "data" and row["speedup_over"] == 1 and row["fits"] is not False:
                 assert row["speedup"] <= row["workers"] * (1 + 1e-9), said
