@@ -49,9 +49,6 @@ SPEAK_OF = ("efficiency_gemm", "share_other")
 """What networks learn from single operations. Convolutions by themselves are not those inside a network: what they say
 makes networks two points worse."""
 
-SPEAK_OF_FP8 = ("efficiency_gemm",)
-"""The same in fp8, where memory is that of making inputs fp8: learnt from it, networks are half a point worse."""
-
 SPEAK_OF_CONVOLUTIONS = (
     "efficiency_conv_3x3", "efficiency_conv_direct", "efficiency_conv_1x1", "efficiency_conv_grouped",
     "factor_data_gradient", "factor_weight_gradient", "share_matrix", "half", "half_3x3",
@@ -72,9 +69,8 @@ def operations_of(measured: Path) -> list[DeviceData]:
     for (gpu, precision, source), group in sorted(groups.items()):
         device = find_device(gpu)
         traits = traits_of(device, precision, KERNELS, KERNELS, source)
-        products = SPEAK_OF_FP8 if precision == "fp8" else SPEAK_OF
-        speaks_of = SPEAK_OF_CONVOLUTIONS if group[0].kind == "conv" else products
-        found.append(DeviceData(device, precision, traits, runs_of_layers(group), SCATTER, speaks_of))
+        speak_of = SPEAK_OF_CONVOLUTIONS if group[0].kind == "conv" else SPEAK_OF
+        found.append(DeviceData(device, precision, traits, runs_of_layers(group), SCATTER, speak_of))
     return found
 
 

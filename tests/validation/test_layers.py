@@ -19,7 +19,6 @@ from paleo_lite.counting import Layer
 from paleo_lite.errors import BadFile, BadValue, PaleoError
 from paleo_lite.hardware import Machine, find_device
 from validation.__main__ import main
-from validation.layers import amd
 from validation.layers.devices import operation_truth, operations_page
 from validation.layers.hold_out import SCATTER, runs_of_layers, validate_layers
 from validation.layers.published import FILES, hash_of, layer_time, published_layers
@@ -71,31 +70,6 @@ def test_sizes_are_those_that_the_sources_count() -> None:
 
 
 @pytest.mark.needs_data
-def test_an_fp8_product_holds_what_makes_its_input_fp8() -> None:
-    """TensorRT-LLM's invokeComputeScalesAndQuantizeMatrix: a maximum is zeroed, found, and divided by. The smallest
-    products of an H100 take 2.6 us in bf16 and 12.3 us in fp8 (their rows): three launches more."""
-    sizes = {"M": "4", "N": "16", "K": "64", "framework": "TensorRT-LLM", "value": "0.0123"}
-    features = {
-        precision: runs_of_layers([layer_time("gemm_modern.csv", {**sizes, "precision": name}, "h100-sxm", precision)])
-        for name, precision in (("bfloat16", "bf16"), ("fp8", "fp8"))
-    }
-    assert [one.features.kernels.sum() for one in features.values()] == [1, 4]
-    product = 4 * 64 + 64 * 16 + 4 * 16
-    assert features["bf16"].features.bytes.sum() == 2 * product
-    # Read twice in 16 bits, written in 8; the maximum of each row is written.
-    assert features["fp8"].features.bytes.sum() == pytest.approx(product + 4 * 64 * 5, abs=4 * 3)
-
-
-def test_products_of_a_batch_have_operands_of_their_own() -> None:
-    row = {"gpu": "MI100 (gfx908)", "dtype": "fp16", "transpose": "NN", "m": "64", "n": "128", "k": "32"}
-    row |= {"batch": "10", "gflops": "", "efficiency_percent_of_peak": "50"}
-    timed = amd._product(row)
-    features = runs_of_layers([timed]).features
-    assert features.bytes.sum() == 2 * 10 * (64 * 32 + 32 * 128 + 64 * 128)
-    assert features.flops.sum() == 2 * 10 * 64 * 128 * 32
-    assert timed.time_s == pytest.approx(features.flops.sum() / (0.5 * 184.6e12))
-
-
 def test_a_tensorflow_training_step_updates_input_and_target() -> None:
     """benchmark_conv.py keeps both as trainable variables; Adam reads 4 and writes 3 numbers for each of theirs."""
     (row,) = (

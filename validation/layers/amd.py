@@ -10,7 +10,7 @@ from paleo_lite.hardware import Machine, find_device
 
 from ..tables import rows_of
 from .published import hash_of
-from .timed import LayerTime, Operation, linear, product
+from .timed import LayerTime, Operation, linear
 
 MODERN = Path("..") / "modern"
 SAMPLE = 200
@@ -85,8 +85,7 @@ def _product(row: dict[str, str]) -> LayerTime:
     gpu, precision = _ROCBLAS[row["gpu"]], row["dtype"]
     peak = Machine(find_device(gpu)).peak(precision).per_s
     reached = float(row["gflops"]) * 1e9 if row["gflops"] else float(row["efficiency_percent_of_peak"]) / 100 * peak
-    layer, samples = (linear(k, n), m) if batch == 1 else (product(m, n, k), batch)
     return LayerTime(
-        gpu, precision, "rocBLAS", "gemm", "gemm", "product", f"{m} {n} {k} {batch} {row['transpose']}", samples,
-        2 * m * n * k * batch / reached, (Operation(layer, "forward"),),
+        gpu, precision, "rocBLAS", "gemm", "gemm", "product", f"{m} {n} {k} {batch} {row['transpose']}", m * batch,
+        2 * m * n * k * batch / reached, (Operation(linear(k, n), "forward"),),
     )  # fmt: skip

@@ -65,7 +65,8 @@ def _products(group: DeviceData) -> tuple[str, DeviceData]:
     work_class = group.runs.features.work_class
     is_product = work_class == CLASSES.index("gemm")
     name = "matrix product" if is_product.any() else "convolution"
-    kept = np.unique(group.runs.run[is_product if is_product.any() else work_class < len(MATRIX_CLASSES)])
+    wrong = np.unique(group.runs.run[~(is_product if is_product.any() else work_class < len(MATRIX_CLASSES))])
+    kept = np.setdiff1d(np.arange(len(group.runs)), wrong)
     kept = kept[:: max(1, len(kept) // SAMPLE)]
     return name, group._replace(runs=group.runs.choose(kept), speaks_of=NAMES)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paleo_lite.counting import Layer
 
-from .timed import Operation, Reading, linear, product
+from .timed import Operation, Reading, linear
 
 _SIZES = (
     "b", "m", "n", "k", "h", "input_channel", "output_channel", "kernel_size", "input_size", "stride", "padding",
@@ -30,7 +30,8 @@ def neusight(row: dict[str, str]) -> Reading:
         layer = linear(size["k"], size["n"])
         batch_size *= size["m"]
     elif op == "bmm":
-        layer = product(size["m"], size["n"], size["k"])
+        m, n, k = size["m"], size["n"], size["k"]
+        layer = Layer(op, "matmul", ((1, m, k), (1, k, n)), ((1, m, n),))
     else:
         shape = (size["h"],)
         weights = (shape, shape) if op == "ln" else ()

@@ -66,8 +66,3 @@ Reader = Callable[[dict[str, str]], Reading]
 def linear(inputs: int, outputs: int) -> Layer:
     """A matrix product of so many inputs and outputs."""
     return Layer("linear", "linear", ((inputs,),), ((outputs,),), ((outputs, inputs),))
-
-
-def product(rows: int, columns: int, inner: int) -> Layer:
-    """A matrix product of two operands of each sample, one of a batch in one launch."""
-    return Layer("product", "matmul", ((1, rows, inner), (1, inner, columns)), ((1, rows, columns),))
