@@ -251,5 +251,5 @@ def test_calibrate_your_gpu(on_data):
     for phase, column in (("forward", "fwd_ms"), ("backward", "bwd_ms")):
         ours = float(re.search(rf"batch 32, {phase}: ([\d.]+) ms", found)[1])
         assert ours == pytest.approx(float(one[column]), rel=2e-3)
-    errors = dict(re.findall(r"(roofline|other devices|my file) ([\d.]+) %", found))
+    errors = dict(re.findall(r"(roofline|other devices|my file) ([\d.]+)%", found))
     assert float(errors["my file"]) < float(errors["other devices"]) < float(errors["roofline"])

@@ -282,6 +282,14 @@ def workload_and_model(
     return Workload(network, **asked), model
 
 
+def _is_made_for(network: Network, tokens: Tokens) -> bool:
+    """Whether a network from a config has the layers of a phase, for as many tokens as are asked."""
+    if network.lengths is None or tokens.length or tokens.context:
+        return False
+    writes = network.lengths.keys > network.lengths.queries  # to tokens that are in the cache already
+    return network.lengths.cached == (tokens.phase in GENERATING) and writes == (tokens.phase == "decode")
+
+
 def resolve(
     network: str | Network | nn.Module, image_size: int | None, inputs: Sequence[str | Sequence[int]],
     tokens: Tokens | None = None,
@@ -292,8 +300,7 @@ def resolve(
     if isinstance(network, str) and ":" not in network and not given:
         return find_network(network, image_size, tokens)
     if isinstance(network, Network) and network.remade is not None:
-        is_made_for = network.lengths is not None and network.lengths.cached == (tokens.phase in GENERATING)
-        return network if is_made_for and not (tokens.length or tokens.context) else network.remade(tokens)
+        return network if _is_made_for(network, tokens) else network.remade(tokens)
     hugging_face = isinstance(network, str) and network.startswith(HUGGING_FACE)
     if (tokens.context and not hugging_face) or (tokens.length and isinstance(network, Network)):
         raise BadValue("--sequence-length and --context are for networks by name or config: others have their inputs")

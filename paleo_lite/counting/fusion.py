@@ -272,6 +272,7 @@ class _Grouping:
     def _join(self, number: int, index: int) -> None:
         kernel, layer = self._kernel(number), self.layers[index]
         parents = {self.of[source] for source in self.edges.sources[index] if source in self.of}
+        before = kernel.waits_for
         kernel.waits_for |= self._waits_for(parents - {number})
         kernel.members.append(index)
         fusion = fusion_of(layer)
@@ -282,7 +283,8 @@ class _Grouping:
         else:
             kernel.elements = max(kernel.elements, _elements(layer.outputs))
         self.of[index] = number
-        self._pass_on(number)
+        if kernel.waits_for != before:
+            self._pass_on(number)
 
     def _pass_on(self, number: int) -> None:
         """What a kernel waits for, those that wait for it wait for too."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from ..counting import GENERATING
 from ..errors import BadValue
 from ..hardware import Machine
 from ..ranges import parse_range
@@ -16,6 +17,7 @@ from ..timing.memory import largest_batch, usable_bytes
 from .advise import advise as give_advice
 from .clusters import EXPECTED, WORST, Cluster, ClusterPrior, Scores, cluster_prior
 from .cost import Budget, make_budget
+from .generating import notes_of
 from .job import Job, Settings
 from .links import lanes_note, link_rate
 from .measured import Conditioned, condition, parse_measured
@@ -227,7 +229,10 @@ def _table(
             f"{job.workload.precision}, and so is what is saved"
         )
     notes += _too_large(job, rows)
-    alone = job.at(1 if find_strategy(request.strategy).in_blocks else samples)
+    if job.workload.phase in GENERATING:
+        of_model = notes_of(job)
+    else:
+        of_model = job.at(1 if find_strategy(request.strategy).in_blocks else samples).model_notes
     return ScaleTable(
         network=job.workload.network.name,
         gpu=device.id,
@@ -246,7 +251,7 @@ def _table(
         price_usd_per_h=budget.price_usd_per_h if budget.images is not None else None,
         why=why,
         refused=refused,
-        notes=tuple(dict.fromkeys([*notes, *alone.model_notes])),
+        notes=tuple(dict.fromkeys([*notes, *of_model])),
         phase=job.workload.phase,
     )
 

@@ -60,6 +60,23 @@ def written(network, workers, **asked):
     return pl.scale(network, workers=workers, **question)[-1]
 
 
+@pytest.mark.parametrize(
+    ("network", "asked"),
+    [
+        ("llama-3-8b", {"context": 2000, "batch_size": 8}),
+        ("mixtral-8x7b", {"context": 100, "batch_size": 4}),
+        ("gpt2", {"phase": "prefill", "sequence_length": 512}),
+    ],
+)
+def test_one_device_takes_what_the_whole_network_does(network, asked):
+    """Few blocks say what all take: the time, how sure it is, and the memory of the network that `predict` is asked."""
+    question = {"gpu": "a100-sxm-80gb", "precision": "fp16", "phase": "decode", **asked}
+    whole, (row,) = pl.predict(network, memory=True, **question), pl.scale(network, workers=1, **question)
+    assert row.time_s == pytest.approx(whole.time_s, rel=1e-12)
+    assert row.interval == pytest.approx(whole.interval, rel=1e-9)
+    assert row.memory_bytes == pytest.approx(whole.memory.memory.total_bytes, rel=1e-4)
+
+
 def test_each_device_has_its_part_of_matrices_and_cache():
     """LLaMA 2's 32 heads and 11008 columns are divided by 2, and so is its cache; norms are not, 2 x 32 + 1 of 4096."""
     one, two = (written("llama-2-7b", workers, batch_size=8, context=1023) for workers in (1, 2))

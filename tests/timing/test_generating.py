@@ -96,15 +96,22 @@ def test_an_answer_says_tokens_and_that_the_batch_is_static():
     assert "tokens per second" in prompt.document().title
 
 
+def test_a_network_from_a_config_is_made_for_the_phase_that_is_asked():
+    prefill = find_network("gpt2", None, Tokens(phase="prefill"))
+    for phase in ("decode", "inference"):
+        handed = pl.predict(prefill, gpu="t4", phase=phase)
+        assert handed.time_s == pl.predict("gpt2", gpu="t4", phase=phase).time_s
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
         ({"weights": "int5"}, UnknownName, "int5"),
         ({"network": "gpt2", "phase": "forward", "context": None, "weights": "int4"}, UnsupportedPhase, "inference"),
         ({"network": "resnet50"}, BadValue, "reads no sequences"),
-        ({"network": find_network("gpt2"), "context": None}, BadValue, "decode is of networks that write text"),
-        ({"network": find_network("gpt2", None, Tokens(phase="decode")), "phase": "inference", "context": None},
-         BadValue, "a cache of keys and values is of prefill and decode"),
+        ({"network": find_network("gpt2")._replace(remade=None), "context": None}, BadValue, "decode is of networks"),
+        ({"network": find_network("gpt2", None, Tokens(phase="decode"))._replace(remade=None), "phase": "inference",
+          "context": None}, BadValue, "a cache of keys and values is of prefill and decode"),
         ({"network": find_network("resnet50")}, BadValue, "networks by name or config"),
         ({"network": find_network("gpt2")}, BadValue, "gpt2 knows 1024 positions"),
     ],
