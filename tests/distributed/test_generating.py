@@ -26,6 +26,12 @@ GPT_FAST = {
     "mixtral-8x7b": [(2, 1, 100, 1 / 78.75), (4, 1, 100, 1 / 118.23)],
 }
 
+# NVIDIA's TensorRT-LLM 0.5 (docs/source/performance.md, A100, FP16): devices, tokens of the prompt, seconds.
+FIRST_TOKENS = {
+    "llama-2-7b": [(1, 128, 0.016), (1, 2048, 0.133)],
+    "llama-2-70b": [(4, 128, 0.047), (4, 2048, 0.377)],
+}
+
 # meta-llama/Llama-2-70b-hf, config.json.
 LLAMA_2_70B = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8192, "intermediate_size": 28672,
@@ -53,6 +59,16 @@ def test_times_of_others_are_forecast(llama_2_70b, source, most):
             inside.append(row.interval[0] < seconds < row.interval[1])
     assert np.mean(errors) < most
     assert np.mean(inside) > 0.85
+
+
+@pytest.mark.slow
+def test_first_tokens_of_others_are_forecast(llama_2_70b):
+    for name, points in FIRST_TOKENS.items():
+        network = llama_2_70b if name == "llama-2-70b" else name
+        for workers, tokens, seconds in points:
+            row = written(network, workers, phase="prefill", sequence_length=tokens)
+            assert row.time_s == pytest.approx(seconds, rel=0.12)
+            assert row.interval[0] < seconds < row.interval[1]
 
 
 def written(network, workers, **asked):
