@@ -30,8 +30,13 @@ def generate(job: Job, topology: Topology, batch_size: int, settings: Settings) 
     Raises
     ------
     BadValue
-        If the network was not made from a config, or devices, heads or batch cannot be divided so.
+        If the network was not made from a config, or devices, heads or batch cannot be divided so, or if more is asked
+        of training.
     """
+    if settings.gradient_precision or not settings.overlap or settings.micro_batches or settings.inputs:
+        raise BadValue(
+            "--gradient-precision, --no-overlap, --micro-batches, --storage, --decode, --pageable: of --phase training"
+        )
     tensor = _sharing(topology, settings.split)
     replicas = topology.workers // tensor
     if batch_size % replicas:
@@ -40,7 +45,7 @@ def generate(job: Job, topology: Topology, batch_size: int, settings: Settings) 
     taken: _Taken = job.once(_taken, tensor, samples)
     pace = job.computing * job.pace * (1 + settings.slowdown)
     group = apart(topology, 1, tensor)
-    sent_s = sum(share * float(exchange_time_s(group, size)) for size, share in taken.sent.items())
+    sent_s = sum(share * float(exchange_time_s(group, size, settings.collective)) for size, share in taken.sent.items())
     ends = None if taken.deviation is None else interval_of(taken.time_s * pace, taken.deviation)
     return Step(
         compute_s=taken.time_s * pace,

@@ -318,7 +318,7 @@ class _PacedJob(Job):
 
     @property
     def pace(self) -> float:
-        return self._pace
+        return self._job.pace * self._pace
 
     @property
     def bound(self) -> Job:

@@ -135,6 +135,8 @@ def test_advice_tries_every_power_of_two():
         ({"workers": 8, "settings": Settings(split=Split(3))}, "--tensor 3 does not divide 8 workers"),
         ({"workers": 8, "settings": Settings(split=Split(4))}, "2 replicas of --tensor 4 do not divide a batch of 1"),
         ({"workers": 8, "settings": Settings(split=Split(2, 2))}, "devices share matrices, by --tensor, and nothing"),
+        ({"workers": 8, "settings": Settings(overlap=False)}, "--no-overlap, .*: of --phase training"),
+        ({"workers": 8, "storage": "hdd"}, "--storage, .*: of --phase training"),
         ({"workers": 8, "strategy": "zero-3"}, "devices share matrices, by --tensor: leave --strategy out"),
         ({"workers": 8, "phase": "training"}, "--context is of --phase prefill and decode, not of training"),
         ({"workers": 8, "phase": "inference"}, "no phase of several devices is called 'inference'"),
@@ -143,3 +145,15 @@ def test_advice_tries_every_power_of_two():
 def test_bad_input_gets_one_sentence(asked, message):
     with pytest.raises(PaleoError, match=message):
         written("llama-2-7b", **{"context": 100, **asked})
+
+
+@pytest.mark.parametrize(
+    ("asked", "factor"),
+    [({"phase": "decode"}, 1.3), ({"scaling": "strong", "settings": Settings(split=Split(2))}, 1.2)],
+)
+def test_what_was_measured_is_what_is_said(asked, factor):
+    """Of networks of blocks, too: what was measured says how long computing takes."""
+    question = {"platform": "dgx-a100", "workers": 2, "precision": "fp16", "batch_size": 4, **asked}
+    measured_s = factor * pl.scale("gpt3-1.3b", **question)[0].time_s
+    told = pl.scale("gpt3-1.3b", **question, measured=[f"2 workers: {1e3 * measured_s:.6g} ms"])[0]
+    assert told.time_s == pytest.approx(measured_s, rel=0.05)
