@@ -73,15 +73,19 @@ def find_path(recorded: Recorded, step: str | None = None) -> CriticalPath:
     ends, ended = _waits(recorded)
     at = int(np.flatnonzero(mine)[np.argmax(events["end"][mine])])
     end = path.time = int(events["end"][at])
+    passed: set[int] = set()  # events without length can follow each other in a circle
     while at >= 0 and mine[at] and path.time > path.begin:
+        passed.add(at)
         event = events[at]
         path.go(_OF_LANE[int(event["lane"])], event["start"], int(event["name"]))
-        if follows[at]:
+        if follows[at] and int(before[at]) not in passed:
             at = int(before[at])
             path.go("between", events["end"][at])
             continue
         path.go("launch", event["launch"] if event["launch"] >= 0 else path.begin)
         latest = int(np.searchsorted(ends, path.time, side="right")) - 1
+        while latest >= 0 and int(ended[latest]) in passed:
+            latest -= 1
         at = int(ended[latest]) if latest >= 0 else -1
         path.go("host", events["end"][at] if at >= 0 else path.begin)
     return CriticalPath(
@@ -136,7 +140,9 @@ def _predecessors(events: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.b
     for device in np.unique(events["device"]):
         mine = np.flatnonzero(events["device"] == device)
         by_end = mine[np.argsort(events["end"][mine], kind="stable")]
-        latest = np.searchsorted(events["end"][by_end], events["start"][mine], side="right") - 1
+        # Before its own end, as an event without length would follow itself.
+        until = np.minimum(events["start"][mine], events["end"][mine] - 1)
+        latest = np.searchsorted(events["end"][by_end], until, side="right") - 1
         other = np.where(latest >= 0, by_end[np.maximum(latest, 0)], -1)
         finished = np.where(other >= 0, events["end"][other], -1)
         waited = (

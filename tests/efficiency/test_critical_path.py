@@ -76,6 +76,23 @@ def test_a_step_begins_with_its_mark_or_as_the_device_ends_the_one_before():
     assert path_of(*first, second, step="ProfilerStep#2") == {"between": 1_000, "computing": 4_000}
 
 
+def test_events_without_length_at_one_moment_do_not_hold_the_path():
+    at_once = [kernel(20_000, 20_000, launch, stream) for launch, stream in ((0, 7), (0, 8), (1_000, 7))]
+    assert path_of(kernel(5_000, 6_000, 0), *at_once) == {"computing": 1_000, "between": 14_000, "launch": 5_000}
+
+
+@pytest.mark.needs_data
+def test_a_whole_trace_with_events_without_length_has_a_path():
+    activity = Activity()
+    for batch in open_profile(DATA / "profiles" / "param" / "resnet_kineto.json.gz").batches(COLUMNS):
+        activity.add(batch)
+    recorded = activity.recorded()
+    assert (recorded.events["end"] == recorded.events["start"]).any()
+    path = find_path(recorded)
+    assert path.time_s == pytest.approx(sum(path.parts_s.values()))
+    assert path.time_s <= (recorded.events["end"].max() - recorded.events["launch"].min()) * 1e-9
+
+
 ALEXNET = "[param|pytorch.model.alex_net|0|0|0|measure|forward]"
 
 
