@@ -6,7 +6,7 @@ for every prediction. It counts by the same rules and gives the same seconds, wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from math import isclose
@@ -17,7 +17,7 @@ from paleo_lite.calibration.choose import default_model
 from paleo_lite.counting import count
 from paleo_lite.counting.kinds import MATRIX_KINDS, class_of, count_layer
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
-from paleo_lite.counting.layer import Op, see, trace_flow
+from paleo_lite.counting.layer import Layer, Op, trace_flow
 from paleo_lite.errors import PaleoError
 from paleo_lite.executor import cores
 from paleo_lite.hardware import Device, Machine, find_device, list_devices
@@ -129,10 +129,15 @@ class LayerObject:
         return float((compute**POWER + memory**POWER + floor**POWER) ** (1 / POWER))
 
 
+def ops_of(layers: Sequence[Layer], batch_size: int) -> list[Op]:
+    """What rules see of layers."""
+    return [Op(layer, batch_size, *seen) for layer, seen in zip(layers, trace_flow(layers).seen)]
+
+
 def loop_roofline(network: str, device: Device, precision: str, batch_size: int, model: TimeModel) -> float:
     """One prediction, one object at a time."""
     layers = network_of(Sized(network)).layers
-    objects = [LayerObject(op) for op in see(layers, trace_flow(layers), batch_size)]
+    objects = [LayerObject(op) for op in ops_of(layers, batch_size)]
     machine = Machine(device)
     peaks = machine.peak(precision).per_s, machine.vector_peak(precision).per_s
     rates = peaks, device.bandwidth_bytes_per_s, PRECISION_BYTES[precision]
@@ -143,7 +148,7 @@ def loop_calibrated(network: str, device: Device, precision: str, batch_size: in
     """One prediction, one object at a time; without its interval."""
     layers = network_of(Sized(network)).layers
     rates, values = rates_of(Machine(device), precision), dict(zip(NAMES, np.exp(model.theta).tolist()))
-    objects = [LayerObject(op) for op in see(layers, trace_flow(layers), batch_size)]
+    objects = [LayerObject(op) for op in ops_of(layers, batch_size)]
     device_s = sum(layer.calibrated_s(rates, values, precision) for layer in objects)
     host_s = values["overhead_s"] * sum(layer.cost.inference.kernels for layer in objects)
     return float((device_s**POWER + host_s**POWER) ** (1 / POWER) + values["step_s"])

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, overload
 from msgspec import structs
 
 from ..counting import find_convention
-from ..counting.kinds import add_rule
-from ..counting.kinds.own import OwnRule
+from ..counting.kinds import OwnRule, add_rule
 from ..counting.kinds.products import half_causal
 from ..counting.work import MIXED
 from ..errors import BadValue, UnknownName

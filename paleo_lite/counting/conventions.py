@@ -24,27 +24,15 @@ class Convention(NamedTuple):
     ----------
     name, unit, meaning : str
         How it is asked for, what it counts in, and what it reproduces.
-    count : callable
-        From `Op` to the forward count, or None without a rule.
-    backward : bool
-        Whether it also counts the backward passes (by the canonical rules).
+    count : callable, str or None
+        From `Op` to the forward count, or None without a rule; ``package.module:function``, which may live on a floor
+        above, is imported when it first counts. None: a column of the canonical costs, of backward passes too.
     """
 
     name: str
     unit: str
     meaning: str
-    count: Rule  # type: ignore[assignment]
-    backward: bool = False
-
-
-def _flops(op: Op) -> int | None:
-    cost = count_layer(op)
-    return None if cost is None else cost.inference.flops
-
-
-def _macs(op: Op) -> int | None:
-    cost = count_layer(op)
-    return None if cost is None else cost.inference.macs
+    count: Rule | str | None = None  # type: ignore[assignment]
 
 
 def _is_convolution(op: Op) -> bool:
@@ -57,7 +45,7 @@ def _has_statistics(op: Op) -> bool:
 
 
 def _kernel(op: Op) -> int:
-    return prod(int(size) for size in op.attribute("kernel"))
+    return prod(map(int, op.attributes["kernel"]))
 
 
 def _pthflops(op: Op) -> int | None:
@@ -79,7 +67,7 @@ def _pthflops(op: Op) -> int | None:
         return 0
     if _is_convolution(op):
         rank = len(layer.weights[0]) - 2
-        channels = layer.inputs[0][-rank - 1] // int(op.attribute("groups", 1))
+        channels = layer.inputs[0][-rank - 1] // int(op.attributes.get("groups", 1))
         return op.y * (prod(layer.weights[0][2:]) * channels + op.has_bias)
     if layer.origin == "module:Linear":
         return op.inputs[0] * layer.outputs[0][-1] + (layer.outputs[0][-1] if op.has_bias else 0)
@@ -114,38 +102,24 @@ def _lu2017(op: Op) -> int | None:
             return 0
         return cost.inference.flops + (op.y if kind.endswith("max_pool") else 0)
     if kind == "local_response_norm":
-        return int(op.attribute("size", 5)) * op.y
+        return int(op.attributes.get("size", 5)) * op.y
     if _has_statistics(op) or kind in ("scale", "add"):
         return 2 * op.y
     return 0 if is_free(kind, "lu2017") else None
 
 
-def _rule_at(place: str) -> Rule:
-    """The rule that ``package.module:function`` names, imported when it first counts: it may live on a floor above."""
-
-    def count(op: Op) -> int | None:
-        from pkgutil import resolve_name
-
-        rule: Rule = resolve_name(place)
-        return rule(op)
-
-    return count
-
-
 CONVENTIONS: dict[str, Convention] = {
     convention.name: convention
     for convention in (
-        Convention("flops", "FLOP", "a multiply-accumulate is 2, biases and elementwise work included", _flops, True),
-        Convention(
-            "macs", "MAC", "multiply-accumulates of convolution, linear, matmul and attention only", _macs, True
-        ),
+        Convention("flops", "FLOP", "a multiply-accumulate is 2, biases and elementwise work included"),
+        Convention("macs", "MAC", "multiply-accumulates of convolution, linear, matmul and attention only"),
         Convention("pthflops", "op", "what the pthflops package counts, rule for rule (forward only)", _pthflops),
         Convention("lu2017", "op", "what Lu et al. 2017 print, as far as it can be read (forward only)", _lu2017),
         Convention(
             "paleo",
             "FLOP",
             "what PALEO counts: its own layers, without biases (forward only)",
-            _rule_at("paleo_lite.paleo.layers:count_paleo"),
+            "paleo_lite.paleo.layers:count_paleo",
         ),
     )
 }
@@ -162,4 +136,9 @@ def find_convention(name: str) -> Convention:
     """
     if name not in CONVENTIONS:
         raise UnknownName("convention", name, CONVENTIONS)
-    return CONVENTIONS[name]
+    convention = CONVENTIONS[name]
+    if not isinstance(convention.count, str):
+        return convention
+    from pkgutil import resolve_name
+
+    return convention._replace(count=resolve_name(convention.count))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,12 +18,9 @@ from ..errors import UnknownName
 from ..units import element_bytes
 from .attention import restores_order
 from .kinds import ACTIVATIONS, fusion_of
-from .layer import Layer, see, trace_flow
+from .layer import Layer, Op, trace_flow
 from .megatron import with_fused_kernels
 from .work import AUTOCAST, CHANNELS_LAST, COLUMNS, ENGINE, MEGATRON, PASSES, UNFUSED, Work
-
-if TYPE_CHECKING:
-    from .layer import Op
 
 EXECUTIONS = {
     "eager": "each layer's own kernels, as a framework launches them",
@@ -103,8 +100,11 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
     kernels = _Grouping(layers, edges, launched, folded, execution).kernels()
     if execution == ENGINE:
         kernels = _by_module(layers, kernels)
-    flow = trace_flow(layers)
-    at_one, at_two = (_changed(layers, work, see(layers, flow, n), n, kernels, edges, folded) for n in (1, 2))
+    seen_as = trace_flow(layers).seen
+    at_one, at_two = (
+        _changed(layers, work, [Op(layer, n, *seen) for layer, seen in zip(layers, seen_as)], n, kernels, edges, folded)
+        for n in (1, 2)
+    )
     per_sample, fixed = work.per_sample.copy(), work.fixed.copy()
     inference = PASSES.index("inference")
     per_sample[:, inference], fixed[:, inference] = at_two - at_one, 2 * at_one - at_two

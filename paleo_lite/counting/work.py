@@ -16,10 +16,8 @@ import numpy as np
 from ..errors import BadValue, CountFailed, UnknownName, UnsupportedPhase
 from ..units import element_bytes
 from .conventions import CONVENTIONS, Convention, find_convention
-from .kinds import MATRIX_KINDS, count_layer, guarded
-from .kinds.kind import NOTHING, Cost, PassCost
-from .kinds.own import OWN
-from .layer import Flow, Layer, Op, see, trace_flow
+from .kinds import FAULTS, MATRIX_KINDS, OWN, cannot_count, count_layer
+from .layer import NOTHING, Cost, Flow, Layer, Op, PassCost, trace_flow
 
 PASSES = ("inference", "forward", "backward_data", "backward_weight", "update")
 """The passes that work is counted for; ``forward`` is the forward pass of a training step."""
@@ -118,46 +116,49 @@ class Work(msgspec.Struct, frozen=True, eq=False):
         Parameters
         ----------
         name : str
-            One of `COLUMNS`, or ``"bytes"`` for read and written together.
+            One of `COLUMNS`, ``"bytes"`` for read and written together, or ``"count"`` for the convention's of a
+            forward pass.
         phase : str
             One of `PHASES` or `PASSES`.
         batch_size : int
             Samples per pass.
         """
-        passes = [PASSES.index(part) for part in passes_of(phase)]
         check_batch_size(batch_size)
         if name == "bytes":
             return self.column("bytes_read", phase, batch_size) + self.column("bytes_written", phase, batch_size)
-        which = COLUMNS.index(name)
-        per_sample: Array = self.per_sample[which][passes]
-        fixed: Array = self.fixed[which][passes]
-        return _at(per_sample, fixed, batch_size)
+        passes = passes_of(phase)
+        if name == "count":
+            per_sample, fixed = self.count_per_sample[np.newaxis], self.count_fixed[np.newaxis]
+        else:
+            which = np.ix_([COLUMNS.index(name)], [PASSES.index(part) for part in passes])
+            per_sample, fixed = self.per_sample[which][0], self.fixed[which][0]
+        if float(per_sample.sum()) * batch_size > 2.0**62:
+            raise BadValue(f"a batch of {batch_size} overflows the counts of this network")
+        result: Array = per_sample * np.int64(batch_size) + fixed
+        return result
 
-    def counts(self, phase: str = "inference", batch_size: int = 1) -> Array:
-        """The count in the convention, summed over the passes of a phase, shape (layers,).
+    def counts_by_pass(self, phase: str = "inference", batch_size: int = 1) -> Array:
+        """The count in the convention for each pass of a phase, shape (passes, layers).
 
         Raises
         ------
         UnsupportedPhase
             If the convention counts a forward pass only.
         """
-        check_batch_size(batch_size)
         name = self.convention.name
-        if name in ("flops", "macs"):
-            total: Array = self.column(name, phase, batch_size).sum(axis=0)
-            return total
+        if self.convention.count is None:
+            return self.column(name, phase, batch_size)
         if passes_of(phase) not in (("inference",), ("forward",)):
             raise UnsupportedPhase(
                 f"the {name} convention counts a forward pass only: ask for inference or forward, "
                 f"or count {phase} by the flops or macs convention"
             )
-        return _at(self.count_per_sample, self.count_fixed, batch_size)
+        return self.column("count", phase, batch_size)
 
-    def counts_by_pass(self, phase: str, batch_size: int = 1) -> Array:
-        """The count in the convention for each pass of a phase, shape (passes, layers)."""
-        if self.convention.name in ("flops", "macs"):
-            return self.column(self.convention.name, phase, batch_size)
-        return self.counts(phase, batch_size)[np.newaxis]
+    def counts(self, phase: str = "inference", batch_size: int = 1) -> Array:
+        """The same summed over the passes, shape (layers,)."""
+        total: Array = self.counts_by_pass(phase, batch_size).sum(axis=0)
+        return total
 
 
 def check_batch_size(batch_size: int) -> None:
@@ -185,13 +186,6 @@ def trains(phase: str) -> bool:
     return passes_of(phase) not in (("inference",), ("forward",))
 
 
-def _at(per_sample: Array, fixed: Array, batch_size: int) -> Array:
-    if float(per_sample.sum()) * batch_size > 2.0**62:
-        raise BadValue(f"a batch of {batch_size} overflows the counts of this network")
-    result: Array = per_sample * np.int64(batch_size) + fixed
-    return result
-
-
 def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "flops") -> Work:
     """Count a network's layers.
 
@@ -214,8 +208,8 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
     flow = trace_flow(layers)
     which, first = _alike(layers, flow)
     at_two, at_three = (
-        [_rows(op, chosen, size, flow.consumers[i]) for i, op in zip(first, see(layers, flow, n, first))]
-        for n in (2, 3)
+        [_rows(Op(layers[index], samples, *flow.seen[index]), chosen, size, flow.consumers[index]) for index in first]
+        for samples in (2, 3)
     )
     shape = (len(first), len(PASSES), len(COLUMNS))
     try:
@@ -262,7 +256,7 @@ def _alike(layers: Sequence[Layer], flow: Flow) -> tuple[Array, list[int]]:
     for index, layer in enumerate(layers):
         name = layer.name if layer.kind in OWN else ""  # a rule of a user's may look at it
         facts = layer._replace(name=name, parents=(), attributes=repr(layer.attributes))  # type: ignore[arg-type]
-        key = (facts, flow.of(index, layer), flow.consumers[index])
+        key = (facts, flow.seen[index], flow.consumers[index])
         number = numbers.setdefault(key, len(first))
         if number == len(first):
             first.append(index)
@@ -272,43 +266,36 @@ def _alike(layers: Sequence[Layer], flow: Flow) -> tuple[Array, list[int]]:
 
 def _rows(op: Op, convention: Convention, size: int, consumers: int) -> tuple[list[tuple[int, ...]], int | None, int]:
     """The columns of each pass, the convention's count, and the elements kept, for one layer at one batch size."""
-    cost = count_layer(op) or Cost(NOTHING, NOTHING)
-    trainable = op.layer.parameters if op.trainable else 0
-    passes = (
-        cost.inference,
-        cost.forward,
-        cost.backward_data if consumers <= len(op.outputs) else _with_sums(cost.backward_data, op, consumers),
-        cost.backward_weight,
-        # Plain gradient descent, w -= rate * gradient: 2 FLOPs and three transfers per parameter, as in PALEO.
-        PassCost(2 * trainable, 0, 2 * trainable, trainable, 0, len(op.weights) if trainable else 0),
-    )
+    known = count_layer(op)
+    cost = known or Cost(NOTHING, NOTHING)
+    if callable(convention.count):
+        try:
+            number = convention.count(op)
+        except FAULTS as error:
+            raise cannot_count(op, error) from error
+    else:
+        number = None if known is None else getattr(known.inference, convention.name)
+    data, extra, trainable = cost.backward_data, consumers - len(op.outputs), op.layer.parameters if op.trainable else 0
+    if extra > 0:
+        # Gradients of an output's consumers are added up: one addition for each beyond the first. Of several outputs
+        # each is taken to have its share of the consumers.
+        added = extra * (op.y // len(op.outputs))
+        data = data._replace(
+            flops=data.flops + added, reads=data.reads + 2 * added, writes=data.writes + added,
+            kernels=data.kernels + extra,
+        )  # fmt: skip
+    # Plain gradient descent, w -= rate * gradient: 2 FLOPs and three transfers per parameter, as in PALEO.
+    update = PassCost(2 * trainable, 0, 2 * trainable, trainable, 0, len(op.weights) if trainable else 0)
     sizes: list[tuple[float, float]] = [(size, size)] * len(PASSES)
-    if (widths := op.layer.attributes.get("widths")) is not None:  # the layer says its own
+    if (widths := op.attributes.get("widths")) is not None:  # the layer says its own
         read, written = widths
         both = (read + written) / 2  # a gradient is as wide as what it is of
         sizes = [(read, written), (read, written), (both, read), (both, read), (4.0, 4.0)]
     rows: list[tuple[int, ...]] = [
         (one.flops, one.macs, round(one.reads * read) + one.index_bytes, round(one.writes * written), one.kernels)
-        for one, (read, written) in zip(passes, sizes)
+        for one, (read, written) in zip((cost.inference, cost.forward, data, cost.backward_weight, update), sizes)
     ]
-    return rows, guarded(convention.count, op), op.y if cost.forward.kernels else 0
-
-
-def _with_sums(one: PassCost, op: Op, consumers: int) -> PassCost:
-    """Where an output has several consumers their gradients are added: one addition for each beyond the first.
-
-    Of several outputs each is taken to have its share of the consumers.
-    """
-    extra = consumers - len(op.outputs)
-    elements = op.y // len(op.outputs)
-    return PassCost(
-        one.flops + extra * elements,
-        one.macs,
-        one.reads + 2 * extra * elements,
-        one.writes + extra * elements,
-        one.index_bytes,
-        one.kernels + extra,
-    )
+    return rows, number, op.y if cost.forward.kernels else 0
 
 
 __all__ = [

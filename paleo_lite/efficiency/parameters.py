@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from ..counting.kinds import KINDS, count_layer
-from ..counting.kinds.kind import NOTHING, Cost, PassCost
-from ..counting.layer import Layer, Op, Shape
+from ..counting.layer import NOTHING, Cost, Layer, Op, PassCost, Shape
 from ..errors import CountFailed
 from ..units import element_bytes
 from .traced import count_traced

@@ -10,8 +10,7 @@ from math import prod
 from typing import NamedTuple
 
 from ..counting.kinds import KINDS, MATRIX_KINDS, count_layer
-from ..counting.kinds.kind import NOTHING, PassCost
-from ..counting.layer import Op, Shape
+from ..counting.layer import NOTHING, Op, PassCost, Shape
 from ..errors import CountFailed
 from ..units import element_bytes
 from .traced_call import FLOATS, WIDTHS, Call, decode, is_shape, read_call

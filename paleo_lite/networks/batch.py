@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ..counting import Layer, Shape, count
-from ..counting.layer import grows, trace_flow
+from ..counting.layer import trace_flow
 from .operations import words
 
 MADE_TO_SIZE = words("expand expand_as broadcast_to repeat tile repeat_interleave")
@@ -40,15 +40,16 @@ def with_growth(layers: Sequence[Layer], twice: Sequence[Layer]) -> tuple[tuple[
     """
     settled = list(layers)
     by_name = {(layer.name, layer.kind): layer for layer in twice}  # some forwards check what a batch of one is
-    scales: list[bool] = []
+    flow = trace_flow(())
     for index, one in enumerate(layers):
-        scaled = grows(one, scales)
+        flow.add(one)
+        scaled = flow.output_scales[-1]
         two = by_name.get((one.name, one.kind))
         growth = _growth(one, two) if two is not None else None
         actual = scaled if growth is None else growth == 2
         if actual != scaled:
             settled[index] = one._replace(attributes={**one.attributes, "scales": actual})
-        scales.append(actual)
+        flow.output_scales[-1] = actual
     expected, computed = (
         count(part).column("macs", "training", batch_size).sum() for part, batch_size in ((settled, 2), (twice, 1))
     )

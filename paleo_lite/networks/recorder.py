@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.modules import module as nn_module
 
 from ..counting import CONSTANT, MATRIX_KINDS, Layer
-from ..counting.kinds.own import MODULES
-from ..counting.layer import gets_gradient
+from ..counting.kinds import MODULES
+from ..counting.layer import trace_flow
 from ..errors import TraceFailed
 from .operations import words
 from .readings import Reading, tensors_in
@@ -72,7 +72,7 @@ class Recorder(Tensors):
         self.asks_for_two = False
         self.said: list[str] = []
         self._layers: list[Layer] = []
-        self._wants_gradient: list[bool] = []
+        self._flow = trace_flow(())
         self._assumed: dict[str, int] = {}
         self._paths: dict[int, list[str]] = {}
         self._parameters: dict[int, tuple[str, nn.Parameter]] = {}
@@ -198,7 +198,7 @@ class Recorder(Tensors):
             root = roots.get(id(tensor))
             if root is None:
                 maker = makers.get(id(tensor), CONSTANT)
-                trainable = trainable or (maker >= 0 and self._wants_gradient[maker])
+                trainable = trainable or (maker >= 0 and self._flow.output_wants_gradient[maker])
                 continue
             path, parameter = self._parameters[root]
             label = label or path
@@ -231,7 +231,7 @@ class Recorder(Tensors):
             )
         )
         index = len(self._layers) - 1
-        self._wants_gradient.append(gets_gradient(self._layers[-1], self._wants_gradient))
+        self._flow.add(self._layers[-1])
         for tensor in outputs:
             self.made_by(tensor, index)
         if written is not None:

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from ..counting.kinds import KINDS, class_of, is_free
-from ..counting.kinds.pooling import window_elements
+from ..counting.kinds.moving import window_elements
 from ..counting.layer import Layer, Op
 from ..errors import CountFailed
 from .convolution import FLOAT_BYTES, Term, convolution_terms, terms_of
@@ -40,7 +40,7 @@ def count_paleo(op: Op) -> int | None:
         return 2 * op.y * prod(weights[0][1:])
     if kind == "linear":
         return 2 * op.y * weights[0][-1]
-    if class_of(op.layer) == "pool" and op.spatial_rank == 2:
+    if class_of(op.layer) == "pool" and op.attributes.get("dims", len(op.layer.inputs[0]) - 2) == 2:
         return 2 * window_elements(op)
     if kind in KINDS and KINDS[kind].paleo == "Dropout":
         return op.x

@@ -9,9 +9,8 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer
-from ..counting.gemm import computed_scores
 from ..counting.kinds import class_of, gemm_of, is_attention
-from ..counting.kinds.products import MATRIX_CLASSES
+from ..counting.kinds.products import MATRIX_CLASSES, computed_scores
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

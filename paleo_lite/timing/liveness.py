@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..counting import Layer
 from ..counting.kinds import KINDS, saved_by
-from ..counting.kinds.kind import SAVES_NOTHING, Saved
+from ..counting.layer import SAVES_NOTHING, Saved
 from .buffers import Buffers, find_buffers
 
 _PASSED_ON = frozenset(name for name, kind in KINDS.items() if kind.passes_gradient)

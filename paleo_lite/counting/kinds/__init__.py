@@ -1,4 +1,4 @@
-"""Layer kinds: one record for each, in one list. Everything that is known of a kind is in its record.
+"""Layer kinds: one record for each, in one list, and those that a user adds. All that is known is in it.
 
 A kind that has no record has no default either: every function here answers None, and whoever asks says so in a note.
 """
@@ -6,20 +6,15 @@ A kind that has no record has no default either: every function here answers Non
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from math import prod
 
 from ...errors import CountFailed
-from ..gemm import Gemm
-from ..layer import Layer, Op
-from . import elementwise, moving, normalisations, pooling, products
-from .kind import Cost, Kind, Saved, of_complex
-from .own import MODULES, OWN, OwnRule, own_kind
+from ..layer import NOTHING, Cost, Gemm, Kind, Layer, Op, PassCost, Saved, cost
+from . import elementwise, moving, products
 from .products import is_attention as is_attention
 from .products import is_linear as is_linear
 
-KINDS: dict[str, Kind] = {
-    kind.name: kind for family in (products, normalisations, pooling, elementwise, moving) for kind in family.KINDS
-}
+KINDS: dict[str, Kind] = {kind.name: kind for family in (products, elementwise, moving) for kind in family.KINDS}
 """Every kind, by name."""
 
 MATRIX_KINDS = {kind.name for kind in KINDS.values() if kind.gemm is not None}
@@ -33,7 +28,15 @@ ELEMENTWISE = frozenset(
 ACTIVATIONS = frozenset(name for name in ELEMENTWISE if KINDS[name].group == "activation")
 """Activation functions of single elements."""
 
-Counted = TypeVar("Counted")
+OwnRule = Callable[[Layer], float | Sequence[float]]
+"""From a layer, with the shapes of one sample, to what its forward pass takes, or to that of forward, data gradient
+and weight gradient."""
+
+OWN: dict[str, OwnRule] = {}
+"""The kinds that a user has a rule for."""
+
+MODULES: dict[type, str] = {}
+"""Classes of modules that are one layer each, and the kind of that layer."""
 
 
 def add_rule(operation: str | type, rule: OwnRule, macs: bool = False) -> None:
@@ -50,28 +53,81 @@ def add_rule(operation: str | type, rule: OwnRule, macs: bool = False) -> None:
         MODULES[operation] = name
 
 
+def own_kind(name: str, rule: OwnRule, macs: bool) -> Kind:
+    """The record of a kind that a user counts: a kernel of its own, which saves what it reads.
+
+    Parameters
+    ----------
+    rule : callable
+        Where it gives one number, each gradient that is wanted takes as much.
+    macs : bool
+        Whether it gives multiply-accumulates, which tensor cores can do, or FLOPs.
+    """
+
+    def passes(layer: Layer) -> tuple[int, int, int]:
+        given = rule(layer)
+        numbers = [given] * 3 if isinstance(given, (int, float)) else list(given)
+        if len(numbers) != 3 or not all(number >= 0 for number in numbers):
+            raise ValueError(f"a rule gives a number of 0 or more, or three, not {given!r}")
+        forward, data, weight = (round(number) for number in numbers)
+        return forward, data, weight
+
+    def count(op: Op) -> Cost:
+        sizes = ((op.x + op.w, op.y), (op.y + op.x + op.w, op.x), (op.y + op.x, op.w))
+        forward, data, weight = (
+            PassCost(number * op.samples * (2 if macs else 1), number * op.samples if macs else 0, *size)
+            for number, size in zip(passes(op.layer), sizes)
+        )
+        return cost(op, forward, data if op.inputs else NOTHING, weight)
+
+    def product(layer: Layer, part: str) -> Gemm:
+        *rows, columns = layer.outputs[0] or (1,)
+        return Gemm(prod(rows), columns, max(passes(layer)[0] // max(prod(rows) * columns, 1), 1), 1, "rows")
+
+    return Kind(
+        name, count, "gemm" if macs else "elementwise", lambda layer, *_: Saved(tuple(range(len(layer.inputs)))),
+        "alone", "matrix product" if macs else "elementwise", "other", splits=False, gemm=product if macs else None,
+    )  # fmt: skip
+
+
 def own_note(kinds: Sequence[str]) -> str:
     """Which kinds among these a rule of the user's own counts; empty where none."""
     own = {kind: kinds.count(kind) for kind in OWN if kind in kinds}
     return "counted by a rule of your own: " + ", ".join(f"{k} ({n})" for k, n in own.items()) if own else ""
 
 
+FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What a rule raises where a layer's shapes do not fit its kind."""
+
+
 def count_layer(op: Op) -> Cost | None:
-    """The canonical cost of a layer, or None where its kind has no record."""
+    """The canonical cost of a layer, or None where its kind has no record.
+
+    A product of complex numbers: each multiply-accumulate is four of real ones, and each number two of memory.
+    """
     kind = KINDS.get(op.layer.kind)
-    cost = None if kind is None else guarded(kind.rule, op)
-    return Cost(*map(of_complex, cost)) if cost is not None and op.attribute("complex") else cost
-
-
-def guarded(rule: Callable[[Op], Counted], op: Op) -> Counted:
-    """What a rule says of a layer; where the layer's shapes do not fit its kind, that in words."""
+    if kind is None:
+        return None
     try:
-        return rule(op)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise CountFailed(
-            f"layer {op.layer.name!r} cannot be counted as {op.layer.kind}: inputs {op.layer.inputs}, "
-            f"weights {op.layer.weights}, attributes {op.layer.attributes} ({type(error).__name__}: {error})"
-        ) from error
+        counted = kind.rule(op)
+    except FAULTS as error:
+        raise cannot_count(op, error) from error
+    if not op.attributes.get("complex"):
+        return counted
+    return Cost(*[
+        one._replace(
+            flops=2 * one.flops + 4 * one.macs, macs=4 * one.macs, reads=2 * one.reads, writes=2 * one.writes
+        )
+        for one in counted
+    ])  # fmt: skip
+
+
+def cannot_count(op: Op, error: Exception) -> CountFailed:
+    """That a layer's shapes do not fit its kind."""
+    return CountFailed(
+        f"layer {op.layer.name!r} cannot be counted as {op.layer.kind}: inputs {op.layer.inputs}, "
+        f"weights {op.layer.weights}, attributes {op.layer.attributes} ({type(error).__name__}: {error})"
+    )
 
 
 def is_free(kind: str, convention: str) -> bool:

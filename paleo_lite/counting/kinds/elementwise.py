@@ -1,4 +1,4 @@
-"""Activations and arithmetic per element, softmax, dropout, and reductions.
+"""Activations and arithmetic per element, softmax, dropout, reductions, and normalisations.
 
 Arithmetic: one operation each for + - * / compare, and exp, log, tanh, erf, sqrt, pow. A sign change is free. The
 backward figure is what turns the gradient of the output into that of the input, from the saved tensors.
@@ -7,11 +7,11 @@ backward figure is what turns the gradient of the output into that of the input,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import log2, prod
 from typing import Any
 
-from ..layer import Layer, Op
-from .kind import (
+from ..layer import (
     FIRST,
     INDEX_BYTES,
     NOTHING,
@@ -19,53 +19,41 @@ from .kind import (
     SAVES_NOTHING,
     Cost,
     Kind,
+    Layer,
+    Op,
     PassCost,
-    Rule,
     Saved,
-    Saves,
     cost,
     together,
-)  # fmt: skip
+)
 from .products import saved_by_product
 
 
-def activation(forward: int, backward: int) -> Rule:
+def activation(forward: int, backward: int, op: Op) -> Cost:
     """An activation function, of so many operations per output element forward and backward."""
-
-    def rule(op: Op) -> Cost:
-        weight = PassCost(2 * op.y, 0, op.x + op.y, op.w)  # prelu
-        return cost(
-            op,
-            PassCost(forward * op.y, 0, op.x + op.w, op.y),
-            PassCost(backward * op.y, 0, op.x + op.y + op.w, op.x),
-            weight,
-        )
-
-    return rule
+    return cost(
+        op,
+        PassCost(forward * op.y, 0, op.x + op.w, op.y),
+        PassCost(backward * op.y, 0, op.x + op.y + op.w, op.x),
+        PassCost(2 * op.y, 0, op.x + op.y, op.w),  # prelu
+    )
 
 
-def arithmetic(forward: int, backward: int, *, factor: bool = False) -> Rule:
+def arithmetic(forward: int, backward: int, op: Op, *, factor: bool = False) -> Cost:
     """Arithmetic on one or more tensors, broadcast; a broadcast operand's gradient is summed.
 
     The gradient needs the other operands; of a single operand itself, but of one multiplied by a number (`factor`) not.
     """
-
-    def rule(op: Op) -> Cost:
-        operands = len(op.inputs) + len(op.weights)
-
-        def gradient(size: int) -> PassCost:
+    operands, read = len(op.inputs) + len(op.weights), op.x + op.w
+    gradients: tuple[list[PassCost], list[PassCost]] = [], []  # of inputs, of weights
+    wanted = [size for size, wants in zip(op.inputs, op.wants_gradient) if wants]
+    for sizes, made in zip((wanted, op.weights), gradients):
+        for size in sizes:
             broadcast = size < op.y
-            if backward == 0 and not broadcast:
-                return NOTHING
-            others = op.x + op.w - size if operands > 1 else (0 if factor else size)
-            reads = op.y + (others if backward else 0)
-            return PassCost((backward + broadcast) * op.y, 0, reads, size)
-
-        data = [gradient(x) for x, wanted in zip(op.inputs, op.wants_gradient) if wanted]
-        weights = [gradient(w) for w in op.weights]
-        return cost(op, PassCost(forward * op.y, 0, op.x + op.w, op.y), together(data), together(weights))
-
-    return rule
+            if backward or broadcast:
+                others = read - size if operands > 1 else (0 if factor else size)
+                made.append(PassCost((backward + broadcast) * op.y, 0, op.y + (others if backward else 0), size))
+    return cost(op, PassCost(forward * op.y, 0, read, op.y), *map(together, gradients))
 
 
 def output_where_in_place(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
@@ -123,7 +111,7 @@ def dropout(op: Op) -> Cost:
     With a probability of 0 nothing in training either.
     """
     y = op.y
-    if op.attribute("p") == 0:
+    if op.attributes.get("p") == 0:
         return Cost(NOTHING, NOTHING)
     return cost(op, PassCost(2 * y, 0, op.x, y, y), PassCost(y, 0, y, op.x, y), inference=NOTHING)
 
@@ -139,7 +127,7 @@ def _is_off(layer: Layer) -> bool:
 
 def reduction(op: Op) -> Cost:
     """Sum, mean, maximum: one operation per input element; variance three; backward spreads the gradient."""
-    per = op.attribute("per_element", 1)
+    per = op.attributes.get("per_element", 1)
     size = op.x + op.w
     back = PassCost(size, 0, op.y, size)
     return cost(op, PassCost(per * size, 0, size, op.y), back, back)
@@ -155,10 +143,10 @@ def fourier(op: Op) -> Cost:
 
     A complex number is two numbers of memory.
     """
-    function = op.attribute("function", "fft_c2c")
+    function = op.attributes.get("function", "fft_c2c")
     reads, writes = (1 if "r2c" in function else 2), (1 if "c2r" in function else 2)
     elements = op.y if writes == 1 else op.x
-    flops = int((5 if reads == writes else 2.5) * elements * log2(max(op.attribute("length", 1), 1)))
+    flops = int((5 if reads == writes else 2.5) * elements * log2(max(op.attributes.get("length", 1), 1)))
     forward = PassCost(flops, 0, reads * op.x, writes * op.y)
     return cost(op, forward, PassCost(flops, 0, writes * op.y, reads * op.x))
 
@@ -173,88 +161,203 @@ def saved_by_reduction(layer: Layer, wants_gradient: Sequence[bool], trainable: 
     return FIRST if function.startswith("var") else Saved((0,), output=True)
 
 
-def _activation(
-    name: str, forward: int, backward: int, saves: Saved | Saves = FIRST, torch: str | dict[str, str] = "",
-    pyprof: str = "", **known: Any,
-) -> Kind:  # fmt: skip
-    return Kind(
-        name, activation(forward, backward), "elementwise", saves, "pointwise", "activation", "elementwise",
-        splits=True, torch={"like": torch or name} if isinstance(torch, str) else torch, free="paleo",
-        pyprof={"same": pyprof} if pyprof else {}, **known,
-    )  # fmt: skip
+def batch_norm(op: Op) -> Cost:
+    """Inference: one scale and one shift per element, 2 FLOPs, from four vectors per channel.
+
+    Training: mean (1), variance (3), normalise (1), scale and shift (2); backward the two sums (5 with the normalised
+    input recomputed, they are also the parameters' gradients), then the data gradient (6). Without trainable parameters
+    the sums are part of the data gradient.
+    """
+    y, channels = op.y, op.layer.inputs[0][1]
+    sums = PassCost(5 * y, 0, 2 * y + 2 * channels, op.w)
+    data = PassCost(6 * y, 0, 2 * y + 3 * channels, op.inputs[0])
+    return cost(
+        op,
+        forward=PassCost(7 * y, 0, 2 * op.inputs[0] + op.w, y),
+        data=data if op.trainable else together([sums._replace(writes=2 * channels), data]),
+        weight=sums,
+        inference=PassCost(2 * y, 0, op.inputs[0] + 2 * channels + op.w, y),
+    )
 
 
-def _arithmetic(
-    name: str, forward: int, backward: int, saves: Saved | Saves, torch: str | dict[str, str] = "", *,
-    factor: bool = False, **known: Any,
-) -> Kind:  # fmt: skip
-    rule = arithmetic(forward, backward, factor=factor)
-    return Kind(
-        name, rule, "elementwise", saves, "pointwise", "elementwise", "elementwise", splits=True,
-        torch={"broadcast": torch or name} if isinstance(torch, str) else torch, **known,
-    )  # fmt: skip
+def saved_by_batch_norm(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+    """Its input, and mean and deviation of each channel."""
+    return Saved((0,), statistics=2 * layer.inputs[0][1], scales=False)
 
 
+def row_norm(op: Op) -> Cost:
+    """Layer, group and instance norm: statistics of what fits on chip, 5 FLOPs per element, 7 with scale and shift."""
+    y = op.y
+    affine = 2 if op.w else 0
+    return cost(
+        op,
+        PassCost((5 + affine) * y, 0, op.x + op.w, y),
+        PassCost(10 * y, 0, op.x + y + op.w, op.x),
+        PassCost(5 * y, 0, op.x + y, op.w),
+    )
+
+
+def _rows(layer: Layer) -> int:
+    elements, last = prod(layer.inputs[0]), layer.inputs[0][-1]
+    return elements // max(prod(layer.weights[0]) if layer.weights else last, 1)
+
+
+def saved_by_layer_norm(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+    """Its input, and mean and deviation of each row."""
+    return Saved((0,), statistics=2 * _rows(layer))
+
+
+def saved_by_group_norm(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+    """Its input, and mean and deviation of each group."""
+    return Saved((0,), statistics=2 * layer.inputs[0][0] * layer.attributes.get("num_groups", 1))
+
+
+def saved_by_instance_norm(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+    """Its input, mean and deviation of each channel, and its weight repeated for each sample."""
+    channels = layer.inputs[0][0] * layer.inputs[0][1]
+    return Saved((0,), numbers=channels if layer.weights else 0, statistics=2 * channels)
+
+
+def rms_norm(op: Op) -> Cost:
+    """Root-mean-square norm: square, sum, scale; a factor per channel where it has one."""
+    y = op.y
+    return cost(
+        op,
+        PassCost((4 if op.w else 3) * y, 0, op.x + op.w, y),
+        PassCost(8 * y, 0, op.x + y + op.w, op.x),
+        PassCost(3 * y, 0, op.x + y, op.w),
+    )
+
+
+def saved_by_rms_norm(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+    """Its input, and the deviation of each row."""
+    return Saved((0,), statistics=_rows(layer))
+
+
+def local_response_norm(op: Op) -> Cost:
+    """``x / (k + alpha/n sum x^2)^beta`` over n channels: a square, n - 1 additions, and 5 more per element."""
+    y, size = op.y, op.attributes.get("size", 5)
+    return cost(op, PassCost((size + 5) * y, 0, op.x, y), PassCost(2 * (size + 5) * y, 0, op.x + 2 * y, op.x))
+
+
+def saved_by_local_response_norm(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
+    """It is a chain of a square, a padding, a sum and a power."""
+    shape, window = layer.inputs[0], layer.attributes.get("size", 5)
+    elements = prod(shape)
+    return Saved((0,), numbers=elements // shape[1] * (shape[1] + window - 1) + 2 * elements)
+
+
+def weight_norm(op: Op) -> Cost:
+    """``g v / |v|``: square, sum and scale, 3 per element; backward a scalar product more, 6."""
+    v = op.y
+    back = PassCost(6 * v, 0, 2 * v, op.x + op.w)
+    return cost(op, PassCost(3 * v, 0, op.x + op.w, v), back, back)
+
+
+_POINTWISE: dict[str, Any] = {
+    "work_class": "elementwise", "fusion": "pointwise", "profiled": "elementwise", "splits": True,
+}  # fmt: skip
+_ACTIVATION = {**_POINTWISE, "group": "activation", "free": "paleo"}
+_ARITHMETIC = {**_POINTWISE, "group": "elementwise"}
+_OVER_ROWS: dict[str, Any] = {
+    "work_class": "norm", "fusion": "reduction", "group": "normalisation", "profiled": "normalization", "splits": False,
+}  # fmt: skip
 _COMPARISONS = "eq ne lt le gt ge isnan isinf isfinite"
 _LOGICAL = "logical_and logical_or logical_xor logical_not bitwise_not bitwise_and bitwise_or"
 
 KINDS = (
     # max(x, 0); select
-    _activation("relu", 1, 1, OUTPUT, caffe="relu", module="ReLU", pyprof="relu", onnx="Relu", paleo="ReLU"),
-    _activation("relu6", 2, 2, caffe="relu6"),
-    _activation("hardtanh", 2, 2),
-    _activation("leaky_relu", 2, 2, output_where_in_place, "leaky_relu rrelu", onnx="LeakyRelu"),
-    _activation("prelu", 2, 2, torch={"prelu": "prelu"}, onnx="PRelu", onnx_weights=1),
-    _activation("threshold", 1, 1, onnx="ThresholdedRelu"),
-    _activation("hard_shrink", 2, 1, torch="hardshrink"),
-    _activation("soft_shrink", 3, 1, torch="softshrink"),
-    _activation("elu", 4, 3, output_where_in_place, caffe="elu", onnx="Elu"),  # compare, exp, -1, *alpha
-    _activation("selu", 5, 4, output_where_in_place, onnx="Selu"),
-    _activation("celu", 5, 4, output_where_in_place, onnx="Celu"),
+    Kind("relu", partial(activation, 1, 1), saves=OUTPUT, torch={"like": "relu"}, pyprof={"same": "relu"}, caffe="relu",
+         module="ReLU", onnx="Relu", paleo="ReLU", **_ACTIVATION),
+    Kind("relu6", partial(activation, 2, 2), saves=FIRST, torch={"like": "relu6"}, caffe="relu6", **_ACTIVATION),
+    Kind("hardtanh", partial(activation, 2, 2), saves=FIRST, torch={"like": "hardtanh"}, **_ACTIVATION),
+    Kind("leaky_relu", partial(activation, 2, 2), saves=output_where_in_place, torch={"like": "leaky_relu rrelu"},
+         onnx="LeakyRelu", **_ACTIVATION),
+    Kind("prelu", partial(activation, 2, 2), saves=FIRST, torch={"prelu": "prelu"}, onnx="PRelu", onnx_weights=1,
+         **_ACTIVATION),
+    Kind("threshold", partial(activation, 1, 1), saves=FIRST, torch={"like": "threshold"}, onnx="ThresholdedRelu",
+         **_ACTIVATION),
+    Kind("hard_shrink", partial(activation, 2, 1), saves=FIRST, torch={"like": "hardshrink"}, **_ACTIVATION),
+    Kind("soft_shrink", partial(activation, 3, 1), saves=FIRST, torch={"like": "softshrink"}, **_ACTIVATION),
+    # compare, exp, -1, *alpha
+    Kind("elu", partial(activation, 4, 3), saves=output_where_in_place, torch={"like": "elu"}, caffe="elu", onnx="Elu",
+         **_ACTIVATION),
+    Kind("selu", partial(activation, 5, 4), saves=output_where_in_place, torch={"like": "selu"}, onnx="Selu",
+         **_ACTIVATION),
+    Kind("celu", partial(activation, 5, 4), saves=output_where_in_place, torch={"like": "celu"}, onnx="Celu",
+         **_ACTIVATION),
     # exp, +1, /; y (1 - y) dy
-    _activation("sigmoid", 3, 3, OUTPUT, caffe="sigmoid", pyprof="sigmoid", onnx="Sigmoid", paleo="Sigmoid"),
-    _activation("log_sigmoid", 3, 3, torch="logsigmoid log_sigmoid"),
+    Kind("sigmoid", partial(activation, 3, 3), saves=OUTPUT, torch={"like": "sigmoid"}, pyprof={"same": "sigmoid"},
+         caffe="sigmoid", onnx="Sigmoid", paleo="Sigmoid", **_ACTIVATION),
+    Kind("log_sigmoid", partial(activation, 3, 3), saves=FIRST, torch={"like": "logsigmoid log_sigmoid"},
+         **_ACTIVATION),
     # x + 3, max, min, /6
-    _activation("hard_sigmoid", 4, 3, torch="hardsigmoid", caffe="hardsigmoid", onnx="HardSigmoid"),
-    _activation("hard_swish", 5, 5, torch="hardswish", onnx="HardSwish"),
-    _activation("silu", 4, 7, caffe="swish", pyprof="silu", onnx="Swish"),  # sigmoid, *; s (1 + x (1 - s)) dy
+    Kind("hard_sigmoid", partial(activation, 4, 3), saves=FIRST, torch={"like": "hardsigmoid"}, caffe="hardsigmoid",
+         onnx="HardSigmoid", **_ACTIVATION),
+    Kind("hard_swish", partial(activation, 5, 5), saves=FIRST, torch={"like": "hardswish"}, onnx="HardSwish",
+         **_ACTIVATION),
+    # sigmoid, *; s (1 + x (1 - s)) dy
+    Kind("silu", partial(activation, 4, 7), saves=FIRST, torch={"like": "silu"}, pyprof={"same": "silu"}, caffe="swish",
+         onnx="Swish", **_ACTIVATION),
     # x / sqrt 2, erf, +1, *x, *0.5; cdf + x pdf
-    _activation("gelu", 5, 9, torch={"gelu": "gelu"}, pyprof="gelu", onnx="Gelu"),
-    _activation("gelu_tanh", 9, 15, torch={}),  # torch's gelu, by an argument
-    _activation("tanh", 1, 3, OUTPUT, caffe="tanh", pyprof="tanh", onnx="Tanh", paleo="TanH"),
-    _activation("softplus", 3, 4, caffe="bnll", onnx="Softplus", autocast="fp32"),
-    _activation("softsign", 3, 4, saved_by_softsign, onnx="Softsign"),
-    _activation("mish", 5, 9, onnx="Mish"),
-    _activation("glu", 4, 6, torch={"first": "glu"}),
+    Kind("gelu", partial(activation, 5, 9), saves=FIRST, torch={"gelu": "gelu"}, pyprof={"same": "gelu"}, onnx="Gelu",
+         **_ACTIVATION),
+    # torch's gelu, by an argument
+    Kind("gelu_tanh", partial(activation, 9, 15), saves=FIRST, **_ACTIVATION),
+    Kind("tanh", partial(activation, 1, 3), saves=OUTPUT, torch={"like": "tanh"}, pyprof={"same": "tanh"}, caffe="tanh",
+         onnx="Tanh", paleo="TanH", **_ACTIVATION),
+    Kind("softplus", partial(activation, 3, 4), saves=FIRST, torch={"like": "softplus"}, caffe="bnll", onnx="Softplus",
+         autocast="fp32", **_ACTIVATION),
+    Kind("softsign", partial(activation, 3, 4), saves=saved_by_softsign, torch={"like": "softsign"}, onnx="Softsign",
+         **_ACTIVATION),
+    Kind("mish", partial(activation, 5, 9), saves=FIRST, torch={"like": "mish"}, onnx="Mish", **_ACTIVATION),
+    Kind("glu", partial(activation, 4, 6), saves=FIRST, torch={"first": "glu"}, **_ACTIVATION),
     # the gradient of a sum passes through
-    _arithmetic("add", 1, 0, SAVES_NOTHING, passes_gradient=True, onnx="Add Sum", free="paleo"),
-    _arithmetic("sub", 1, 0, SAVES_NOTHING, "sub rsub subtract", passes_gradient=True, onnx="Sub"),
+    Kind("add", partial(arithmetic, 1, 0), saves=SAVES_NOTHING, torch={"broadcast": "add"}, passes_gradient=True,
+         onnx="Add Sum", free="paleo", **_ARITHMETIC),
+    Kind("sub", partial(arithmetic, 1, 0), saves=SAVES_NOTHING, torch={"broadcast": "sub rsub subtract"},
+         passes_gradient=True, onnx="Sub", **_ARITHMETIC),
     # for each operand: dy * the other
-    _arithmetic("mul", 1, 1, saved_by_product, "mul multiply square", factor=True, onnx="Mul", free="paleo"),
-    _arithmetic("div", 1, 2, saved_by_quotient, "div divide true_divide floor_divide remainder fmod", factor=True,
-                onnx="Div Mod"),
-    _arithmetic("pow", 1, 3, saved_by_power, caffe="power", onnx="Pow", autocast="fp32"),
-    _arithmetic("sqrt", 1, 2, OUTPUT, onnx="Sqrt"),
-    _arithmetic("rsqrt", 2, 3, OUTPUT, autocast="fp32"),
-    _arithmetic("exp", 1, 1, OUTPUT, "exp exp2 expm1", caffe="exp", onnx="Exp", autocast="fp32"),
-    _arithmetic("log", 1, 1, FIRST, "log log2 log10 log1p", caffe="log", onnx="Log", autocast="fp32"),
-    _arithmetic("abs", 1, 1, FIRST, caffe="absval", onnx="Abs"),
-    _arithmetic("neg", 0, 0, SAVES_NOTHING, onnx="Neg"),
-    _arithmetic("sin", 1, 2, FIRST, onnx="Sin"),
-    _arithmetic("cos", 1, 2, FIRST, onnx="Cos"),
-    _arithmetic("erf", 1, 5, FIRST, onnx="Erf"),
-    _arithmetic("reciprocal", 1, 3, OUTPUT, onnx="Reciprocal", autocast="fp32"),
-    _arithmetic("clamp", 2, 1, FIRST, "clamp clip", onnx="Clip", onnx_weights=0),
-    _arithmetic("maximum", 1, 1, both, {"broadcast": "maximum clamp_min", "extreme": "max"}, onnx="Max", free="paleo"),
-    _arithmetic("minimum", 1, 1, both, {"broadcast": "minimum clamp_max", "extreme": "min"}, onnx="Min"),
-    _arithmetic("round", 1, 0, SAVES_NOTHING, "floor ceil round trunc sign", onnx="Round Floor Ceil Sign"),
-    _arithmetic("where", 1, 1, saved_by_where, {"plain": "where masked_fill"}, onnx="Where"),
-    _arithmetic("compare", 1, 0, SAVES_NOTHING, {"without_gradient": _COMPARISONS}, caffe="threshold", element_bytes=1,
-                onnx="Equal Greater GreaterOrEqual Less LessOrEqual IsNaN IsInf"),
-    _arithmetic("logical", 1, 0, SAVES_NOTHING, {"without_gradient": _LOGICAL}, element_bytes=1, onnx="And Or Xor Not"),
-    _arithmetic("lerp", 3, 2, saved_by_lerp, {"plain": "lerp"}),
+    Kind("mul", partial(arithmetic, 1, 1, factor=True), saves=saved_by_product,
+         torch={"broadcast": "mul multiply square"}, onnx="Mul", free="paleo", **_ARITHMETIC),
+    Kind("div", partial(arithmetic, 1, 2, factor=True), saves=saved_by_quotient,
+         torch={"broadcast": "div divide true_divide floor_divide remainder fmod"}, onnx="Div Mod", **_ARITHMETIC),
+    Kind("pow", partial(arithmetic, 1, 3), saves=saved_by_power, torch={"broadcast": "pow"}, caffe="power", onnx="Pow",
+         autocast="fp32", **_ARITHMETIC),
+    Kind("sqrt", partial(arithmetic, 1, 2), saves=OUTPUT, torch={"broadcast": "sqrt"}, onnx="Sqrt", **_ARITHMETIC),
+    Kind("rsqrt", partial(arithmetic, 2, 3), saves=OUTPUT, torch={"broadcast": "rsqrt"}, autocast="fp32",
+         **_ARITHMETIC),
+    Kind("exp", partial(arithmetic, 1, 1), saves=OUTPUT, torch={"broadcast": "exp exp2 expm1"}, caffe="exp", onnx="Exp",
+         autocast="fp32", **_ARITHMETIC),
+    Kind("log", partial(arithmetic, 1, 1), saves=FIRST, torch={"broadcast": "log log2 log10 log1p"}, caffe="log",
+         onnx="Log", autocast="fp32", **_ARITHMETIC),
+    Kind("abs", partial(arithmetic, 1, 1), saves=FIRST, torch={"broadcast": "abs"}, caffe="absval", onnx="Abs",
+         **_ARITHMETIC),
+    Kind("neg", partial(arithmetic, 0, 0), saves=SAVES_NOTHING, torch={"broadcast": "neg"}, onnx="Neg", **_ARITHMETIC),
+    Kind("sin", partial(arithmetic, 1, 2), saves=FIRST, torch={"broadcast": "sin"}, onnx="Sin", **_ARITHMETIC),
+    Kind("cos", partial(arithmetic, 1, 2), saves=FIRST, torch={"broadcast": "cos"}, onnx="Cos", **_ARITHMETIC),
+    Kind("erf", partial(arithmetic, 1, 5), saves=FIRST, torch={"broadcast": "erf"}, onnx="Erf", **_ARITHMETIC),
+    Kind("reciprocal", partial(arithmetic, 1, 3), saves=OUTPUT, torch={"broadcast": "reciprocal"}, onnx="Reciprocal",
+         autocast="fp32", **_ARITHMETIC),
+    Kind("clamp", partial(arithmetic, 2, 1), saves=FIRST, torch={"broadcast": "clamp clip"}, onnx="Clip",
+         onnx_weights=0, **_ARITHMETIC),
+    Kind("maximum", partial(arithmetic, 1, 1), saves=both, torch={"broadcast": "maximum clamp_min", "extreme": "max"},
+         onnx="Max", free="paleo", **_ARITHMETIC),
+    Kind("minimum", partial(arithmetic, 1, 1), saves=both, torch={"broadcast": "minimum clamp_max", "extreme": "min"},
+         onnx="Min", **_ARITHMETIC),
+    Kind("round", partial(arithmetic, 1, 0), saves=SAVES_NOTHING, torch={"broadcast": "floor ceil round trunc sign"},
+         onnx="Round Floor Ceil Sign", **_ARITHMETIC),
+    Kind("where", partial(arithmetic, 1, 1), saves=saved_by_where, torch={"plain": "where masked_fill"}, onnx="Where",
+         **_ARITHMETIC),
+    Kind("compare", partial(arithmetic, 1, 0), saves=SAVES_NOTHING, torch={"without_gradient": _COMPARISONS},
+         caffe="threshold", element_bytes=1, onnx="Equal Greater GreaterOrEqual Less LessOrEqual IsNaN IsInf",
+         **_ARITHMETIC),
+    Kind("logical", partial(arithmetic, 1, 0), saves=SAVES_NOTHING, torch={"without_gradient": _LOGICAL},
+         element_bytes=1, onnx="And Or Xor Not", **_ARITHMETIC),
+    Kind("lerp", partial(arithmetic, 3, 2), saves=saved_by_lerp, torch={"plain": "lerp"}, **_ARITHMETIC),
     # Caffe's Scale layer: one factor and one offset per channel
-    _arithmetic("scale", 2, 1, saved_by_scale, "addcmul addcdiv", free="paleo", paleo="Scale"),
+    Kind("scale", partial(arithmetic, 2, 1), saves=saved_by_scale, torch={"broadcast": "addcmul addcdiv"}, free="paleo",
+         paleo="Scale", **_ARITHMETIC),
     Kind(
         "softmax", softmax, "elementwise", OUTPUT, "reduction", "activation", "softmax", splits=True,
         torch={"like": "softmax softmin"}, module="Softmax", caffe="softmax softmaxwithloss softmaxloss",
@@ -289,5 +392,30 @@ KINDS = (
     Kind(
         "fourier", fourier, "elementwise", SAVES_NOTHING, "alone", "elementwise", "other", splits=False,
         torch={"transform": "fft_r2c fft_c2r fft_c2c"},
+    ),
+    Kind(
+        "batch_norm", batch_norm, "norm", saved_by_batch_norm, "folded", "normalisation", "batch_norm", splits=True,
+        statistics=True, torch={"norm": "batch_norm", "aten_norm": "native_batch_norm"}, module="BatchNorm2d",
+        caffe="batchnorm", pyprof={"norm": "batch_norm"}, autocast="input", free="paleo", paleo="BatchNorm",
+        onnx="BatchNormalization", onnx_weights=2,
+    ),
+    Kind("layer_norm", row_norm, saves=saved_by_layer_norm,
+         torch={"rows": "layer_norm", "aten_rows": "native_layer_norm"}, autocast="fp32", onnx="LayerNormalization",
+         onnx_weights=2, **_OVER_ROWS),
+    Kind("group_norm", row_norm, saves=saved_by_group_norm,
+         torch={"groups": "group_norm", "aten_norm": "native_group_norm"}, autocast="fp32", onnx="GroupNormalization",
+         onnx_weights=2, **_OVER_ROWS),
+    Kind("instance_norm", row_norm, saves=saved_by_instance_norm, torch={"norm": "instance_norm"}, autocast="input",
+         onnx="InstanceNormalization", onnx_weights=2, **_OVER_ROWS),
+    Kind("rms_norm", rms_norm, saves=saved_by_rms_norm, torch={"scaled_rows": "rms_norm"}, onnx="RMSNormalization",
+         onnx_weights=1, **_OVER_ROWS),
+    Kind(
+        "local_response_norm", local_response_norm, "norm", saved_by_local_response_norm, "alone", "normalisation",
+        "normalization", splits=False, torch={"windows": "local_response_norm"}, module="LocalResponseNorm",
+        free="paleo", paleo="LRN", onnx="LRN",
+    ),
+    Kind(
+        "weight_norm", weight_norm, "norm", SAVES_NOTHING, "alone", "normalisation", "normalization", splits=False,
+        torch={"weight_norm": "weight_norm_interface"},
     ),
 )  # fmt: skip

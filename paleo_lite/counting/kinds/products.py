@@ -1,4 +1,10 @@
-"""Convolution, matrix products and attention: kinds that multiply and accumulate, which tensor cores can do."""
+"""Convolution, matrix products and attention: kinds that multiply and accumulate, which tensor cores can do.
+
+Each is also given as the matrix product that libraries compute: how well a library fills a device depends on its rows,
+columns, inner size and groups. A convolution is an implicit matrix product (Chetlur et al. 2014, cuDNN): forward
+``positions x Cout/groups`` over ``Cin/groups * taps``, the data gradient ``input positions x Cin/groups`` over
+``Cout/groups * taps``, the weight gradient ``Cout/groups x Cin/groups * taps`` over ``positions``.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +12,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from .. import gemm
-from ..layer import Layer, Op
-from .kind import FIRST, SAVES_NOTHING, Cost, Kind, PassCost, Saved, cost, together
+from ..layer import FIRST, SAVES_NOTHING, Cost, Gemm, Kind, Layer, Op, PassCost, Saved, cost, together
 
 MATRIX_CLASSES = (
     "conv_3x3", "conv_direct", "conv_1x1", "conv_grouped", "conv_depthwise", "gemm", "attention",
@@ -28,7 +32,7 @@ def convolution(op: Op) -> Cost:
     element meets prod(weight[1:]). The gradients have the MACs of the forward pass.
     """
     taps = prod(op.layer.weights[0][1:])
-    macs = (op.inputs[0] if op.attribute("transposed") else op.y) * taps
+    macs = (op.inputs[0] if op.attributes.get("transposed") else op.y) * taps
     return _multiply(op, macs)
 
 
@@ -77,9 +81,9 @@ def matmul(op: Op) -> Cost:
 
     An operand that is a parameter is among the weights; with the attribute ``bias`` the last weight is added.
     """
-    bias = op.weights[-1] if op.attribute("bias") else 0
+    bias = op.weights[-1] if op.attributes.get("bias") else 0
     left_first = op.layer.inputs[0] if op.layer.inputs else op.layer.weights[0]
-    macs = op.y * op.attribute("inner", left_first[-1])
+    macs = op.y * op.attributes.get("inner", left_first[-1])
     operands = op.x + op.w - bias
     data = [
         PassCost(2 * macs, macs, op.y + operands - x, x) for x, wanted in zip(op.inputs, op.wants_gradient) if wanted
@@ -117,13 +121,13 @@ def attention(op: Op) -> Cost:
     values comes by once, and the result is put together as often (Liu et al. 2023).
     """
     q, k, v = op.layer.inputs[:3]
-    ring = op.attribute("ring", 1)
+    ring = op.attributes.get("ring", 1)
     scores = op.inputs[0] // q[-1] * k[-2] * ring
     macs = scores * (q[-1] + v[-1])
     passing = (ring - 1) * sum(op.inputs[1:3])
 
     def seen(number: int) -> int:
-        return op.samples * (number // op.samples // 2) if op.attribute("half") else number
+        return op.samples * (number // op.samples // 2) if op.attributes.get("half") else number
 
     forward = PassCost(seen(2 * macs + 6 * scores), seen(macs), op.x + passing, op.y * ring)
     back_read, back_written = op.x + passing + 2 * op.y, sum(op.inputs[:3]) + passing
@@ -174,31 +178,112 @@ def saved_by_attention(layer: Layer, wants_gradient: Sequence[bool], trainable: 
     return Saved(tuple(range(len(layer.inputs))), output=True, statistics=prod(layer.inputs[0][:-1]))
 
 
-def _convolution(name: str, torch: dict[str, str], **known: Any) -> Kind:
-    return Kind(
-        name, convolution, class_of_convolution, FIRST, "library", "convolution", "convolution", splits=is_depthwise,
-        gemm=gemm.of_convolution, torch=torch, onnx_weights=2, **known,
-    )  # fmt: skip
+def of_linear(layer: Layer, pass_name: str) -> Gemm:
+    """The product of a fully connected layer."""
+    outputs, inputs = layer.weights[0][0], layer.weights[0][-1]
+    rows = prod(layer.outputs[0]) // max(outputs, 1)
+    return _turned(Gemm(rows, outputs, inputs, 1, "rows"), pass_name)
 
+
+def of_matmul(layer: Layer, pass_name: str) -> Gemm | None:
+    """The product of two tensors, one for each of their leading dimensions."""
+    if not layer.outputs:
+        return None
+    shape = layer.outputs[0]
+    left = layer.inputs[0] if layer.inputs else layer.weights[0]
+    inner = layer.attributes.get("inner", left[-1])
+    rows = shape[-2] if len(shape) > 1 else 1
+    columns = shape[-1] if shape else 1
+    groups = prod(shape) // max(rows * columns, 1)
+    return _turned(Gemm(rows, columns, inner, groups, "groups" if groups > 1 else "rows"), pass_name)
+
+
+def of_grouped(layer: Layer, pass_name: str) -> Gemm:
+    """One product for each group of rows, which are taken to be of one size."""
+    groups, inner, columns = layer.weights[0]
+    rows = prod(layer.outputs[0]) // max(columns, 1)
+    return _turned(Gemm(max(rows // max(groups, 1), 1), columns, inner, groups, "rows"), pass_name)
+
+
+def of_attention(layer: Layer, pass_name: str) -> Gemm:
+    """The scores of queries and keys, one product for each head; where heads share keys, one for those that do."""
+    query, key = layer.inputs[0], layer.inputs[1]
+    heads, groups = prod(query[:-2]), prod(key[:-2])
+    together = heads // groups if groups and heads % groups == 0 else 1
+    keys = key[-2] * layer.attributes.get("ring", 1)
+    return _turned(Gemm(query[-2] * together, keys, query[-1], heads // max(together, 1), "groups"), pass_name)
+
+
+def computed_scores(layer: Layer) -> float:
+    """The share of the scores that a fused kernel computes: it leaves out what the mask hides.
+
+    Of L queries and S keys, causal, the i-th query from the end sees S - i keys; with a window no more than that. Of a
+    ring every device has early and late queries, so that all compute as many (Brandon et al. 2023, striped attention).
+    """
+    queries, keys = (layer.inputs[operand][-2] * layer.attributes.get("ring", 1) for operand in (0, 1))
+    window = layer.attributes.get("window", keys)
+    if not (layer.attributes.get("causal") or "window" in layer.attributes) or queries < 2:
+        return 1.0
+    short = min(max(window - (keys - queries), 0), queries)  # queries that see fewer keys than the window holds
+    seen = sum((keys - queries + 1, keys - queries + short)) * short / 2 + (queries - short) * window
+    return float(min(seen / (queries * keys), 1.0))
+
+
+_OTHER_WAY = {"inference": "backward_data", "forward": "backward_data", "backward_data": "forward"}
+
+
+def of_convolution(layer: Layer, pass_name: str) -> Gemm:
+    """The implicit product of a convolution."""
+    weight = layer.weights[0]
+    rank = len(weight) - 2
+    groups = layer.attributes.get("groups", 1)
+    taps = prod(weight[2:])
+    positions = prod(layer.outputs[0][-rank:])
+    input_positions = prod(layer.inputs[0][-rank:])
+    channels_in, channels_out = weight[1], weight[0] // groups
+    if layer.attributes.get("transposed"):  # the data gradient of a convolution that goes the other way, and back
+        positions, input_positions = input_positions, positions
+        pass_name = _OTHER_WAY.get(pass_name, pass_name)
+    if pass_name == "backward_data":
+        return Gemm(input_positions, channels_in, channels_out * taps, groups, "rows")
+    forward = Gemm(positions, channels_out, channels_in * taps, groups, "rows")
+    return _turned(forward, pass_name) if pass_name == "backward_weight" else forward
+
+
+def _turned(forward: Gemm, pass_name: str) -> Gemm:
+    """The gradients of a product are products with the same three sizes in other roles."""
+    rows, columns, inner, groups, grows = forward
+    if pass_name == "backward_data":
+        return Gemm(rows, inner, columns, groups, grows)
+    if pass_name == "backward_weight":
+        return Gemm(columns, inner, rows, groups, "inner" if grows == "rows" else grows)
+    return forward
+
+
+_CONVOLUTION: dict[str, Any] = {
+    "rule": convolution, "work_class": class_of_convolution, "saves": FIRST, "fusion": "library",
+    "group": "convolution", "profiled": "convolution", "splits": is_depthwise, "gemm": of_convolution,
+    "onnx_weights": 2,
+}  # fmt: skip
 
 KINDS = (
-    _convolution("conv1d", {"convolution": "conv1d"}),
+    Kind("conv1d", torch={"convolution": "conv1d"}, **_CONVOLUTION),
     # ATen has one operation for all of them.
-    _convolution("conv2d", {"convolution": "conv2d", "aten_convolution": "convolution"}, module="Conv2d", onnx="Conv",
-                 pyprof={"conv": "conv2d"}),
-    _convolution("conv3d", {"convolution": "conv3d"}),
-    _convolution("conv_transpose1d", {"transposed_convolution": "conv_transpose1d"}),
-    _convolution("conv_transpose2d", {"transposed_convolution": "conv_transpose2d"}, module="ConvTranspose2d",
-                 onnx="ConvTranspose"),
-    _convolution("conv_transpose3d", {"transposed_convolution": "conv_transpose3d"}),
+    Kind("conv2d", torch={"convolution": "conv2d", "aten_convolution": "convolution"}, module="Conv2d", onnx="Conv",
+         pyprof={"conv": "conv2d"}, **_CONVOLUTION),
+    Kind("conv3d", torch={"convolution": "conv3d"}, **_CONVOLUTION),
+    Kind("conv_transpose1d", torch={"transposed_convolution": "conv_transpose1d"}, **_CONVOLUTION),
+    Kind("conv_transpose2d", torch={"transposed_convolution": "conv_transpose2d"}, module="ConvTranspose2d",
+         onnx="ConvTranspose", **_CONVOLUTION),
+    Kind("conv_transpose3d", torch={"transposed_convolution": "conv_transpose3d"}, **_CONVOLUTION),
     Kind(
         "linear", linear, "gemm", saved_by_linear, "library", "matrix product", "linear", splits=False,
-        gemm=gemm.of_linear, torch={"linear": "linear"}, module="Linear", pyprof={"linear": "linear"},
+        gemm=of_linear, torch={"linear": "linear"}, module="Linear", pyprof={"linear": "linear"},
         onnx="Gemm", onnx_weights=2,
     ),
     Kind(
         "matmul", matmul, "gemm", saved_by_product, "alone", "matrix product", "linear", splits=True,
-        gemm=gemm.of_matmul, torch={
+        gemm=of_matmul, torch={
             "matmul": "matmul mm bmm mv dot inner vdot", "matmul_added": "addmm baddbmm addmv",
             "matmul_summed": "addbmm", "matmul_scaled": "scaled_mm",
             "bilinear": "bilinear",
@@ -206,11 +291,11 @@ KINDS = (
     ),
     Kind(
         "grouped_matmul", grouped_matmul, "gemm", saved_by_linear, "alone", "matrix product", "linear", splits=False,
-        gemm=gemm.of_grouped, torch={"grouped": "grouped_mm"},
+        gemm=of_grouped, torch={"grouped": "grouped_mm"},
     ),
     Kind(
         "attention", attention, "attention", saved_by_attention, "alone", "attention", "attention", splits=True,
-        gemm=gemm.of_attention, torch={"attention": "scaled_dot_product_attention"}, onnx="Attention",
+        gemm=of_attention, torch={"attention": "scaled_dot_product_attention"}, onnx="Attention",
         onnx_weights=0, unfused=unfused_attention,
     ),
 )  # fmt: skip

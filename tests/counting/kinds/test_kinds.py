@@ -1,6 +1,6 @@
 """Every kind of layer goes through all that is asked of a kind, and one without a record is named, not assumed.
 
-Tests: counting/kinds/__init__.py, counting/kinds/kind.py.
+Tests: counting/kinds/__init__.py.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.counting import INPUT, KINDS, Layer, count
 from paleo_lite.counting.kinds import class_of, fusion_of, gemm_of, is_alias, missing_note, saved_by, splits
-from paleo_lite.counting.kinds.kind import FUSIONS
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
+from paleo_lite.counting.layer import FUSIONS
 from paleo_lite.networks.network import Network
 from paleo_lite.profiles.classes import OPERATIONS
 from paleo_lite.report.charts.theme import GROUPS
@@ -102,7 +102,7 @@ def test_few_files_ask_for_a_kind_by_its_name(trees):
         files = [file for file in asked if kind in asked[file]]
         assert len(files) <= FILES_AT_MOST, (
             f"{', '.join(files)} ask whether a layer is {kind}: say what they want to know of it in a field of Kind "
-            "(paleo_lite/counting/kinds/kind.py), fill it in the records, and ask the record"
+            "(paleo_lite/counting/layer.py), fill it in the records, and ask the record"
         )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from paleo_lite.counting import Layer
-from paleo_lite.counting.gemm import Gemm
 from paleo_lite.counting.kinds import gemm_of
+from paleo_lite.counting.layer import Gemm
 
 
 def conv(inputs, outputs, weight, **attributes):
