@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from measured import DATA
 from paleo_lite.efficiency.activity import COLUMNS, MARK, Activity
@@ -79,6 +81,19 @@ def test_a_step_begins_with_its_mark_or_as_the_device_ends_the_one_before():
 def test_events_without_length_at_one_moment_do_not_hold_the_path():
     at_once = [kernel(20_000, 20_000, launch, stream) for launch, stream in ((0, 7), (0, 8), (1_000, 7))]
     assert path_of(kernel(5_000, 6_000, 0), *at_once) == {"computing": 1_000, "between": 14_000, "launch": 5_000}
+
+
+TIMES, LENGTHS = (st.sampled_from(range(0, most * 6_000, 6_000)) for most in (10, 3))
+
+
+@given(
+    st.lists(st.tuples(TIMES, LENGTHS, TIMES, st.sampled_from((7, 8))), min_size=1),
+    st.lists(st.tuples(TIMES, LENGTHS)),
+)
+def test_every_timeline_has_a_path_no_longer_than_itself(kernels, waits):
+    rows = [kernel(start, start + length, max(start - ago, 0), stream) for start, length, ago, stream in kernels]
+    rows += [call("cudaStreamSynchronize", start, start + length) for start, length in waits]
+    assert 0 <= sum(path_of(*rows).values()) <= max(start + length for start, length, _, _ in kernels)
 
 
 @pytest.mark.needs_data
