@@ -29,7 +29,7 @@ def measure_profiles(
     Parameters
     ----------
     paths : iterable of Path
-        Profiles and folders of them. What was run comes from their names, see `profiles.configuration`.
+        Profiles and folders of them. What was run comes from their names, see `profiles.detect`.
     gpu, network, precision : str
         What was profiled; profiles whose names tell of another network are left out.
     batch_size : int, optional

@@ -96,7 +96,7 @@ def column_names(typed: dict[str, Any]) -> list[str]:
 def configuration_names(typed: dict[str, Any]) -> list[str]:
     """Columns that the names of the profiles tell which were typed before."""
     from ..errors import PaleoError
-    from ..profiles.configuration import parse_name
+    from ..profiles.detect import parse_name
 
     try:
         paths = [Path(path) for path in typed.get("paths") or ()]

@@ -32,7 +32,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 def _allow_decompressed(_: click.Context, __: click.Parameter, most: float | None) -> None:
     """Of all processes, also those that read files for this one."""
     if most is not None:
-        from ..profiles.raw import allow
+        from ..profiles.detect import allow
 
         allow(most)
 

@@ -294,7 +294,7 @@ class Kind(NamedTuple):
         Convolution, matrix product, attention, normalisation, activation, elementwise, pooling or data movement: its
         colour in charts.
     profiled : str
-        The kind of operation in profiles (`paleo_lite.profiles.classes.OPERATIONS`).
+        The kind of operation in profiles (`paleo_lite.profiles.names.OPERATIONS`).
     splits : bool or callable
         Whether a tensor that is split by channels or heads passes through it; a function of the layer where its shapes
         decide.

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from ..profiles.names import classify
+from ..profiles.table import codes, device_rows, numbers, places
 from .overlap import merge
-from .partial import codes, device_rows, numbers, places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,8 +13,7 @@ from ..errors import BadProfile, BadValue, UnknownName, UnknownPrecision
 from ..executor import run_files
 from ..hardware import Device
 from ..hardware.device import PeakRate
-from ..profiles.configuration import parse_name
-from ..profiles.detect import open_profile
+from ..profiles.detect import open_profile, parse_name
 from ..profiles.evidence import evidence_of
 from ..result import Result
 from . import BY
@@ -44,7 +43,7 @@ class ReadAs(msgspec.Struct, frozen=True):
     method : {"steady", "notebook"}
         One steady iteration, with what the profiler did not count; or every row as SURFBoard's notebook counts it.
     name_pattern : str, optional
-        How a file's name tells its configuration, see `profiles.configuration`.
+        How a file's name tells its configuration, see `profiles.detect`.
     steps : str, optional
         Of the steady method: only these iterations, by their marks' numbers (`iterations.parse_steps`).
     durations : DurationBook, optional

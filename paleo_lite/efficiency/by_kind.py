@@ -9,9 +9,8 @@ import msgspec
 import numpy as np
 
 from ..errors import BadProfile
-from ..profiles.classes import OPERATIONS
-from ..profiles.names import classify
-from ..profiles.table import Profile
+from ..profiles.detect import Profile
+from ..profiles.names import OPERATIONS, classify
 from .iterations import Iterations, find_iterations, typical
 from .runs import COLUMNS, Runs, find_runs, settle, together
 

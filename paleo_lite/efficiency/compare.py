@@ -12,12 +12,11 @@ import msgspec
 import numpy as np
 
 from ..errors import BadProfile, UnknownName
-from ..profiles.configuration import parse_name
+from ..profiles.detect import Profile, parse_name
 from ..profiles.names import classify
-from ..profiles.table import Profile
+from ..profiles.table import codes, device_rows, numbers
 from ..result import Result
 from . import BY
-from .partial import codes, device_rows, numbers
 from .sample import OUTSIDE, with_shapes
 from .totals import SUMS, batches_of, total_kernels
 

@@ -7,8 +7,8 @@ import re
 from ..errors import BadProfile
 from ..hardware import Device
 from ..hardware.registry import key
+from ..profiles.detect import Profile
 from ..profiles.evidence import FAMILY, KEPLER_ENDS, Evidence, evidence_of
-from ..profiles.table import Profile
 
 
 def contradictions(

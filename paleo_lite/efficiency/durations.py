@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import BadProfile
-from ..profiles.configuration import parse_name
-from ..profiles.raw import is_gzip
+from ..profiles.detect import is_gzip, parse_name
 
 SAME = {
     "loader": "data_loader", "bs": "batch_size", "batch_size_per_gpu": "batch_size", "grad": "gradient_precision",
@@ -27,7 +26,7 @@ SAME = {
     "gpu_per_nodes": "gpus_per_node", "gpus": "gpus_per_node", "nn": "network", "neural_network": "network",
     "network_backend": "fabric", "profile_level": "profiler", "profile": "profiler",
 }  # fmt: skip
-"""Names that tables use for the configuration's columns, towards those of `paleo_lite.profiles.configuration`."""
+"""Names that tables use for the configuration's columns, towards those of `paleo_lite.profiles.detect`."""
 
 DURATION_COLUMNS = ("batch_duration_s", "duration_s", "t_min_oldnb", "t_swap_flops")
 """Columns of a table that are taken as seconds per batch, the first that is there.
@@ -152,7 +151,7 @@ def read_durations(
     tau_batches : int
         Batches of the TAU runs.
     name_pattern : str, optional
-        See `paleo_lite.profiles.configuration.parse_name`.
+        See `paleo_lite.profiles.detect.parse_name`.
 
     Raises
     ------

@@ -12,13 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import BadProfile, BadValue, PaleoError
-from ..profiles.detect import open_profile
+from ..profiles.detect import Profile, open_profile
 from ..profiles.evidence import Evidence, evidence_of, rank_of
-from ..profiles.table import Profile
+from ..profiles.table import codes, device_rows, numbers
 from . import activity, runs
 from .activity import Activity
 from .device_time import DeviceTime, describe_time
-from .partial import codes, device_rows, numbers
 from .steady import Steady, steady_state
 
 Method = Literal["steady", "notebook"]

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import BadProfile
-from ..profiles.table import Profile
+from ..profiles.detect import Profile
+from ..profiles.table import codes, numbers, places
 from ..result import Result
-from .partial import codes, numbers, places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from ..hardware import Device, PeakRate
+from ..profiles.detect import Profile
 from ..profiles.names import classify
-from ..profiles.table import Profile
 from ..result import Result
 from .metrics import occupancy_of
 from .totals import SUMS, KernelTotals, total_kernels

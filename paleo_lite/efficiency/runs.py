@@ -17,8 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from ..profiles.arrow import from_numpy, known_in, to_numpy
-from .partial import codes, device_rows, numbers
+from ..profiles.table import codes, device_rows, from_numpy, known_in, numbers, to_numpy
 from .run_table import RunTable
 
 if TYPE_CHECKING:

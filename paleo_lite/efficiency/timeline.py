@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import BadProfile, BadValue
-from ..profiles.arrow import to_numpy
+from ..profiles.detect import Profile
 from ..profiles.names import classify
-from ..profiles.table import Profile
+from ..profiles.table import codes, device_rows, numbers, to_numpy
 from ..result import Result
-from .partial import categories, codes, device_rows, numbers
+from .totals import categories
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +34,7 @@ class Timeline(Result, msgspec.Struct, frozen=True, eq=False):
     slice_s : float
         Seconds of one slice.
     classes : tuple of str
-        Classes of kernels (`paleo_lite.profiles.classes.CLASSES`), longest first.
+        Classes of kernels (`paleo_lite.profiles.names.CLASSES`), longest first.
     busy_s : ndarray, shape (classes, slices)
         Seconds of kernels of a class within a slice; kernels that overlap, and those of several devices, count each.
     name : str

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import BadProfile, BadValue, NothingOnDevice
-from ..profiles.table import Profile
+from ..profiles.detect import Profile
+from ..profiles.table import HOST, codes, device_rows, numbers, places
 from . import DIRECTIONS
 from .overlap import BusyTime
-from .partial import HOST, categories, codes, device_rows, numbers, places
+from .traced_call import is_convolution
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -238,3 +239,17 @@ def _category(batch: pa.RecordBatch) -> pa.DictionaryArray:
     if "category" in batch.schema.names:
         return batch.column("category")
     return pa.nulls(batch.num_rows, pa.dictionary(pa.int32(), pa.string()))
+
+
+def categories(batch: pa.RecordBatch) -> tuple[list[str], NDArray[np.int64]]:
+    """The categories that there are, and the place of each row's: ``convolution`` of kernels whose operation is one."""
+    named, number = ["kernel"], np.zeros(batch.num_rows, np.int64)
+    if "category" in batch.schema.names:
+        column = batch.column("category")
+        named, number = [*named, *column.dictionary.to_pylist()], codes(column)
+    if "op" in batch.schema.names:
+        op = batch.column("op")
+        convolves = np.array([False, *(is_convolution(name) for name in op.dictionary.to_pylist())])
+        is_kernel = np.array([name == "kernel" for name in named])
+        number = np.where(is_kernel[number] & convolves[codes(op)], len(named), number)
+    return [*named, "convolution"], number

@@ -1,16 +1,30 @@
-"""Recognising a profile by its content: the list of all readers, and the one that fits."""
+"""A profile on disk: the list of all readers and the one that knows it by its content, its name, and its bytes.
+
+A few megabytes of gzip can hold gigabytes. Real traces and tables shrink to a thirtieth, so what holds more than
+`RATIO` times its size is refused, until somebody allows as much.
+"""
 
 from __future__ import annotations
 
+import gzip
 import importlib
+import io
+import os
 import re
+import stat
 import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
-from ..errors import BadProfile, UnknownFormat
-from .configuration import parse_name
-from .raw import is_gzip
-from .table import Profile, Reader
+import msgspec
+
+from ..errors import BadProfile, BadValue, UnknownFormat
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .table import KernelTable
 
 READERS: tuple[tuple[str, str], ...] = (
     ("pyprof", "PyprofParquet"),
@@ -58,6 +72,74 @@ _SIGNS = (
 )  # fmt: skip
 """What to make of files that no reader knows, by the ending of their names, or how they begin."""
 
+SURFBOARD = (
+    r"run_(?P<repetition>\d+)_config_(?P<nodes>\d+)_(?P<gpus_per_node>\d+)_(?P<fabric>[^_]+)_(?P<profiler>[^_]+)"
+    r"_(?P<workers>\d+)_(?P<network>[^_]+)_(?P<data_loader>[^_]+)_(?P<batch_size>\d+)_(?P<gradient_precision>[^_]+)"
+    r"_(?P<compute_precision>[^_]+)_ret_(?P<return_code>\d+)"
+)
+"""The pattern of SURFBoard's file names, which is the default."""
+
+RATIO = 64
+ALWAYS = 64 * 2**20
+"""Bytes that a file of any size may hold decompressed."""
+
+VARIABLE = "PALEO_LITE_DECOMPRESSED"
+"""The environment's variable with the bytes that gzip may hold, which processes that read files inherit."""
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """A profile on disk, recognised but not read.
+
+    Attributes
+    ----------
+    format : str
+        Name of the reader: ``pyprof``, ``nvprof-summary``, ``nsys-sqlite``, ...
+    configuration : dict
+        What the file's name says of the run: nodes, gpus_per_node, batch_size, ... (see `parse_name`).
+    """
+
+    path: Path
+    format: str
+    reader: Reader
+    configuration: dict[str, Any] = {}
+
+    @property
+    def has_starts(self) -> bool:
+        """False where the format never tells when anything began."""
+        return getattr(self.reader, "has_starts", True)
+
+    def batches(self, columns: Iterable[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows, a bounded number at a time, with these columns of `SCHEMA` (all without) and the metrics."""
+        return self.reader.batches(self.path, None if columns is None else tuple(columns))
+
+    def read(self) -> KernelTable:
+        """The whole profile in memory."""
+        import pyarrow as pa  # needed only here: who asks what a file's name tells does without
+
+        from .table import SCHEMA, KernelTable
+
+        batches = list(self.batches())
+        table = pa.Table.from_batches(batches) if batches else SCHEMA.empty_table()
+        return KernelTable(table, self.format, dict(self.configuration))
+
+
+class Reader(Protocol):
+    """What a module of this folder offers; `READERS` lists them all."""
+
+    name: str
+    """How the format is called in output and errors."""
+
+    what: str
+    """What it reads, in a user's words, for the error that lists the formats."""
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """Whether the first 64 KiB (decompressed where gzip) look like this format. Never by the name's extension."""
+        ...
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """The rows in bounded memory; every batch has the same schema, a selection of `table.SCHEMA` in its order."""
+        ...
+
 
 def open_profile(path: Path, name_pattern: str | None = None) -> Profile:
     """Recognise a profile.
@@ -65,7 +147,7 @@ def open_profile(path: Path, name_pattern: str | None = None) -> Profile:
     Parameters
     ----------
     name_pattern : str, optional
-        How the file's name tells the run's configuration; see `configuration.parse_name`.
+        How the file's name tells the run's configuration; see `parse_name`.
 
     Raises
     ------
@@ -92,6 +174,34 @@ def load_reader(module: str, name: str) -> Reader:
     return reader
 
 
+def parse_name(name: str, pattern: str | None = None) -> dict[str, Any]:
+    """The named groups of a pattern in a file's name; whole numbers become int. Empty where it does not match.
+
+    Parameters
+    ----------
+    name : str
+        The file's name without its folder.
+    pattern : str, optional
+        A regular expression with named groups, `SURFBOARD` without one.
+
+    Raises
+    ------
+    BadValue
+        If the pattern is not a regular expression or has no named group.
+    """
+    try:
+        compiled = re.compile(pattern or SURFBOARD)
+    except re.error as error:
+        raise BadValue(f"the name pattern is not a regular expression: {error}") from None
+    if not compiled.groupindex:
+        raise BadValue("the name pattern has no named group: write groups as (?P<batch_size>\\d+)")
+    match = compiled.search(name)
+    if match is None:
+        return {}
+    settings = {key: value for key, value in match.groupdict().items() if value is not None}
+    return {key: int(value) if value.isdecimal() else value for key, value in settings.items()}
+
+
 def read_head(path: Path) -> bytes:
     """The first bytes of a file, of what is inside where it is gzip."""
     zipped = is_gzip(path)
@@ -105,3 +215,79 @@ def read_head(path: Path) -> bytes:
         return zlib.decompressobj(wbits=31).decompress(raw, HEAD)
     except zlib.error as error:
         raise BadProfile(f"{path}: gzip at byte 0 cannot be decompressed ({error})") from None
+
+
+def is_gzip(path: Path) -> bool:
+    """Whether a file is gzip.
+
+    Raises
+    ------
+    BadProfile
+        If it cannot be read, or is no file: a pipe would be waited for, and read but once.
+    """
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            what = "a folder" if stat.S_ISDIR(mode) else "a pipe or device, which cannot be read twice"
+            raise BadProfile(f"{path}: cannot be read (it is {what})")
+        with path.open("rb") as file:
+            return file.read(2) == b"\x1f\x8b"
+    except OSError as error:
+        raise BadProfile(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def opened(path: Path) -> BinaryIO:
+    """A file to read from, decompressed where it is gzip.
+
+    Raises
+    ------
+    BadProfile
+        As `is_gzip`; and while it is read, if it holds more than `budget`.
+    """
+    zipped = is_gzip(path)
+    try:
+        return cast(BinaryIO, io.BufferedReader(_Bounded(path), 2**18)) if zipped else path.open("rb")
+    except OSError as error:
+        raise BadProfile(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def budget(path: Path) -> int:
+    """Bytes that a gzip file may hold.
+
+    Raises
+    ------
+    BadProfile
+        If the environment's value is not a number of bytes.
+    """
+    told = os.environ.get(VARIABLE, "")
+    if told and not told.isdecimal():
+        raise BadProfile(f"{VARIABLE} must be a whole number of bytes, not {told[:40]!r}")
+    return int(told) if told else max(ALWAYS, RATIO * path.stat().st_size)
+
+
+class _Bounded(io.RawIOBase):
+    def __init__(self, path: Path) -> None:
+        self._path, self._most, self._read = path, budget(path), 0
+        self._file = gzip.open(path)  # noqa: SIM115, closed with this
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._file.readinto(buffer)
+        self._read += count
+        if self._read > self._most:
+            raise BadProfile(
+                f"{self._path}: gzip of {self._path.stat().st_size:,} bytes that holds more than {self._most:,}: "
+                "--decompressed SIZE allows more"
+            )
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def allow(most: float) -> None:
+    """Let gzip hold as many bytes, here and in processes that are started from now on."""
+    os.environ[VARIABLE] = str(int(most))

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute
 
 from ..text import printable
-from .detect import read_head
+from .detect import Profile, read_head
 from .sqlite_file import MAGIC, opened, tables_of
-from .table import Profile
 
 _PROPERTIES = re.compile(rb'"deviceProperties"\s*:\s*\[(.*?)\]', re.DOTALL)
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{.{0,8000}?"rank"\s*:\s*(\d{1,9})\b', re.DOTALL)

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 import msgspec
 
 from ..errors import BadProfile
-from .raw import is_gzip, opened
+from .detect import is_gzip, opened
 
 T = TypeVar("T")
 

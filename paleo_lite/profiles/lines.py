@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..errors import BadProfile
-from .raw import opened
+from .detect import opened
 
 LONGEST_LINE = 2**20
 """Bytes; the longest real one, a C++ name with its template arguments, has some 20,000."""

@@ -4,6 +4,12 @@ A CUDA kernel is a free function (``__global__`` is not a member function), so i
 before the first list of template arguments or parameters. That much of an Itanium-mangled name is read here in one
 pass. General demanglers expand substitutions, which a hostile name makes exponentially long, and they refuse the
 truncated names that profilers write.
+
+Which class a name tells says a table of patterns, read from top to bottom. Names are those of cuDNN (algorithms as in
+``cudnnConvolutionFwdAlgo_t`` and its backward twins), cuBLAS, CUTLASS (instruction shapes as in its
+``functionality.md``), NCCL, DALI, nvJPEG, PyTorch, TensorFlow, MIOpen, the attention of AOTriton, Composable Kernel,
+FlashInfer and SGLang. Which convolution a ``scudnn`` kernel belongs to follows from PyTorch traces, which name the
+operation beside the kernel.
 """
 
 from __future__ import annotations
@@ -11,13 +17,44 @@ from __future__ import annotations
 import hashlib
 import re
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
-from .classes import is_tensor_core, label_of
-
 LONGEST = 4096
 """Characters of a name that are looked at; the rest of a longer one is arguments of arguments."""
+
+CLASSES = {
+    "convolution_implicit_gemm": "convolution as a matrix product whose matrix is never written out",
+    "convolution_precomputed_gemm": "the same with offsets computed beforehand",
+    "convolution_explicit_gemm": "convolution as im2col and a matrix product",
+    "convolution_winograd": "convolution by minimal filtering: fewer multiplications than direct",
+    "convolution_fft": "convolution by Fourier transforms and products of complex matrices",
+    "convolution_dgrad": "gradient of a convolution with respect to its input",
+    "convolution_wgrad": "gradient of a convolution with respect to its weights",
+    "convolution_direct": "direct, depthwise and other convolution",
+    "convolution_gemm": "matrix product that an operation of convolution calls",
+    "convolution_besides": "layout, fills, sums and the like of an operation of convolution",
+    "gemm": "matrix product",
+    "attention": "fused attention",
+    "batch_norm": "batch normalisation",
+    "normalization": "layer, group, instance and other normalisation",
+    "pooling": "pooling",
+    "softmax": "softmax, cross entropy and other losses",
+    "optimizer": "update of the parameters",
+    "reduction": "sums, means, maxima, scans",
+    "layout": "transposition, concatenation, change of memory layout",
+    "indexing": "gather, scatter, embedding, sorting, routing",
+    "random": "random numbers and dropout",
+    "elementwise": "one operation per element",
+    "fft": "Fourier transform outside of a convolution",
+    "input": "decoding and augmenting input on the GPU",
+    "memcpy": "copy",
+    "memset": "fill of memory",
+    "communication": "collectives and other messages between devices",
+    "other": "not recognised by its name",
+}
+"""Every class and what it is; the last two of convolutions only where the profiler names operations."""
 
 
 class KernelName(msgspec.Struct, frozen=True):
@@ -28,7 +65,7 @@ class KernelName(msgspec.Struct, frozen=True):
     name : str
         The normalised name.
     label : str
-        Its class, one of `paleo_lite.profiles.classes.CLASSES`.
+        Its class, one of `CLASSES`.
     raw : str
         As the profiler prints it.
     """
@@ -40,34 +77,17 @@ class KernelName(msgspec.Struct, frozen=True):
     @property
     def tensor_core(self) -> bool | None:
         """Whether it runs on tensor cores; None where the name does not say."""
-        return is_tensor_core(self.name, self.raw[:LONGEST])
+        name, raw = self.name.lower(), self.raw[:LONGEST].lower()
+        if [word for word in _ON_TENSOR_CORES if word in raw] and (
+            _TENSOR_CORE.search(name) or _TENSOR_CORE.search(raw)
+        ):
+            return True
+        return False if [word for word in _ON_VECTOR_UNITS if word in name] and _VECTOR.search(name) else None
 
     @property
     def family(self) -> str:
         """The class, without the algorithm where it is a convolution."""
         return "convolution" if self.label.startswith("convolution") else self.label
-
-
-_ANONYMOUS = re.compile(
-    r"_GLOBAL__N_\w*::|\(anonymous(?: namespace)?\)::|<?unnamed>::|\{anonymous\}::|`anonymous namespace'::"
-)
-_UNNAMED = ("nonymous", "unnamed", "_GLOBAL__N_")  # looked for first, which takes a tenth of the pattern's time
-_CORRELATION = re.compile(r"\s*\[\d+\]$")  # nvprof's GPU trace puts the launch's number behind the name
-_STATIC = re.compile(r"^__nv_static_\d+__\w*?_(?=_Z)")  # nvcc's prefix of a kernel with internal linkage
-_TENSILE = re.compile(r"(Cijk_[A-Z][a-z]+_[A-Z][a-z]+_[A-Z0-9]+)\w*?_(MT\d+(?:x\d+)+)(?:_(MI\d+(?:x\d+)+))?")
-_TENSILE_WHOLE = 64  # characters of one of Tensile's names that are not shortened
-_COPY = re.compile(
-    r"\[?(?:cuda )?(memcpy|memset)(?:[\s,]+([HDPA]to[HDPA]|(?:Host|Device|Peer)-to-(?:Host|Device|Peer)))?"
-    r"(?:\s*\(.*|\])?",
-    re.IGNORECASE,
-)
-_BY_CATEGORY = ("memcpy", "memset", "communication")
-_WRAPPER = re.compile(r"(?:^|::)(?:Kernel2?|device_kernel)$")
-_IDENTIFIER = re.compile(r"(?:typename |class |struct )?([A-Za-z_]\w*(?:::[A-Za-z_]\w*)*)")
-_RETURN_TYPE = re.compile(r"(?:std::)?enable_if<")
-_TYPE_END = re.compile(r">::type\s+(?=[A-Za-z_])")
-_SOURCE_NAME = re.compile(r"L?(\d{1,4})")
-_NESTED = re.compile(r"N[rVK]*[RO]?")
 
 
 @lru_cache(maxsize=2**19)  # a profile of generated kernels has as many names, and asks for each several times
@@ -84,10 +104,22 @@ def classify(raw: str, category: str = "kernel") -> KernelName:
         a convolution, also where its name is that of a plain matrix product.
     """
     name = normalise(raw)
-    label = category if category in _BY_CATEGORY else label_of(name, raw[:LONGEST])
+    if category in _BY_CATEGORY:
+        return KernelName(name, category, raw)
+    wraps, label = _class_of(_LONG_NUMBER.sub(r"\1000", name.lower()))
+    if wraps:  # the template arguments tell what it runs
+        arguments = raw[:LONGEST].lower()
+        label = next((told for told, pattern in _BY_ARGUMENT if pattern.search(arguments)), label)
     if category == "convolution" and not label.startswith("convolution"):
         label = "convolution_gemm" if label == "gemm" else "convolution_besides"
     return KernelName(name, label, raw)
+
+
+@lru_cache(2**16)
+def _class_of(name: str) -> tuple[bool, str]:
+    """Whether a kernel is a wrapper, and the class that its name tells."""
+    label = next((label for label, pattern in _BY_NAME if pattern.search(name)), "other")
+    return _WRAPPERS.search(name) is not None, label
 
 
 def normalise(raw: str) -> str:
@@ -125,19 +157,11 @@ def normalise(raw: str) -> str:
         inner = _IDENTIFIER.match(text, end + 1)
         if inner and "cutlass_" in inner[1]:
             return inner[1]
-    return _shortened(name) or text
-
-
-def _shortened(name: str) -> str:
-    """One of Tensile's names without most of its parameters, which take hundreds of letters.
-
-    What is left: layouts, types, macro tile and instruction; what is left out tells a hash, so that they stay distinct.
-    """
     told = _TENSILE.match(name) if len(name) > _TENSILE_WHOLE else None
-    if told is None:
-        return name
-    rest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
-    return "_".join([*filter(None, told.groups()), rest])
+    if told is not None:
+        # What is left: layouts, types, macro tile and instruction; what is left out tells a hash.
+        return "_".join([*filter(None, told.groups()), hashlib.blake2b(name.encode(), digest_size=4).hexdigest()])
+    return name or text
 
 
 def _mangled_parts(text: str) -> list[str]:
@@ -156,3 +180,180 @@ def _mangled_parts(text: str) -> list[str]:
         if nested is None:
             break
     return identifiers
+
+
+# How names are written ------------------------------------------------------------------------------------------------
+
+_ANONYMOUS = re.compile(
+    r"_GLOBAL__N_\w*::|\(anonymous(?: namespace)?\)::|<?unnamed>::|\{anonymous\}::|`anonymous namespace'::"
+)
+_UNNAMED = ("nonymous", "unnamed", "_GLOBAL__N_")  # looked for first, which takes a tenth of the pattern's time
+_CORRELATION = re.compile(r"\s*\[\d+\]$")  # nvprof's GPU trace puts the launch's number behind the name
+_STATIC = re.compile(r"^__nv_static_\d+__\w*?_(?=_Z)")  # nvcc's prefix of a kernel with internal linkage
+_TENSILE = re.compile(r"(Cijk_[A-Z][a-z]+_[A-Z][a-z]+_[A-Z0-9]+)\w*?_(MT\d+(?:x\d+)+)(?:_(MI\d+(?:x\d+)+))?")
+_TENSILE_WHOLE = 64  # characters of one of Tensile's names that are not shortened
+_COPY = re.compile(
+    r"\[?(?:cuda )?(memcpy|memset)(?:[\s,]+([HDPA]to[HDPA]|(?:Host|Device|Peer)-to-(?:Host|Device|Peer)))?"
+    r"(?:\s*\(.*|\])?",
+    re.IGNORECASE,
+)
+_BY_CATEGORY = ("memcpy", "memset", "communication")
+_WRAPPER = re.compile(r"(?:^|::)(?:Kernel2?|device_kernel)$")
+_IDENTIFIER = re.compile(r"(?:typename |class |struct )?([A-Za-z_]\w*(?:::[A-Za-z_]\w*)*)")
+_RETURN_TYPE = re.compile(r"(?:std::)?enable_if<")
+_TYPE_END = re.compile(r">::type\s+(?=[A-Za-z_])")
+_SOURCE_NAME = re.compile(r"L?(\d{1,4})")
+_NESTED = re.compile(r"N[rVK]*[RO]?")
+
+# What they tell -------------------------------------------------------------------------------------------------------
+
+_BY_NAME = [
+    (label, re.compile(pattern))
+    for label, pattern in (
+        ("memcpy", r"^memcpy|copybuffer$"),
+        ("memset", r"^memset|fillbuffer"),
+        ("communication", r"nccl|rccl|nvshmem|all_?reduce|all_?gather|reduce_?scatter|sendrecv"),
+        ("input", r"^dali::|^nvjpeg::"),
+        (
+            "attention",
+            r"fmha|flash_?(?:fwd|bwd|attn|attention)|attention|sdpa|(?:^|_)attn_?(?:fwd|bwd)|mha_(?:fwd|bwd)"
+            r"|bwd_kernel_(?:dk|dq|fuse)|(?:prefill|decode)with\w*kvcache|_fwd_(?:grouped_)?kernel_stage[12]|mla_decode",
+        ),
+        ("convolution_winograd", r"winograd"),
+        ("convolution_fft", r"^fft[12]d_|gcgemm|pointwise_mult_and_sum_complex|flip_filter|compute_gemm_pointers"),
+        ("convolution_explicit_gemm", r"im2col|col2im|explicit_convolve"),
+        (
+            "convolution_wgrad",
+            r"wgrad|wrw|bwd_?weight|backward_?(?:weight|filter)|grad_weight_kernel|stridedb_splitk|cutlass_cudnn\w*::reduction",
+        ),
+        ("convolution_dgrad", r"dgrad|bwd_?data|conv\w*backward|backward_?data|stridedb|computeboffsets"),
+        (
+            "convolution_precomputed_gemm",
+            r"precomputed_convolve|_convolve_\w?gemm_|cudnn_(?:\w+_)?\d+x\d+|computeoffsetskernel",
+        ),
+        ("convolution_implicit_gemm", r"(?<!ex)(?<!ex_)implicit_?(?:convolve|gemm)|fprop|igemm_fwd"),
+        (
+            "convolution_direct",
+            r"conv[_\d]*d?_?(?:depthwise|grouped|direct|fwd|forward)|depthwise|naive_conv|asmconv|conv[123]d"
+            r"|convolve",
+        ),
+        ("batch_norm", r"(?:^|[:_])bn_(?:fw|bw)|batch_?norm"),
+        (
+            "normalization",
+            r"(?:layer|group|instance|rms|weight)_?norm|gammabetabackward|gradgammabeta|rowwisemoments|computefusedparams"
+            r"|computeinternalgradients|computebackwardfusedparams"
+            r"|(?:^|_)lrn",
+        ),
+        ("pooling", r"pooling|max_?pool|avg_?pool|adaptive_average_pool|average_pool"),
+        ("softmax", r"softmax|nll_?loss|criterion|cross_?entropy|_loss|generatenormalizedprob"),
+        ("elementwise", r"rotary_embedding"),
+        (
+            "indexing",
+            r"embedding|gather|scatter|(?<!with_)ind(?:ex|ices)|sort|topk|bitonic|bucketize|offsets_range"
+            r"|routing|kv_?cache|reshape_and_cache|nonzero|moe::\w+::finalize|to_dense_representation",
+        ),
+        ("optimizer", r"adam|sgd|lamb(?!da)|momentum|adagrad|rmsprop|applygradient"),
+        (
+            "gemm",
+            r"(?<!fb)gemm|gemv|matmul|matrixmul|^bmm_|^nvjet|^cutlass|^cijk_|splitkreduce|(?:^|_)dot_kernel"
+            r"|ger_kernel|epilogue::impl",
+        ),
+        ("random", r"dropout|distribution_|random|philox|curand|bernoulli|multinomial"),
+        (
+            "layout",
+            r"nchw_?to_?nhwc|nhwc_?to_?nchw|transpos|permut|swapdimension|shuffleintensor|catarray|recat"
+            r"|concat|split_?tensor|chunk_cat|(?:^|::)pad[a-z_]",
+        ),
+        (
+            "fft",
+            r"^spradix|^spvector|sp(?:realcomplex|preprocess|postprocess|process2d)|cufft"
+            r"|(?:regular|vector)_fft|preprocessc2c|postprocessc2c",
+        ),
+        (
+            "reduction",
+            r"reduc|cumsum|scan|argm(?:ax|in)|histogram|norm_kernel|lpnorm|segment|^(?:at_cuda_detail::)?cub::",
+        ),
+        (
+            "elementwise",
+            r"element_?wise|pointwise|bias|scal_kernel|scalepackedtensor|(?:add|op)_?tensor|subtensorop|activation|relu|gelu|swiglu"
+            r"|copy_kernel|fill_|arange|axpy|eigenmetakernel|unary|binary|broadcast|_to_float|(?<!b)cast|convert|quant|qparam"
+            r"|(?:add|mul|sub|div)_kernel|foreach|multi_tensor_apply|vec(?:tor)?add|clamp|tri[ul]_|upsample|interpolat|lerp",
+        ),
+    )
+]
+
+_WRAPPERS = re.compile(
+    r"(?:^|::)(?:kernel2?|device_kernel|multi_tensor_apply_kernel|eigenmetakernel|elementwise_kernel"
+    r"|(?:vectorized|unrolled)_elementwise_kernel|kentry)$|^triton_"
+)
+"""Kernels that run what their template argument (or the rest of the name) says."""
+
+_BY_ARGUMENT = [
+    (label, re.compile(pattern))
+    for label, pattern in (
+        ("attention", r"fmha"),
+        ("convolution_wgrad", r"wgrad"),
+        ("convolution_dgrad", r"dgrad"),
+        ("convolution_implicit_gemm", r"fprop|implicitgemmconv"),
+        ("optimizer", r"adam(?!ax_)|sgd|lamb(?!da)|adagrad|novograd|rmsprop"),
+        ("reduction", r"l2norm|lpnorm|tensorreductionop|^triton_(?:red|per)_"),
+        ("layout", r"tensor(?:shuffling|concatenation|slicing|padding)op"),
+        ("elementwise", r"^triton_poi_"),
+        ("gemm", r"^triton_tem_|_gemm|gemmuniversal|gemm::"),
+    )
+]
+
+# No pattern of `_BY_NAME` looks at more than the first digit of a number this long: names that differ in the rest of
+# one (generated kernels, by the hundred thousand) are looked up once.
+_LONG_NUMBER = re.compile(r"(\d)\d{3,}")
+
+_TENSOR_CORE = re.compile(
+    r"tensorop|(?<![a-z])[hid]mma|w?gmma|^nvjet|_tensor\d+x\d+x\d+"
+    # Instruction shapes, with the letter of the accumulator and of the operands before them: s884, h1688, i8816, ...
+    r"|(?<![a-z0-9])(?:bf16_|tf32_|fp16_|f16_)?[shdi](?:884|1688|8816|8832|16816|16832|16864|168256|161616)(?!\d)"
+)
+_ON_TENSOR_CORES = ("tensor", "mma", "nvjet", "88", "168", "1616")
+"""Any name that `_TENSOR_CORE` finds has one of these, which are looked for in a tenth of its time."""
+
+_ON_VECTOR_UNITS = ("gemm", "simt", "ffma", "_scudnn_", "_sm_heavy_", "_sm3", "maxwell_", "fft", "mem", "nccl")
+"""The same of `_VECTOR`."""
+
+_VECTOR = re.compile(
+    r"simt|ffma|(?:^|_)[sd]gemm_|_scudnn_|_sm_heavy_|_sm3[05]_|maxwell_|^(?:[sdc]gemm|fft|memcpy|memset)|nccl"
+)
+
+
+class Operation(NamedTuple):
+    """A kind of operations in profiles: what their names tell apart, which is less than a network does.
+
+    Attributes
+    ----------
+    pattern : str
+        A regular expression that is found in the names of its operations.
+    work_class : str
+        The class of work that all its layers have; empty where they differ or are none.
+    """
+
+    name: str
+    pattern: str
+    work_class: str = ""
+
+
+OPERATIONS = (
+    Operation("input", r"\[Executor\]|dali"),
+    Operation("batch_norm", r"batch_?norm", "norm"),
+    Operation("normalization", r"norm", "norm"),
+    Operation("convolution", r"conv"),
+    Operation("attention", r"attention|sdpa", "attention"),
+    Operation("pooling", r"pool", "pool"),
+    Operation("softmax", r"softmax|cross_entropy|nll_loss|_loss"),
+    Operation("linear", r"linear|addmm|matmul|(?:^|::)b?mm$|^bias$|einsum", "gemm"),
+    Operation("communication", r"all_?reduce|all_?gather|broadcast_coalesced|c10d|nccl"),
+    Operation(
+        "elementwise",
+        r"relu|elu|sigmoid|tanh|swish|silu|add|mul|div|sub|type|copy|clone|fill|zero|sum|mean|cat|drop"
+        r"|threshold|clamp|hardtanh|AccumulateGrad|to$|_?pow|sqrt|exp|backward$|unrecognized",
+        "elementwise",
+    ),
+)
+"""In the order in which they are tried: the first whose pattern is found. All other operations are ``other``."""

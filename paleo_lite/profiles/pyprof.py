@@ -16,9 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import BadProfile
-from .arrow import from_numpy, to_numpy, words
-from .raw import opened
-from .table import batch_of
+from .detect import opened
+from .table import batch_of, from_numpy, to_numpy, words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

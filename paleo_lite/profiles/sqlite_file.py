@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ..errors import BadProfile
-from .raw import is_gzip
+from .detect import is_gzip
 
 MAGIC = b"SQLite format 3\0"
 

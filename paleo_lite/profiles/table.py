@@ -1,18 +1,20 @@
-"""`KernelTable`: the one tidy frame that every reader of profiles returns, and the batches that it is made of.
+"""`KernelTable`: the one tidy frame that every reader of profiles returns, the batches of it, and their columns.
 
 Absent is null, never 0: a kernel whose FLOPs are unknown is not a kernel that computes nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+
+from ..errors import BadProfile
 
 if TYPE_CHECKING:
     import pandas
@@ -46,55 +48,8 @@ SCHEMA = pa.schema(
 )
 """Columns of every table, in this order. Metrics of a kernel follow as float64 columns named ``metric.NAME``."""
 
-
-class Profile(msgspec.Struct, frozen=True):
-    """A profile on disk, recognised but not read.
-
-    Attributes
-    ----------
-    format : str
-        Name of the reader: ``pyprof``, ``nvprof-summary``, ``nsys-sqlite``, ...
-    configuration : dict
-        What the file's name says of the run: nodes, gpus_per_node, batch_size, ... (see `configuration`).
-    """
-
-    path: Path
-    format: str
-    reader: Reader
-    configuration: dict[str, Any] = {}
-
-    @property
-    def has_starts(self) -> bool:
-        """False where the format never tells when anything began."""
-        return getattr(self.reader, "has_starts", True)
-
-    def batches(self, columns: Iterable[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows, a bounded number at a time, with these columns of `SCHEMA` (all without) and the metrics."""
-        return self.reader.batches(self.path, None if columns is None else tuple(columns))
-
-    def read(self) -> KernelTable:
-        """The whole profile in memory."""
-        batches = list(self.batches())
-        table = pa.Table.from_batches(batches) if batches else SCHEMA.empty_table()
-        return KernelTable(table, self.format, dict(self.configuration))
-
-
-class Reader(Protocol):
-    """What a module of this folder offers; `paleo_lite.profiles.detect` lists them all in one place."""
-
-    name: str
-    """How the format is called in output and errors."""
-
-    what: str
-    """What it reads, in a user's words, for the error that lists the formats."""
-
-    def recognises(self, path: Path, head: bytes) -> bool:
-        """Whether the first 64 KiB (decompressed where gzip) look like this format. Never by the name's extension."""
-        ...
-
-    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """The rows in bounded memory; every batch has the same schema, a selection of `SCHEMA` in its order."""
-        ...
+HOST = ("api", "cpu", "marker", "message")
+"""Categories that are not work of the device."""
 
 
 class KernelTable(msgspec.Struct, frozen=True, eq=False):
@@ -187,3 +142,103 @@ def batch_of(columns: Mapping[str, Any], length: int, keep: tuple[str, ...] | No
             fields.append(pa.field(name, pa.float64()))
             arrays.append(value if isinstance(value, pa.Array) else pa.array(value, type=pa.float64()))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def device_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows that the device worked on: kernels, copies, communication; not what the host did.
+
+    Rows without a duration (an event that the profiler saw begin but not end) are left out.
+
+    Raises
+    ------
+    BadProfile
+        If a duration is negative or no number.
+    """
+    rows = batch
+    if "category" in batch.schema.names:
+        category = batch.column("category")
+        if any(word in HOST for word in category.dictionary.to_pylist()):
+            import pyarrow.compute as pc  # most profiles need none of it, and it is slow to import
+
+            rows = rows.filter(pc.invert(pc.is_in(category.cast(pa.string()), words(list(HOST)))))
+    duration = rows.column("duration_ns")
+    if duration.null_count:
+        rows = rows.filter(duration.is_valid())
+        duration = rows.column("duration_ns")
+    values = to_numpy(duration)
+    if len(values) and not values.min() >= 0:  # nor where it is NaN
+        raise BadProfile(f"a duration is {values.min():g} ns, expected a number of 0 or more")
+    return rows
+
+
+def codes(column: pa.Array) -> NDArray[np.int64]:
+    """Places in the dictionary of a dictionary-encoded column, counted from 1; 0 where it is null."""
+    return to_numpy(column.indices, -1).astype(np.int64) + 1
+
+
+def numbers(batch: pa.RecordBatch, name: str, absent: float = math.nan) -> NDArray[np.float64]:
+    """A column of numbers; `absent` where it is null or there is no such column."""
+    if name not in batch.schema.names:
+        return np.full(batch.num_rows, absent)
+    column = batch.column(name)
+    return to_numpy(column if column.type == pa.float64() else column.cast(pa.float64(), safe=False), absent)
+
+
+def places(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
+    """A column of devices, streams or the like, which may be any whole number; -1 where it is null or absent."""
+    if name not in batch.schema.names:
+        return np.full(batch.num_rows, -1)
+    return to_numpy(batch.column(name), -1)
+
+
+# Between Arrow and NumPy without pandas, which pyarrow's own conversions import: a third of a second per process ------
+
+
+def from_numpy(values: NDArray[Any], kind: pa.DataType, valid: NDArray[np.bool_] | None = None) -> pa.Array:
+    """An array that shares the memory of contiguous numbers.
+
+    Parameters
+    ----------
+    values : ndarray, shape (n,)
+        Of the width of `kind`.
+    kind : pyarrow.DataType
+        A fixed-width type other than bool.
+    valid : ndarray of bool, shape (n,), optional
+        Where False the array is null.
+    """
+    bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def to_numpy(array: pa.Array, absent: Any = None) -> NDArray[Any]:
+    """The numbers of an array, read-only where they share its memory.
+
+    Parameters
+    ----------
+    array : pyarrow.Array, shape (n,)
+        Of a fixed-width type other than bool.
+    absent : number, optional
+        What stands where the array is null; without it, what happens to be there.
+    """
+    kind = np.dtype(array.type.to_pandas_dtype())
+    _, data = array.buffers()
+    if data is None or not len(array):
+        return np.zeros(len(array), kind)
+    values: NDArray[Any] = np.frombuffer(data, kind, len(array), array.offset * kind.itemsize)
+    return values if absent is None or not array.null_count else np.where(known_in(array), values, absent)
+
+
+def known_in(array: pa.Array) -> NDArray[np.bool_]:
+    """Where an array is not null."""
+    bitmap = array.buffers()[0]
+    if bitmap is None or not array.null_count:
+        return np.full(len(array), not array.null_count)
+    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), count=array.offset + len(array), bitorder="little")
+    return bits[array.offset :].view(bool)
+
+
+def words(values: list[str]) -> pa.Array:
+    """A short array of text."""
+    encoded = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))

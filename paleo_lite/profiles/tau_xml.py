@@ -18,8 +18,8 @@ from xml.parsers import expat
 import pyarrow as pa
 
 from ..errors import BadProfile
+from .detect import opened
 from .lines import number_of, shown
-from .raw import opened
 from .table import batch_of
 from .tau import category_of
 

@@ -9,7 +9,7 @@ from ..efficiency.kernels import NOT_PROFILED, KernelReport, KernelRow
 from ..efficiency.metrics import explain
 from ..efficiency.next_command import kernels_that_matter
 from ..efficiency.timeline import Timeline
-from ..profiles.classes import CLASSES
+from ..profiles.names import CLASSES
 from ..text import printable
 from ..units import format_si
 from .document import Column, Document, Table, raw_table

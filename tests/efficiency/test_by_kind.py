@@ -10,8 +10,9 @@ import pytest
 from measured import DATA
 from paleo_lite.efficiency.by_kind import measure_passes
 from paleo_lite.errors import BadProfile
+from paleo_lite.profiles.detect import Profile
 from paleo_lite.profiles.pyprof import PyprofParquet
-from paleo_lite.profiles.table import Profile, batch_of
+from paleo_lite.profiles.table import batch_of
 
 SURFBOARD = DATA / "surfboard"
 FILES = [

@@ -14,8 +14,9 @@ from measured import DATA
 from paleo_lite.efficiency.compare import compare, find_repeats, spread
 from paleo_lite.efficiency.sample import OUTSIDE
 from paleo_lite.errors import BadProfile, BadValue, UnknownName
+from paleo_lite.profiles.detect import Profile
 from paleo_lite.profiles.pyprof import PyprofParquet
-from paleo_lite.profiles.table import Profile, batch_of
+from paleo_lite.profiles.table import batch_of
 
 SURFBOARD = DATA / "surfboard"
 

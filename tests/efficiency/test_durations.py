@@ -21,7 +21,7 @@ from paleo_lite.efficiency.durations import (
 )
 from paleo_lite.errors import BadProfile, UnknownName
 from paleo_lite.hardware import find_device
-from paleo_lite.profiles.configuration import parse_name
+from paleo_lite.profiles.detect import parse_name
 
 SURFBOARD = DATA / "surfboard"
 K40M = find_device("k40m")

@@ -11,9 +11,9 @@ from measured import DATA
 from paleo_lite.efficiency.kernels import report_kernels
 from paleo_lite.errors import BadProfile, BadValue, UnknownPrecision
 from paleo_lite.hardware import find_device
-from paleo_lite.profiles.configuration import parse_name
+from paleo_lite.profiles.detect import Profile, parse_name
 from paleo_lite.profiles.pyprof import PyprofParquet
-from paleo_lite.profiles.table import Profile, batch_of
+from paleo_lite.profiles.table import batch_of
 
 SURFBOARD = DATA / "surfboard"
 RUN = "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"

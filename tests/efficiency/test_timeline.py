@@ -20,8 +20,8 @@ from paleo_lite.efficiency.kernels import report_kernels
 from paleo_lite.efficiency.timeline import read_timeline
 from paleo_lite.errors import BadProfile, BadValue
 from paleo_lite.hardware import find_device
-from paleo_lite.profiles.detect import open_profile
-from paleo_lite.profiles.table import Profile, batch_of
+from paleo_lite.profiles.detect import Profile, open_profile
+from paleo_lite.profiles.table import batch_of
 
 PROFILES = DATA / "profiles"
 TRACE = PROFILES / "torch_chrome_trace_resnet50" / "resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz"

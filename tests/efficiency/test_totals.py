@@ -1,7 +1,4 @@
-"""Sums per kernel, against pandas over the same rows.
-
-Tests: efficiency/partial.py.
-"""
+"""Sums per kernel, against pandas over the same rows."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ pytest.importorskip("pyarrow")
 
 import pandas
 
-from paleo_lite.efficiency.partial import device_rows, numbers
 from paleo_lite.efficiency.totals import SUMS, total_kernels
 from paleo_lite.errors import BadProfile, BadValue
-from paleo_lite.profiles.table import Profile, batch_of
+from paleo_lite.profiles.detect import Profile
+from paleo_lite.profiles.table import batch_of, device_rows, numbers
 
 
 class Rows:

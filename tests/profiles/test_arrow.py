@@ -1,4 +1,7 @@
-"""Arrow and NumPy without pandas, against pyarrow's own conversions."""
+"""Arrow and NumPy without pandas, against pyarrow's own conversions.
+
+Tests: profiles/table.py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
-from paleo_lite.profiles.arrow import from_numpy, to_numpy, words
+from paleo_lite.profiles.table import from_numpy, to_numpy, words
 
 NUMBERS = [3, None, -1, 0, None, 7, 127, None, -128, 5]
 

@@ -1,11 +1,14 @@
-"""What names of files say, as SURFBoard's data set documents its names: run_REP_config_NODES_GPUS_FABRIC_..."""
+"""What names of files say, as SURFBoard's data set documents its names: run_REP_config_NODES_GPUS_FABRIC_...
+
+Tests: profiles/detect.py.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from paleo_lite.errors import BadValue
-from paleo_lite.profiles.configuration import parse_name
+from paleo_lite.profiles.detect import parse_name
 
 
 def test_a_name_of_surfboard() -> None:

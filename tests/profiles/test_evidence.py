@@ -13,9 +13,8 @@ from measured import DATA
 from paleo_lite.efficiency.contradictions import contradictions, question
 from paleo_lite.errors import BadProfile
 from paleo_lite.hardware import find_device
-from paleo_lite.profiles.detect import open_profile
+from paleo_lite.profiles.detect import Profile, open_profile
 from paleo_lite.profiles.evidence import Evidence, evidence_of, precision_of, rank_of
-from paleo_lite.profiles.table import Profile
 
 pytest.importorskip("pyarrow")
 

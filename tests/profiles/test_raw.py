@@ -1,4 +1,7 @@
-"""Bytes of profiles: no pipe is waited for, and gzip holds no more than a budget, which an option raises."""
+"""Bytes of profiles: no pipe is waited for, and gzip holds no more than a budget, which an option raises.
+
+Tests: profiles/detect.py.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from click.testing import CliRunner
 from paleo_lite.cli import main
 from paleo_lite.efficiency.durations import read_durations
 from paleo_lite.errors import BadProfile
-from paleo_lite.profiles import raw
+from paleo_lite.profiles import detect
 from paleo_lite.profiles.detect import open_profile
 
 
 @pytest.fixture(autouse=True)
 def nothing_allowed(monkeypatch):
-    monkeypatch.setenv(raw.VARIABLE, "")
+    monkeypatch.setenv(detect.VARIABLE, "")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes that are files")
@@ -32,30 +35,33 @@ def test_the_bytes_are_those_of_the_file(tmp_path):
     text = os.urandom(100_000) + b"line\n" * 20_000
     for name, held in (("plain", text), ("zipped", gzip.compress(text)), ("two", gzip.compress(text) * 2)):
         (tmp_path / name).write_bytes(held)
-        with raw.opened(tmp_path / name) as file:
+        with detect.opened(tmp_path / name) as file:
             assert file.read() == text * (2 if name == "two" else 1)
 
 
 def test_gzip_holds_no_more_than_its_budget(tmp_path, monkeypatch):
-    monkeypatch.setattr(raw, "ALWAYS", 2**20)
+    monkeypatch.setattr(detect, "ALWAYS", 2**20)
     path = tmp_path / "bomb"
     path.write_bytes(gzip.compress(b"0" * 2**22))
-    assert raw.budget(path) == 2**20
-    with raw.opened(path) as file, pytest.raises(BadProfile, match=r"more than 1,048,576: --decompressed SIZE allows"):
+    assert detect.budget(path) == 2**20
+    with (
+        detect.opened(path) as file,
+        pytest.raises(BadProfile, match=r"more than 1,048,576: --decompressed SIZE allows"),
+    ):
         while file.read(2**16):
             pass
-    raw.allow(5e6)
-    with raw.opened(path) as file:
+    detect.allow(5e6)
+    with detect.opened(path) as file:
         assert len(file.read()) == 2**22
-    monkeypatch.setenv(raw.VARIABLE, "much")
+    monkeypatch.setenv(detect.VARIABLE, "much")
     with pytest.raises(BadProfile, match="must be a whole number of bytes, not 'much'"):
-        raw.opened(path)
+        detect.opened(path)
 
 
 @pytest.mark.parametrize("reader", ["nvprof_text.SummaryText", "tau_xml.TauXml"])
 def test_the_option_raises_it(tmp_path, monkeypatch, samples, reader):
-    monkeypatch.setattr(raw, "ALWAYS", 100)
-    monkeypatch.setattr(raw, "RATIO", 0)
+    monkeypatch.setattr(detect, "ALWAYS", 100)
+    monkeypatch.setattr(detect, "RATIO", 0)
     path = tmp_path / "profile"
     path.write_bytes(gzip.compress(samples[reader]))
     words = ["kernels", str(path), "--gpu", "k40m"]

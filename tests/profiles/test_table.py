@@ -10,7 +10,8 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
-from paleo_lite.profiles.table import SCHEMA, Profile, batch_of
+from paleo_lite.profiles.detect import Profile
+from paleo_lite.profiles.table import SCHEMA, batch_of
 
 COLUMNS = {
     "metric.dram_utilization": [0.5, None],

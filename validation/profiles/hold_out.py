@@ -25,9 +25,8 @@ from paleo_lite.errors import BadProfile, BadValue, PaleoError
 from paleo_lite.executor import run_files
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import Network, find_network
-from paleo_lite.profiles.classes import OPERATIONS
-from paleo_lite.profiles.configuration import parse_name
-from paleo_lite.profiles.detect import open_profile
+from paleo_lite.profiles.detect import open_profile, parse_name
+from paleo_lite.profiles.names import OPERATIONS
 from paleo_lite.timing.calibrated import NAMES, Rates, sensitivities
 from paleo_lite.timing.features import Features, features_of
 from paleo_lite.timing.fitted import own_variance, rates_of

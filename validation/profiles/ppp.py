@@ -19,7 +19,7 @@ from paleo_lite.efficiency.files import find_files
 from paleo_lite.errors import BadProfile
 from paleo_lite.executor import run_files
 from paleo_lite.hardware import Machine, find_device
-from paleo_lite.profiles.configuration import parse_name
+from paleo_lite.profiles.detect import parse_name
 from paleo_lite.timing import TimeModel, predict
 from paleo_lite.timing.fitted import CalibratedModel
 

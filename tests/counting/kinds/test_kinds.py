@@ -17,7 +17,7 @@ from paleo_lite.counting.kinds import class_of, fusion_of, gemm_of, is_alias, mi
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
 from paleo_lite.counting.layer import FUSIONS
 from paleo_lite.networks.network import Network
-from paleo_lite.profiles.classes import OPERATIONS
+from paleo_lite.profiles.names import OPERATIONS
 from paleo_lite.report.charts.theme import GROUPS
 from paleo_lite.timing.features import CLASSES
 from strategies import layer_of_kind
