@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paleo_lite.calibration.calibrate import order, runs_of
-from paleo_lite.calibration.fit import fit
+from paleo_lite.calibration.fit import fit, runs_of
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.hardware import find_device
@@ -27,7 +26,7 @@ def measure(repeats: int) -> list[Turns]:
         for batch in (1, 2, 4, 8, 16, 32, 64)
         for phase in ("inference", "training")
     ]
-    steps = order([steps[index] for index in rng.permutation(len(steps))[:POINTS]])
+    steps = sorted(steps[index] for index in rng.permutation(len(steps))[:POINTS])
     runs = runs_of(steps, device, "fp32")
     truth = prior.mean + 0.5 * prior.deviation * rng.standard_normal(len(prior.mean))
     times = runs.predict_s(truth) * np.exp(0.05 * rng.standard_normal(len(steps)))

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from typing_extensions import NotRequired, TypedDict
 
-from paleo_lite.calibration.pool import Pool
+from paleo_lite.calibration.choose import Pool
 from paleo_lite.calibration.ppp import PppCalibration
 from paleo_lite.calibration.store import Calibration
 from paleo_lite.calibration.suggest import Suggestions

@@ -295,7 +295,7 @@ def ship(data: Path, folder: Path) -> None:
 @options.debug()
 def order(folder: Path) -> None:
     """Put the devices of the pool in FOLDER into the order of their data sheets: after one was added, without data."""
-    from paleo_lite.calibration.pool import POOL_FILE, read_pool
+    from paleo_lite.calibration.choose import POOL_FILE, read_pool
 
     from .ordering import write_pool
     from .ship import ordered

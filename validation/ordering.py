@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.pool import FORMAT, Pool, order_key, pooled_model
-from paleo_lite.calibration.population import Evidence
-from paleo_lite.calibration.prior import KEPLER
+from paleo_lite.calibration.choose import FORMAT, Pool, pooled_model
+from paleo_lite.calibration.prior import KEPLER, Evidence
 from paleo_lite.errors import UnknownPrecision
 from paleo_lite.files import write_aside
 from paleo_lite.hardware import Device, Machine
@@ -105,7 +104,7 @@ def shifts(devices: Iterable[Device], precision: str, pool: Pool) -> dict[str, d
         slack = [float((logarithms[first] - logarithms[second]).min()) for first, second in pairs]
         for (device, _, _), shift in zip(known, isotonic(theta, variance, pairs, slack) - theta):
             if abs(shift) > LEAST:
-                found.setdefault(order_key(device, precision), {})[name] = round(float(shift), 6)
+                found.setdefault(f"{device.id} {precision}", {})[name] = round(float(shift), 6)
     return found
 
 

@@ -15,14 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-from paleo_lite.calibration.calibrate import calibrate
-from paleo_lite.calibration.fit import Fit
+from paleo_lite.calibration.choose import POOL_FILE, Pool, why_not_pooled
+from paleo_lite.calibration.fit import Fit, calibrate
 from paleo_lite.calibration.from_profiles import measure_profiles
-from paleo_lite.calibration.measured_devices import Key, MeasuredDevices
+from paleo_lite.calibration.measured_devices import DeviceData, Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.pool import POOL_FILE, Pool, why_not_pooled
-from paleo_lite.calibration.population import KERNELS, DeviceData, expect, traits_of
-from paleo_lite.calibration.prior import device_prior
+from paleo_lite.calibration.prior import KERNELS, expect, traits_of
 from paleo_lite.calibration.store import make_calibration, write_calibration
 from paleo_lite.calibration.validate import Point, validate
 from paleo_lite.files import write_aside
@@ -118,11 +116,11 @@ def ordered(pool: Pool) -> Pool:
 
 def fit_among_others(key: Key, devices: MeasuredDevices, pool: Pool) -> Fit:
     """Fit what one source measured of a device in a precision, from what all others say of it."""
-    traits = devices.traits(key)
+    traits = devices.measured[key].traits
     own = key._replace(execution=traits.execution)
     others = [one for one in pool.fits if Key(one.id, one.measured_in, one.source, one.execution) != own]
     device = find_device(key.gpu)
-    prior = expect(traits, device_prior(device, key.precision), others)
+    prior = expect(traits, others)
     return calibrate(devices.groups[key], device, key.precision, prior)[1]
 
 

@@ -10,12 +10,10 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from ..calibration.calibrate import calibrate as fit_device
-from ..calibration.calibrate import held_out_error, measurements_of
-from ..calibration.fit import Fit
-from ..calibration.measured_devices import execution_of, software_of
+from ..calibration.choose import NotPooled, pool_prior, pooled_model
+from ..calibration.fit import Fit, held_out_error, measurements_of
+from ..calibration.fit import calibrate as fit_device
 from ..calibration.measurements import Measurement, is_measurements, read_measurements
-from ..calibration.pool import NotPooled, pool_prior, pooled_model
 from ..calibration.ppp import PppCalibration, PppRun, PppShare, calibrate_ppp
 from ..calibration.store import (
     AnyCalibration,
@@ -217,7 +215,7 @@ def learn(question: CalibrateQuestion) -> Learnt:
 def _all_parameters(steps: Sequence[Measurement], question: CalibrateQuestion, files: Sequence[Path]) -> Learnt:
     """From the prior that the pool of all devices gives."""
     device, precision = question.device, question.precision
-    prior = pool_prior(device, precision, execution_of(steps), software_of(steps))
+    prior = pool_prior(device, precision, steps[0].execution, steps[0].software)
     measurements, fit = fit_device(steps, device, precision, prior)
     error = held_out_error(measurements, device, precision, prior)
     made = make_calibration(

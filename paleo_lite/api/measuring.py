@@ -10,11 +10,10 @@ from typing import Any
 
 import msgspec
 
-from ..calibration.calibrate import calibrate, held_out_error
-from ..calibration.fit import Prior
+from ..calibration.choose import pool_prior
+from ..calibration.fit import calibrate, held_out_error
 from ..calibration.measurements import Measurement, write_csv
-from ..calibration.pool import NotPooled, pool_prior, pooled_model
-from ..calibration.prior import TimedLayer, device_prior, narrow_by_probes
+from ..calibration.prior import Prior, TimedLayer, device_prior, narrow_by_probes
 from ..calibration.store import make_calibration, write_calibration
 from ..calibration.validate import expected_from, predict_measured
 from ..errors import AmbiguousName, BadValue, CalibrationFailed, UnknownName
@@ -174,7 +173,8 @@ def measure(question: MeasureQuestion) -> Measured:
         busy = "; ".join(text for text in (busy, held_back(setup)) if text)
     if not fitted or not (unseen or chosen):
         raise CalibrationFailed("the networks to measure do not fit into this device's memory: nothing to fit")
-    prior = None if is_derived else _pooled(machine, precision, question.compiled)
+    execution = "compiled" if question.compiled else "eager"
+    prior = None if is_derived else pool_prior(machine, precision, execution)
     prior = prior or _from_probes(machine, precision, probed, serial=question.device == "cpu")
     measurements, fit = calibrate([step.measurement for step in fitted], machine, precision, prior)
     calibration = make_calibration(
@@ -219,14 +219,6 @@ def _chosen(steps: Sequence[str]) -> _Plan:
 
 def _grid(names: Sequence[str], batches: Sequence[int], phases: Sequence[str]) -> _Plan:
     return {name: [(phase, size) for phase in phases for size in batches] for name in names}
-
-
-def _pooled(machine: Device, precision: str, compiled: bool) -> Prior | None:
-    """What is known of the device from others' measurements, or of others; None where the pool says nothing."""
-    execution = "compiled" if compiled else "eager"
-    if isinstance(pooled_model(machine, precision, execution), NotPooled):
-        return None
-    return pool_prior(machine, precision, execution)
 
 
 def _from_probes(machine: Device, precision: str, probed: Sequence[Probed], serial: bool) -> Prior:

@@ -117,7 +117,7 @@ def network_sources(question: ReportQuestion, prediction: Prediction, calibratio
         path = Path(named) if named and named.endswith(".toml") else _shipped_calibration(calibration)
         files.append(_source("calibration", path))
     elif calibration is None and prediction.model.label:
-        from ..calibration.pool import POOL_FILE
+        from ..calibration.choose import POOL_FILE
 
         files.append(_source("fits of other devices", shipped("calibrations") / POOL_FILE))
     return files

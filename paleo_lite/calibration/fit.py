@@ -1,4 +1,4 @@
-"""Fitting the calibrated model: robust on relative error, every parameter held by a prior.
+"""From measurements to fitted parameters: robust on relative error, every parameter held by a prior.
 
 What is minimised, over the logarithms theta of the parameters (Huber-like soft L1, rho(z) = 2 (sqrt(1 + z) - 1))::
 
@@ -11,17 +11,25 @@ s is the scatter that a good model keeps. The covariance of theta is that of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from ..counting.attention import attention_of, with_attention
 from ..errors import CalibrationFailed
 from ..extras import need
+from ..hardware import Device, Machine, find_device
+from ..networks import find_network
 from ..timing.calibrated import NAMES, Rates, sensitivities
-from ..timing.features import Features
-from ..timing.fitted import own_variance
+from ..timing.features import Features, features_of, merge_alike
+from ..timing.fitted import own_variance, rates_of
+from ..timing.workload import Workload
+from .measurements import Measurement
+from .prior import Prior, device_prior
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,11 +40,27 @@ SCATTER = 0.05
 """s: relative scatter of whole networks around a good model."""
 
 
-class Prior(msgspec.Struct, frozen=True, eq=False):
-    """What is believed before any measurement: mean and deviation of each parameter's logarithm."""
+# What was measured ----------------------------------------------------------------------------------------------------
 
-    mean: Floats
-    deviation: Floats
+
+def measurements_of(
+    measurements: Sequence[Measurement], device: Device, precision: str, hardware_files: Iterable[Path] = ()
+) -> list[Measurement]:
+    """Those of a device in a precision, whatever they call it.
+
+    Raises
+    ------
+    CalibrationFailed
+        If there is none.
+    """
+    ids = {name: find_device(name, hardware_files).id for name in {step.gpu for step in measurements}}
+    own = [step for step in measurements if ids[step.gpu] == device.id and step.precision == precision]
+    if not own:
+        have = ", ".join(sorted({f"{step.gpu} {step.precision}" for step in measurements}))
+        raise CalibrationFailed(
+            f"no measurement of {device.id} in {precision} among {len(measurements)}: there are {have}"
+        )
+    return own
 
 
 class MeasuredRuns(msgspec.Struct, frozen=True, eq=False):
@@ -61,6 +85,64 @@ class MeasuredRuns(msgspec.Struct, frozen=True, eq=False):
     def predict_s(self, theta: Floats) -> Floats:
         """Seconds of each step with these parameters."""
         return sensitivities(self.features, self.rates, np.exp(theta), self.run, len(self))[0]
+
+
+def runs_of(measurements: Sequence[Measurement], device: Device, precision: str) -> MeasuredRuns:
+    """Measured steps as the fit takes them, in the order given."""
+    return stack(
+        [features_for(m) for m in measurements], rates_of(Machine(device), precision), [m.time_s for m in measurements]
+    )
+
+
+_features: dict[tuple[str | int, ...], Features] = {}  # the same step is measured on many devices
+
+
+def features_for(measurement: Measurement) -> Features:
+    """Features of the step that was measured.
+
+    Raises
+    ------
+    PaleoError
+        If the network is unknown or unavailable at that image size.
+    """
+    m = measurement
+    key = (m.network, m.image_size, m.precision, m.phase, m.batch_size, m.execution, attention_of(m.framework))
+    if key not in _features:
+        _features[key] = merge_alike(features_of(workload_of(m)))
+    return _features[key]
+
+
+def workload_of(measurement: Measurement) -> Workload:
+    """The step that was measured."""
+    m = measurement
+    counted = _counted(m.network, m.image_size, m.precision, m.execution, attention_of(m.framework))
+    return counted.but(phase=m.phase, batch_size=m.batch_size)
+
+
+@lru_cache(maxsize=256)
+def _counted(name: str, image_size: int, precision: str, execution: str, attention: str) -> Workload:
+    network = find_network(name, image_size or None)
+    layers = with_attention(network.layers, attention)
+    return Workload(network._replace(layers=layers), precision, execution=execution)
+
+
+def stack(features: Sequence[Features], rates: Rates, measured_s: Sequence[float]) -> MeasuredRuns:
+    """Stack measured steps.
+
+    Raises
+    ------
+    CalibrationFailed
+        If a time is not a number above 0.
+    """
+    for value in measured_s:
+        if not (np.isfinite(value) and value > 0):
+            raise CalibrationFailed(f"a measured time must be a number above 0, not {value!r}")
+    fields = {name: np.concatenate([getattr(one, name) for one in features]) for name in Features.__struct_fields__}
+    run = np.repeat(np.arange(len(features)), [len(one.flops) for one in features])
+    return MeasuredRuns(Features(**fields), run, rates, np.array(measured_s, dtype=np.float64))
+
+
+# What it says of the parameters ---------------------------------------------------------------------------------------
 
 
 class Fit(msgspec.Struct, frozen=True, eq=False):
@@ -98,20 +180,42 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
         return times, np.sqrt(variance + own_variance(self.scatter))
 
 
-def stack(features: Sequence[Features], rates: Rates, measured_s: Sequence[float]) -> MeasuredRuns:
-    """Stack measured steps.
+def calibrate(
+    measurements: Sequence[Measurement], device: Device, precision: str, prior: Prior | None = None
+) -> tuple[list[Measurement], Fit]:
+    """Fit a device in a precision to measurements of it.
+
+    Parameters
+    ----------
+    measurements : sequence of Measurement
+        All of this device and precision.
+    prior : Prior, optional
+        Without it `device_prior`, which is weak.
+
+    Returns
+    -------
+    list of Measurement
+        In the order of the fit's residuals.
 
     Raises
     ------
     CalibrationFailed
-        If a time is not a number above 0.
+        If there is no measurement, one of another precision, or several ways of execution: the host of one is not that
+        of another.
     """
-    for value in measured_s:
-        if not (np.isfinite(value) and value > 0):
-            raise CalibrationFailed(f"a measured time must be a number above 0, not {value!r}")
-    fields = {name: np.concatenate([getattr(one, name) for one in features]) for name in Features.__struct_fields__}
-    run = np.repeat(np.arange(len(features)), [len(one.flops) for one in features])
-    return MeasuredRuns(Features(**fields), run, rates, np.array(measured_s, dtype=np.float64))
+    if not measurements:
+        raise CalibrationFailed(f"no measurement of {device.name} in {precision} to fit")
+    others = sorted({m.precision for m in measurements} - {precision})
+    if others:
+        raise CalibrationFailed(f"measurements in {', '.join(others)} cannot calibrate {precision}")
+    executions = sorted({m.execution for m in measurements})
+    if len(executions) > 1:
+        raise CalibrationFailed(
+            f"one calibration is of one way of execution, not of {' and '.join(executions)} together"
+        )
+    ordered = sorted(measurements)  # no result depends on the order of rows
+    prior = prior or device_prior(device, precision)
+    return ordered, fit(runs_of(ordered, device, precision), prior)
 
 
 def fit(runs: MeasuredRuns, prior: Prior, scatter: float = SCATTER, start: Floats | None = None) -> Fit:
@@ -133,12 +237,13 @@ def fit(runs: MeasuredRuns, prior: Prior, scatter: float = SCATTER, start: Float
 
     def residuals(theta: Floats) -> Floats:
         predicted, _ = sensitivities(runs.features, runs.rates, np.exp(theta), runs.run, len(runs))
-        return np.concatenate([_soft((np.log(predicted) - measured) / scatter), (theta - prior.mean) / prior.deviation])
+        soft, _ = _soft((np.log(predicted) - measured) / scatter)
+        return np.concatenate([soft, (theta - prior.mean) / prior.deviation])
 
     def jacobian(theta: Floats) -> Floats:
         predicted, gradient = sensitivities(runs.features, runs.rates, np.exp(theta), runs.run, len(runs))
-        plain = (np.log(predicted) - measured) / scatter
-        rows = _soft_slope(plain)[:, None] * gradient / predicted[:, None] / scatter
+        _, slope = _soft((np.log(predicted) - measured) / scatter)
+        rows = slope[:, None] * gradient / predicted[:, None] / scatter
         return np.vstack([rows, np.diag(1 / prior.deviation)])
 
     if len(runs):
@@ -157,16 +262,12 @@ def fit(runs: MeasuredRuns, prior: Prior, scatter: float = SCATTER, start: Float
     return Fit(theta, covariance, spread, left, moved)
 
 
-def _soft(z: Floats) -> Floats:
-    """Residuals whose squares are soft L1 of z."""
-    return np.asarray(np.sign(z) * np.sqrt(2 * (np.sqrt(1 + z**2) - 1)))
-
-
-def _soft_slope(z: Floats) -> Floats:
-    small = np.abs(z) < 1e-6
+def _soft(z: Floats) -> tuple[Floats, Floats]:
+    """Residuals whose squares are soft L1 of z, and their derivatives."""
     root = np.sqrt(1 + z**2)
-    safe = np.where(small, 1.0, np.sqrt(2 * (root - 1)))
-    return np.where(small, 1.0, np.abs(z) / root / safe)
+    half = np.sqrt(2 * (root - 1))
+    small = np.abs(z) < 1e-6
+    return np.sign(z) * half, np.where(small, 1.0, np.abs(z) / root / np.where(small, 1.0, half))
 
 
 def _robust_deviation(residuals: Floats, expected: float) -> float:
@@ -178,3 +279,48 @@ def _robust_deviation(residuals: Floats, expected: float) -> float:
     number = len(residuals)
     # A scaled inverse chi-square prior worth five points.
     return float(np.sqrt((number * max(median, mean) ** 2 + 5 * expected**2) / (number + 5)))
+
+
+# How true that is -----------------------------------------------------------------------------------------------------
+
+
+def held_out_error(
+    measurements: Sequence[Measurement], device: Device, precision: str, prior: Prior | None = None
+) -> float | None:
+    """Mean absolute relative error with each network predicted from all others; None with fewer than three networks."""
+    networks = np.array([m.network for m in measurements])
+    folds = [np.flatnonzero(networks == name) for name in np.unique(networks)]
+    if len(folds) < 3:
+        return None
+    runs = runs_of(measurements, device, precision)
+    predicted, _ = held_out(runs, [prior or device_prior(device, precision)] * len(folds), folds)
+    return float(np.mean(np.abs(predicted / runs.measured_s - 1)))
+
+
+def held_out(
+    runs: MeasuredRuns, priors: Sequence[Prior], folds: Sequence[np.ndarray], scatter: float = SCATTER
+) -> tuple[np.ndarray, np.ndarray]:
+    """Predict each fold from all the others.
+
+    Parameters
+    ----------
+    priors : sequence of Prior
+        Of each fold.
+    scatter : float
+        See `SCATTER`.
+
+    Returns
+    -------
+    predicted_s : ndarray
+        Of every step; NaN where no fold holds it.
+    deviation : ndarray
+        Standard deviation of the logarithm of each prediction.
+    """
+    predicted, deviation = np.full(len(runs), np.nan), np.full(len(runs), np.nan)
+    everything = np.arange(len(runs))
+    whole = fit(runs, priors[0], scatter) if len(folds) > 1 else None
+    for fold, prior in zip(folds, priors):
+        start = None if whole is None else whole.theta
+        learnt = fit(runs.choose(np.setdiff1d(everything, fold)), prior, scatter, start)
+        predicted[fold], deviation[fold] = learnt.predict(runs.choose(fold))
+    return predicted, deviation

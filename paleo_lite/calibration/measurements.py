@@ -13,6 +13,7 @@ from ..counting import PHASES
 from ..counting.fusion import EXECUTIONS
 from ..errors import BadFile
 from ..units import PRECISION_BYTES
+from .prior import SOFTWARE
 
 COLUMNS = ("gpu", "network", "batch_size", "phase", "precision", "time_s")
 OPTIONAL = ("image_size", "framework", "source", "execution")
@@ -57,6 +58,12 @@ class Measurement(msgspec.Struct, frozen=True, order=True):
     framework: str = ""
     source: str = ""
     execution: str = "eager"
+
+    @property
+    def software(self) -> str:
+        """The first word of the framework; where that is not said, what devices are compared under."""
+        word = (self.framework.split() or [SOFTWARE])[0].lower()
+        return SOFTWARE if word == "torch" else word
 
 
 def is_measurements(path: Path) -> bool:
@@ -109,35 +116,30 @@ def read_measurements(path: Path) -> list[Measurement]:
 
 
 def _measurement(row: dict[str, str | None], place: str) -> Measurement:
-    def text(name: str) -> str:
-        value = (row.get(name) or "").strip()
-        if not value:
-            raise BadFile(f"{place}: {name} is empty")
-        return value
-
-    phase, precision = text("phase"), text("precision")
+    values = {name: (row.get(name) or "").strip() for name in (*COLUMNS, *OPTIONAL)}
+    if empty := [name for name in COLUMNS if not values[name]]:
+        raise BadFile(f"{place}: {empty[0]} is empty")
+    phase, precision, size = values["phase"], values["precision"], values["image_size"] or "0"
+    execution = values["execution"] or "eager"
     if phase not in PHASES:
         raise BadFile(f"{place}: phase is {phase!r}: expected one of {', '.join(PHASES)}")
     if precision not in PRECISION_BYTES:
         raise BadFile(f"{place}: precision is {precision!r}: expected one of {', '.join(PRECISION_BYTES)}")
-    if not text("batch_size").isdecimal() or int(text("batch_size")) < 1:
+    if not values["batch_size"].isdecimal() or int(values["batch_size"]) < 1:
         raise BadFile(f"{place}: batch_size is {row['batch_size']!r}: expected a whole number of 1 or more")
     try:
-        time_s = float(text("time_s"))
+        time_s = float(values["time_s"])
     except ValueError:
         time_s = math.nan
     if not (math.isfinite(time_s) and time_s > 0):
         raise BadFile(f"{place}: time_s is {row['time_s']!r}: expected seconds, a number above 0")
-    size = (row.get("image_size") or "0").strip()
     if not size.isdecimal():
         raise BadFile(f"{place}: image_size is {size!r}: expected a whole number")
-    execution = (row.get("execution") or "eager").strip()
     if execution not in EXECUTIONS:
         raise BadFile(f"{place}: execution is {execution!r}: expected one of {', '.join(EXECUTIONS)}")
     return Measurement(
-        text("gpu"), text("network"), int(text("batch_size")), phase, precision, time_s, int(size),
-        (row.get("framework") or "").strip(), (row.get("source") or "").strip(),
-        execution,
+        values["gpu"], values["network"], int(values["batch_size"]), phase, precision, time_s, int(size),
+        values["framework"], values["source"], execution,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from ..result import Result
 from ..timing import Workload, predict
 from ..timing.models import PppModel
 from ..timing.terms import LEVEL, QUANTILES
-from .calibrate import workload_of
+from .fit import workload_of
 from .measurements import Measurement, Provenance, provenance_of
 
 AT_PEAK = PppModel(1.0)

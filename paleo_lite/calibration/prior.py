@@ -1,10 +1,9 @@
-"""The prior: what is believed of a device's parameters before its own measurements are looked at.
+"""What is believed of a device before its own steps are measured.
 
-Every fit starts from one, and a device without measurements keeps it. One way leads through this module, and each step
-narrows the one before:
+In three steps, each narrower than the one before:
 
-1. `device_prior`: the medians of `BASE` for the units that multiply, shifted on Kepler;
-2. `population.expect`: what all measured devices say together (`pool` has them);
+1. `base_prior`: what kind of device it is, the medians of `BASE` for the units that multiply, shifted on Kepler;
+2. `expect`: what all measured devices say together (`choose.read_pool` has them);
 3. `narrow_by_probes`: single operations timed on the device itself.
 
 A prior holds the logarithms of the parameters, in the order of `NAMES`: each normal, with a mean and a deviation.
@@ -12,27 +11,37 @@ A prior holds the logarithms of the parameters, in the order of `NAMES`: each no
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
 from ..counting import Layer
 from ..counting.kinds.products import MATRIX_CLASSES
+from ..counting.work import CHANNELS_LAST, UNFUSED
 from ..hardware import Device, Machine
 from ..networks import Network
 from ..timing.calibrated import NAMES, POWER, Rates, evaluate
 from ..timing.features import CLASSES, features_of
 from ..timing.fitted import works_in
 from ..timing.workload import Workload
-from .fit import Prior
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+
+
+class Prior(msgspec.Struct, frozen=True, eq=False):
+    """What is believed before any measurement: mean and deviation of each parameter's logarithm."""
+
+    mean: Floats
+    deviation: Floats
+
 
 # 1. What kind of device it is -----------------------------------------------------------------------------------------
 
@@ -76,12 +85,8 @@ launches, each of a sixteenth of the positions. Two fits of a K80 say 19 and 26.
 
 def device_prior(device: Device, precision: str) -> Prior:
     """What is believed of a device in a precision when nothing but its data sheet is known."""
-    return base_prior(on_tensor_cores(device, precision), device.architecture == KEPLER)
-
-
-def on_tensor_cores(device: Device, precision: str) -> bool:
-    """Whether multiply-accumulates in this precision run on tensor cores."""
-    return works_in(Machine(device), precision).peak.unit == "tensor"
+    unit = works_in(Machine(device), precision).peak.unit
+    return base_prior(unit == "tensor", device.architecture == KEPLER)
 
 
 def base_prior(tensor_cores: bool, kepler: bool = False) -> Prior:
@@ -90,18 +95,257 @@ def base_prior(tensor_cores: bool, kepler: bool = False) -> Prior:
     fp64 takes that of fp32, although libraries have no Winograd's algorithm there: what is measured in fp64 tells it.
     """
     rows = [BASE[name] for name in NAMES]
-    median = [row[1 if tensor_cores else 0] for row in rows]
-    return Prior(np.log(median) + kepler_shift(kepler), np.array([row[2] for row in rows]))
+    mean = np.log([row[1 if tensor_cores else 0] for row in rows])
+    if kepler:
+        mean += np.log([KEPLER_SHARE if name.startswith("efficiency") else 1.0 for name in NAMES])
+        mean[NAMES.index("half_3x3")] += np.log(KEPLER_HALF)
+    return Prior(mean, np.array([row[2] for row in rows]))
 
 
-def kepler_shift(kepler: bool) -> Floats:
-    """What is different on Kepler, in logarithms of the parameters."""
-    shift = np.log([KEPLER_SHARE if name.startswith("efficiency") else 1.0 for name in NAMES])
-    shift[NAMES.index("half_3x3")] = np.log(KEPLER_HALF)
-    return shift if kepler else np.zeros(len(NAMES))
+# 2. What all measured devices say together ----------------------------------------------------------------------------
+#
+# Every parameter is a sum of effects, each normal around 0 with the deviation that its level has: of the unit that
+# multiplies, of its generation, of the precision, the chip, the software, the source. Two fits are alike in a parameter
+# by the variance of the effects that they share, so that what is expected of a device is a weighted mean of fits, those
+# that share most with it first: the best linear unbiased predictor of a mixed model (Henderson, 1975), which
+# geostatistics calls kriging. The variance of the effects that nobody shares stays in the interval.
+#
+# The host launches kernels, whatever the device: what it takes belongs to the software, the way of execution and the
+# computer of a source. That is why devices differ only by `DEVICE_LEVELS` when they are compared under one software.
+
+SOFTWARE = "pytorch"
+"""What devices are compared under unless something else is asked for."""
+
+HOST = ("overhead_s", "overhead_backward_s", "overhead_gradient_s", "step_s")
+"""Parameters of the host: no device has them."""
+
+SHAPE = ("factor_data_gradient", "factor_weight_gradient", "half", "half_3x3")
+"""Parameters of kernels that devices of a kind share: telling devices apart in them loses nothing on held-out ones."""
+
+TELLING = tuple(name for name in NAMES if name not in (*HOST, *SHAPE))
+"""Parameters of kernels that tell devices apart."""
+
+TAUGHT = tuple(name for name in NAMES if name not in ("floor_s", "efficiency_attention"))
+"""What measured steps teach others. The shortest kernel and attention stay where `BASE` has them: networks hold too
+little of either to tell it from the products around it."""
+
+SAME_KERNELS = {"bf16": "fp16", "tf32": "fp16"}
+"""Precisions that tensor cores multiply with kernels alike those of another; each at its own peak."""
+
+KERNELS = "kernels"
+"""The software of operations that were timed one by one."""
 
 
-# 2. What single operations on the device itself say -------------------------------------------------------------------
+class Traits(msgspec.Struct, frozen=True):
+    """Who is asked for, or was measured.
+
+    Attributes
+    ----------
+    id, chip : str
+        Of the device.
+    year : int
+        Of the device.
+    unit : str
+        Vendor and unit that multiplies, ``"NVIDIA tensor"``.
+    precision : str
+        Of the kernels: tf32 and bf16 take those of fp16.
+    software, execution : str
+        ``"pytorch"``; ``"eager"``, ``"channels-last"``, ``"compiled"`` or ``"folded"``.
+    source : str
+        Who measured; empty for somebody new.
+    per_clock : int
+        FLOP of a multiprocessor in a clock, as a power of two: 0 where no source gives the clock.
+    """
+
+    id: str
+    chip: str
+    year: int
+    kepler: bool
+    unit: str
+    precision: str
+    software: str = SOFTWARE
+    execution: str = "eager"
+    source: str = ""
+    per_clock: int = 0
+
+    @property
+    def launched(self) -> str:
+        """How the host launches kernels: where images lie in memory is nothing to it."""
+        return "eager" if self.execution == CHANNELS_LAST else self.execution
+
+
+class Evidence(Traits, frozen=True):
+    """What one source's measurements of a device in a precision say of its parameters.
+
+    Attributes
+    ----------
+    points : int
+        How many measurements.
+    measured_in : str
+        Their precision, whatever its kernels.
+    theta : tuple of float
+        Logarithm of each parameter, in the order of `NAMES`.
+    deviation : tuple of float or None
+        What the measurements alone leave open of each; None where they say nothing.
+    """
+
+    points: int = 0
+    measured_in: str = ""
+    theta: tuple[float, ...] = ()
+    deviation: tuple[float | None, ...] = ()
+
+
+def traits_of(
+    device: Device, precision: str, software: str = SOFTWARE, execution: str = "eager", source: str = ""
+) -> Traits:
+    """The traits of a device in a precision under some software."""
+    if execution in UNFUSED and execution != CHANNELS_LAST:  # casts are counted: kernels are the same
+        execution = "eager"
+    rate = works_in(Machine(device), precision)
+    unit = rate.peak.unit
+    kernels = SAME_KERNELS.get(precision, precision) if unit == "tensor" else precision
+    # Tensor cores of gaming cards make half as many FLOP in a clock as those of workstations (with sums in fp32), those
+    # of data centres twice to eight times as many: the fewer, the easier they are fed.
+    clock_hz = device.clock_hz(rate.clock)  # type: ignore[arg-type]
+    multiprocessors = float(device.cores.multiprocessors.value)
+    per_clock = round(math.log2(rate.per_s / multiprocessors / clock_hz)) if clock_hz else 0
+    return Traits(
+        device.id, device.chip, device.year, device.architecture == KEPLER, f"{device.vendor} {unit}", kernels,
+        software, execution, source, per_clock,
+    )  # fmt: skip
+
+
+class Level(NamedTuple):
+    """One level of effects.
+
+    Attributes
+    ----------
+    deviation : float
+        Of the logarithm of a parameter between members of the level.
+    of : tuple of str
+        Fields of `Traits` in which two must agree to share the effect.
+    """
+
+    name: str
+    deviation: float
+    of: tuple[str, ...]
+
+
+GENERATION = 0.06
+"""Deviation by which a parameter walks in a year: kernels are written for a generation."""
+
+FIRST_YEAR = 2012
+
+DEVICE_LEVELS = (
+    Level("unit", 0.35, ("unit",)),
+    Level("precision", 0.3, ("unit", "precision")),
+    Level("rate", 0.25, ("unit", "per_clock")),
+    Level("chip", 0.1, ("unit", "chip")),
+    Level("chip and precision", 0.1, ("unit", "chip", "precision")),
+    Level("software", 0.13, ("unit", "software")),
+    Level("execution", 0.25, ("unit", "execution")),
+    Level("source", 0.08, ("unit", "source")),
+)
+"""What devices differ by, in each parameter: chosen by what leaving a device or a source out costs (docs/model.md)."""
+
+SHAPE_LEVELS = (
+    Level("unit", 0.35, ("unit",)),
+    Level("precision", 0.3, ("unit", "precision")),
+    Level("execution", 0.25, ("unit", "execution")),
+    Level("source", 0.15, ("unit", "source")),
+)
+"""The same of `SHAPE`."""
+
+HOST_LEVELS = (
+    Level("host", 0.3, ()),
+    Level("software", 0.2, ("software",)),
+    Level("execution", 0.5, ("launched",)),
+    Level("source", 0.25, ("source",)),
+    Level("computer", 0.15, ("source", "id")),
+)
+"""The same of `HOST`."""
+
+USUAL = 0.3
+"""Levels are of parameters with this deviation in `BASE`; those of the others are as much wider."""
+
+
+def expect(asked: Traits, evidence: Sequence[Evidence]) -> Prior:
+    """What is expected of a device under some software: mean and deviation of each parameter's logarithm.
+
+    With the covariance K of the fits that speak of a parameter, their own variances S, their covariances k with what is
+    asked for, and its variance v, all around the mean of the base, `base_prior`::
+
+        mean = base + k (K + S)^-1 (theta - base),    variance = v - k (K + S)^-1 k
+
+    Parameters
+    ----------
+    evidence : sequence of Evidence
+        Of all devices, the one asked for among them.
+    """
+    others = tuple([one for one in evidence if len(one.theta)])
+    base = base_prior(asked.unit.endswith("tensor"), asked.kepler)
+    mean, deviation = base.mean.copy(), np.empty(len(NAMES))
+    own = _variances([asked], others)
+    for index, (name, (speaks, total, beyond)) in enumerate(zip(NAMES, _together(others))):
+        alone, covariance = own[name]
+        # What no measured step teaches stays as it is believed, and as surely.
+        variance = alone[0] if name in TAUGHT or len(speaks) else base.deviation[index] ** 2
+        if len(speaks):
+            shared = covariance[0, speaks]
+            weights = np.linalg.solve(total, shared)
+            mean[index] += weights @ beyond
+            variance -= weights @ shared
+        deviation[index] = np.sqrt(variance)
+    return Prior(mean, deviation)
+
+
+@lru_cache(maxsize=4)
+def _together(others: tuple[Evidence, ...]) -> list[tuple[NDArray[np.intp], Floats, Floats]]:
+    """Of each parameter which fits speak of it, their K + S, and their theta - base, whoever is asked for."""
+    theta = np.array([one.theta for one in others]).reshape(-1, len(NAMES))
+    open_to = np.array([one.deviation for one in others], dtype=float).reshape(-1, len(NAMES))
+    # Means of units and of Kepler are those of the base: only what is beyond them is shared.
+    means = [base_prior(one.unit.endswith("tensor"), one.kepler).mean for one in others]
+    beyond = theta - np.array(means).reshape(-1, len(NAMES))
+    among = _variances(others, others)
+    found = []
+    for index, name in enumerate(NAMES):
+        speaks = np.flatnonzero(np.isfinite(open_to[:, index]))
+        total = among[name][1][np.ix_(speaks, speaks)] + np.diag(open_to[speaks, index] ** 2)
+        found.append((speaks, total, beyond[speaks, index]))
+    return found
+
+
+def _variances(ones: Sequence[Traits], others: Sequence[Traits]) -> dict[str, tuple[Floats, Floats]]:
+    """Of each parameter the variances of some traits, where nothing is known, and their covariances with others."""
+    shape = len(ones), len(others)
+    equal: dict[str, NDArray[np.bool_]] = {}
+    for field in {field for level in (*DEVICE_LEVELS, *SHAPE_LEVELS, *HOST_LEVELS) for field in level.of}:
+        own, theirs = (np.array([getattr(one, field) for one in some], dtype=object) for some in (ones, others))
+        equal[field] = np.asarray(own[:, None] == theirs[None, :], dtype=bool)
+        if field == "source":  # somebody new shares nothing with anybody, not even with somebody else who is new
+            equal[field] &= (own != "")[:, None]
+    years, other_years = (np.array([one.year for one in some], dtype=float) for some in (ones, others))
+    found: dict[str, tuple[Floats, Floats]] = {}
+    for names, levels in ((TELLING, DEVICE_LEVELS), (SHAPE, SHAPE_LEVELS), (HOST, HOST_LEVELS)):
+        walked, shared = np.zeros(len(ones)), np.zeros(shape)
+        if levels is DEVICE_LEVELS:
+            walked = GENERATION**2 * np.maximum(0.0, years - FIRST_YEAR)
+            together = np.minimum(years[:, None], other_years[None, :])
+            shared = GENERATION**2 * np.maximum(0.0, together - FIRST_YEAR) * equal["unit"]
+        for level in levels:
+            alike = np.ones(shape, dtype=bool)
+            for field in level.of:
+                alike &= equal[field]
+            shared = shared + level.deviation**2 * alike
+        alone = walked + sum(level.deviation**2 for level in levels)
+        for name in names:
+            scale = max(BASE[name][2], USUAL) / USUAL
+            found[name] = alone * scale**2, shared * scale**2
+    return found
+
+
+# 3. What single operations on the device itself say -------------------------------------------------------------------
 
 PROBE_DEVIATION = 0.3
 """Deviation of a parameter's logarithm that a probe leaves at least: networks hold other shapes, and cold caches."""

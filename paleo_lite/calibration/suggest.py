@@ -30,9 +30,9 @@ from ..timing.prediction import Prediction
 from ..timing.terms import interval_of
 from ..timing.workload import Workload
 from ..units import element_bytes
+from .choose import SCATTER
 from .fit import SCATTER as FIT_SCATTER
 from .fit import stack
-from .pool import SCATTER
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

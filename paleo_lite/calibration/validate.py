@@ -11,17 +11,16 @@ import numpy as np
 
 from ..errors import BadValue
 from ..files import read_typed
-from ..hardware import Device, find_device
+from ..hardware import Device, Machine, find_device
 from ..result import Result
+from ..timing.fitted import works_in
 from ..timing.terms import QUANTILES
 from ..units import format_si
-from .calibrate import folds_of, held_out, runs_of
-from .fit import Fit, MeasuredRuns, Prior
-from .measured_devices import Key, MeasuredDevices
+from .choose import SCATTER as POOL_SCATTER
+from .fit import Fit, MeasuredRuns, held_out, runs_of
+from .measured_devices import DeviceData, Key, MeasuredDevices
 from .measurements import Measurement
-from .pool import SCATTER as POOL_SCATTER
-from .population import DeviceData, Traits
-from .prior import on_tensor_cores
+from .prior import Prior, Traits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,7 +117,7 @@ def validate(
 ) -> tuple[list[Row], list[Point]]:
     """Hold out, predict, compare.
 
-    Other devices say what is expected of each, see `pool.MeasuredDevices`; they have not seen what is held out either.
+    Other devices say what is expected of each, see `MeasuredDevices`; they have not seen what is held out either.
 
     Parameters
     ----------
@@ -169,14 +168,15 @@ def _by_fold(split: str, devices: MeasuredDevices, key: Key) -> Found | None:
     labels = [_LABELS[split](step) for step in group]
     if len(set(labels)) < 2 or len({step.network for step in group}) < 3:
         return None
-    runs, folds = runs_of(group, find_device(key.gpu), key.precision), folds_of(labels)
-    priors = [devices.prior(key, label) for label in sorted(set(labels))]
+    runs, ordered = devices.measured[key].runs, sorted(set(labels))
+    folds = [np.flatnonzero(np.array(labels) == label) for label in ordered]
+    priors = [devices.prior(key, label) for label in ordered]
     return runs, *held_out(runs, priors, folds), simple_times(runs, folds)
 
 
 def _by_expectation(split: str, devices: MeasuredDevices, key: Key) -> Found | None:
     """A group as if nobody had measured it, nor what is held out with it."""
-    own, ignored = devices.traits(key), _IGNORED[split]
+    runs, own, ignored = devices.measured[key].runs, devices.measured[key].traits, _IGNORED[split]
     others = [one for one in devices.evidence().values() if not ignored(own, one)]
     # Of a device that others measured, those have to be left; of any, a device on such units.
     left = [one for one in others if (one.unit, one.precision) == (own.unit, own.precision)]
@@ -186,7 +186,6 @@ def _by_expectation(split: str, devices: MeasuredDevices, key: Key) -> Found | N
         return None
     if not left:
         return None
-    runs = runs_of(devices.groups[key], find_device(key.gpu), key.precision)
     prior = devices.prior(key, ignore=lambda other: ignored(own, other), known=split == KNOWN_HOST)
     predicted, deviation = expected_from(prior).predict(runs)
     return runs, predicted, deviation, {"roofline": simple_terms(runs)[1]}
@@ -274,7 +273,7 @@ def explain(point: Point, points: Sequence[Point]) -> str:
     ]
     if own.network in ("vgg11", "vgg13", "vgg16") and larger and own.time_s / own.batch_size > min(larger):
         return "a suspicious row: slower per sample than VGG19, which contains it"
-    if own.precision == "fp16" and not on_tensor_cores(find_device(own.gpu), "fp16"):
+    if own.precision == "fp16" and works_in(Machine(find_device(own.gpu)), "fp16").peak.unit != "tensor":
         return "fp16 without tensor cores: which kernels the library takes changes from layer to layer"
     if networks < 6:
         which = "the only network" if networks == 1 else f"one of {networks} networks"

@@ -1,15 +1,11 @@
-"""Which model answers: what was asked for, else the device's calibration, else the pool, else a bound that says so.
-
-Tests: calibration/pool.py.
-"""
+"""Which model answers: what was asked for, else the device's calibration, else the pool, else a bound that says so."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from paleo_lite.calibration.choose import choose_model, default_model
-from paleo_lite.calibration.pool import why_not_pooled
+from paleo_lite.calibration.choose import choose_model, default_model, why_not_pooled
 from paleo_lite.calibration.store import find_calibration, shipped_calibrations
 from paleo_lite.errors import BadValue, CalibrationFailed, UnknownName
 from paleo_lite.hardware import find_device, list_devices

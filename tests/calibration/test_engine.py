@@ -1,6 +1,6 @@
 """Engines for inference: what is believed of their kernels and host, and how far off that is where others timed them.
 
-Tests: calibration/pool.py.
+Tests: calibration/choose.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from measured import DATA
-from paleo_lite.calibration.pool import ENGINE_KERNELS, HOST, of_engine, pooled_model
+from paleo_lite.calibration.choose import ENGINE_HOST, ENGINE_KERNELS, of_engine, pooled_model
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.hardware import find_device
 from paleo_lite.timing.calibrated import NAMES
@@ -27,7 +27,7 @@ def test_two_opinions_are_weighed_by_how_sure_they_are():
 
 def test_a_recorded_graph_launches_without_the_host():
     model = pooled_model(find_device("h100-sxm"), "bf16", "engine")
-    for name, (median, _) in HOST.items():
+    for name, (median, _) in ENGINE_HOST.items():
         assert np.exp(model.theta[NAMES.index(name)]) == pytest.approx(median)
 
 

@@ -1,7 +1,4 @@
-"""The fit: derivatives, recovery of a known truth within its intervals, robustness, and what it must not depend on.
-
-Tests: calibration/calibrate.py.
-"""
+"""The fit: derivatives, recovery of a known truth within its intervals, robustness, and what it must not depend on."""
 
 from __future__ import annotations
 
@@ -11,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paleo_lite.calibration.calibrate import calibrate, features_for, runs_of
-from paleo_lite.calibration.fit import Prior, fit
+from paleo_lite.calibration.fit import calibrate, features_for, fit, runs_of
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.prior import BASE, base_prior, on_tensor_cores
+from paleo_lite.calibration.prior import BASE, Prior, base_prior, device_prior
 from paleo_lite.errors import CalibrationFailed
 from paleo_lite.hardware import find_device
 from paleo_lite.timing.calibrated import NAMES, PARAMETERS, sensitivities, step_times
@@ -183,5 +179,5 @@ def test_nothing_or_another_precision_is_refused() -> None:
 
 def test_an_empty_fit_is_the_prior() -> None:
     runs = runs_of(measured(["alexnet"]), DEVICE, "fp32").choose(np.array([], dtype=np.int64))
-    found = fit(runs, base_prior(on_tensor_cores(DEVICE, "fp32")))
+    found = fit(runs, device_prior(DEVICE, "fp32"))
     assert np.array_equal(found.theta, base_prior(False).mean)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from measured import DATA
-from paleo_lite.calibration.calibrate import calibrate, runs_of
+from paleo_lite.calibration.fit import calibrate, runs_of
 from paleo_lite.calibration.from_profiles import measure_profiles
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.errors import BadProfile

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paleo_lite.calibration.calibrate import calibrate, runs_of
+from paleo_lite.calibration.fit import calibrate, runs_of
 from paleo_lite.calibration.measured_devices import Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.prior import device_prior

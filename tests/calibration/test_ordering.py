@@ -1,6 +1,6 @@
 """Isotonic regression on a partial order, against a quadratic program and against pool adjacent violators.
 
-Tests: calibration/pool.py.
+Tests: calibration/choose.py.
 """
 
 from __future__ import annotations

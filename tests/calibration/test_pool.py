@@ -1,4 +1,7 @@
-"""What the shipped pool says of devices, measured or not: how honestly, and where it says nothing."""
+"""What the shipped pool says of devices, measured or not: how honestly, and where it says nothing.
+
+Tests: calibration/choose.py.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,9 @@ from hypothesis import strategies as st
 
 import paleo_lite as pl
 from measured import DATA
-from paleo_lite.calibration.calibrate import calibrate, runs_of
-from paleo_lite.calibration.pool import (
-    NotPooled,
-    Pool,
-    pool_prior,
-    pooled_model,
-    read_pool,
-    why_not_pooled,
-)
-from paleo_lite.calibration.population import HOST, KERNELS
+from paleo_lite.calibration.choose import NotPooled, Pool, pool_prior, pooled_model, read_pool, why_not_pooled
+from paleo_lite.calibration.fit import calibrate, runs_of
+from paleo_lite.calibration.prior import HOST, KERNELS
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, BadValue
 from paleo_lite.hardware import Device, Machine, find_device, list_devices

@@ -1,4 +1,7 @@
-"""What is expected of a device: against the same mixed model solved for its effects, one by one."""
+"""What is expected of a device: against the same mixed model solved for its effects, one by one.
+
+Tests: calibration/prior.py.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from paleo_lite.calibration.population import (
+from paleo_lite.calibration.prior import (
+    BASE,
     DEVICE_LEVELS,
     FIRST_YEAR,
     GENERATION,
@@ -17,10 +21,10 @@ from paleo_lite.calibration.population import (
     TAUGHT,
     Evidence,
     Traits,
+    base_prior,
     expect,
     traits_of,
 )
-from paleo_lite.calibration.prior import BASE, base_prior
 from paleo_lite.hardware import find_device
 from paleo_lite.timing.calibrated import NAMES
 
@@ -76,7 +80,7 @@ def by_effects(asked: Traits, name: str) -> tuple[float, float]:
 @pytest.mark.parametrize("asked", [ASKED, traits_of(find_device("rtx3090"), "tf32", "mxnet"), FITS[0]])
 def test_it_is_the_mixed_model_s_best_prediction(asked: Traits) -> None:
     base = base_prior(asked.unit.endswith("tensor"))
-    found = expect(asked, base, FITS)
+    found = expect(asked, FITS)
     for index, name in enumerate(NAMES):
         mean, variance = by_effects(asked, name)
         assert found.mean[index] - base.mean[index] == pytest.approx(mean, abs=1e-9), name
@@ -85,10 +89,10 @@ def test_it_is_the_mixed_model_s_best_prediction(asked: Traits) -> None:
 
 def test_of_nothing_it_is_the_base() -> None:
     base = base_prior(False)
-    found = expect(ASKED, base, [])
+    found = expect(ASKED, [])
     assert np.array_equal(found.mean, base.mean)
     taught = np.array([name in TAUGHT for name in NAMES])
-    assert (found.deviation > expect(ASKED, base, FITS).deviation)[taught].all()
+    assert (found.deviation > expect(ASKED, FITS).deviation)[taught].all()
     assert np.array_equal(found.deviation[~taught], base.deviation[~taught])
 
 
@@ -96,7 +100,7 @@ def test_of_nothing_it_is_the_base() -> None:
 def test_one_software_has_one_host(gpu: str) -> None:
     """The host launches, whatever the device: no comparison of two depends on whose computer they were measured in."""
     asked = traits_of(find_device(gpu), "fp32")
-    one, other = (expect(each, base_prior(False), FITS) for each in (asked, ASKED))
+    one, other = (expect(each, FITS) for each in (asked, ASKED))
     host = [NAMES.index(name) for name in HOST]
     assert one.mean[host] == pytest.approx(other.mean[host], abs=1e-12)
 

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paleo_lite as pl
+from paleo_lite.calibration.choose import SCATTER, pooled_model
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.pool import SCATTER, pooled_model
 from paleo_lite.calibration.suggest import (
     NETWORKS,
     SMALL,

@@ -22,8 +22,8 @@ pytest.importorskip("torch")
 pytest.importorskip("scipy")
 pytest.importorskip("tomli_w")
 
+from paleo_lite.calibration.choose import pool_prior
 from paleo_lite.calibration.measurements import read_measurements
-from paleo_lite.calibration.pool import pool_prior
 from paleo_lite.calibration.store import read_calibration
 from paleo_lite.errors import BadValue
 from paleo_lite.hardware import find_device

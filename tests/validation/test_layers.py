@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from measured import DATA
-from paleo_lite.calibration.population import KERNELS, DeviceData, traits_of
+from paleo_lite.calibration.measured_devices import DeviceData
+from paleo_lite.calibration.prior import KERNELS, traits_of
 from paleo_lite.counting import Layer
 from paleo_lite.errors import BadFile, BadValue, PaleoError
 from paleo_lite.hardware import Machine, find_device

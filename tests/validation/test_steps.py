@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 from measured import DATA
-from paleo_lite.calibration.calibrate import order, runs_of
-from paleo_lite.calibration.fit import fit
-from paleo_lite.calibration.measured_devices import Key, group_by_source, software_of
-from paleo_lite.calibration.pool import SCATTER, read_pool
-from paleo_lite.calibration.population import DeviceData, evidence_of, expect, prior_of, traits_of
-from paleo_lite.calibration.prior import device_prior
+from paleo_lite.calibration.choose import SCATTER, read_pool
+from paleo_lite.calibration.fit import fit, runs_of
+from paleo_lite.calibration.measured_devices import DeviceData, Key, evidence_of, group_by_source, prior_of
+from paleo_lite.calibration.prior import expect, traits_of
 from paleo_lite.errors import BadFile
 from paleo_lite.hardware import find_device
 from paleo_lite.networks import find_network
@@ -141,8 +139,8 @@ def test_a_pool_comes_out_again() -> None:
     fits = read_pool().fits
     (shipped_fit,) = (one for one in fits if (one.id, one.measured_in, one.source) == key[:3])
     device = find_device(key.gpu)
-    traits = traits_of(device, key.precision, software_of(group), key.execution, key.source)
-    measured = DeviceData(device, key.precision, traits, runs_of(order(group), device, key.precision))
+    traits = traits_of(device, key.precision, group[0].software, key.execution, key.source)
+    measured = DeviceData(device, key.precision, traits, runs_of(sorted(group), device, key.precision))
     again = evidence_of(measured, prior_of(measured, [one for one in fits if one is not shipped_fit]))
     assert again.points == shipped_fit.points
     # One round more, and numbers rounded: the efficiency of every class within a few percent.
@@ -205,9 +203,9 @@ def test_nine_of_ten_measurements_lie_in_their_90_percent_interval(first: int) -
     for key, group in group_by_source([m for m in steps if m.network in some]).items():
         device = find_device(key.gpu)
         others = [one for one in fits if one.chip != device.chip]
-        traits = traits_of(device, key.precision, software_of(group), key.execution)
+        traits = traits_of(device, key.precision, group[0].software, key.execution)
         runs = runs_of(group, device, key.precision)
-        prior = expect(traits, device_prior(device, key.precision), others)
+        prior = expect(traits, others)
         expected = fit(runs.choose(np.array([], dtype=np.int64)), prior)
         times, deviation = msgspec.structs.replace(expected, scatter=SCATTER).predict(runs)
         inside += list(np.abs(np.log(times / runs.measured_s)) < QUANTILES[0.9] * deviation)

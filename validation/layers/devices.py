@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.calibrate import held_out
-from paleo_lite.calibration.population import DeviceData, expect, learn
-from paleo_lite.calibration.prior import device_prior
+from paleo_lite.calibration.fit import held_out
+from paleo_lite.calibration.measured_devices import DeviceData, learn
+from paleo_lite.calibration.prior import expect
 from paleo_lite.calibration.validate import expected_from, scores, simple_terms
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
 from paleo_lite.report.document import Column, Document, Table
@@ -80,7 +80,7 @@ def _rows(kind: str, groups: Sequence[DeviceData], wants: Callable[[str, str], b
             continue
         others = [one for one in evidence if one.chip != traits.chip]
         alike = any((one.unit, one.precision) == (traits.unit, traits.precision) for one in others)
-        prior = expect(traits, device_prior(group.device, group.precision), others)
+        prior = expect(traits, others)
         folds = [np.arange(part, len(runs), FOLDS) for part in range(FOLDS)]
         same = scores(runs.measured_s, *held_out(runs, [prior] * FOLDS, folds, group.scatter))
         out = scores(runs.measured_s, *expected_from(prior).predict(runs)) if alike else {}

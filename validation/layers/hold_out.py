@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.calibrate import held_out
-from paleo_lite.calibration.fit import MeasuredRuns, stack
+from paleo_lite.calibration.fit import MeasuredRuns, held_out, stack
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.calibration.validate import Row, scores, simple_times
 from paleo_lite.counting import Layer

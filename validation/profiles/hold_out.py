@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.fit import Prior, fit, stack
-from paleo_lite.calibration.prior import device_prior
+from paleo_lite.calibration.fit import fit, stack
+from paleo_lite.calibration.prior import Prior, device_prior
 from paleo_lite.counting.kinds import class_of
 from paleo_lite.counting.kinds.products import class_of_convolution
 from paleo_lite.efficiency.by_kind import PassTimes, measure_passes

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from paleo_lite.calibration.calibrate import calibrate, workload_of
+from paleo_lite.calibration.fit import calibrate, workload_of
 from paleo_lite.calibration.measurements import Measurement, provenance_of
 from paleo_lite.calibration.ppp import fit_ppp, run_of
 from paleo_lite.efficiency.by_kind import PassTimes

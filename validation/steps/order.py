@@ -9,12 +9,10 @@ from itertools import combinations
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.calibrate import runs_of
+from paleo_lite.calibration.choose import NotPooled, pooled_model
 from paleo_lite.calibration.fit import MeasuredRuns
-from paleo_lite.calibration.measured_devices import Key, MeasuredDevices
+from paleo_lite.calibration.measured_devices import DeviceData, Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.pool import NotPooled, pooled_model
-from paleo_lite.calibration.population import DeviceData
 from paleo_lite.calibration.validate import simple_terms
 from paleo_lite.hardware import find_device
 from paleo_lite.report.document import Column, Document, Table
@@ -75,7 +73,7 @@ def _ordered(devices: MeasuredDevices, one: Key, other: Key) -> Iterator[tuple[b
     if not shared or find_device(one.gpu).chip == find_device(other.gpu).chip:
         return
     places = [np.array([places[step] for step in shared]) for places in steps]
-    chips = {devices.traits(key).chip for key in (one, other)}
+    chips = {devices.measured[key].traits.chip for key in (one, other)}
     predicted = [_predicted(devices, key, chips, own) for key, own in zip((one, other), places)]
     measured = [runs.measured_s for runs, _ in predicted]
     for at, ratio in enumerate(measured[0] / measured[1]):
@@ -91,7 +89,7 @@ def _predicted(
 ) -> tuple[MeasuredRuns, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Steps of a device, and their seconds by each way of predicting."""
     device = find_device(key.gpu)
-    runs = runs_of(devices.groups[key], device, key.precision).choose(places)
+    runs = devices.measured[key].runs.choose(places)
     prior = devices.prior(key, ignore=lambda other: other.chip in chips, known=False)
     shipped = pooled_model(device, key.precision, key.execution)
     bound = simple_terms(runs)[1]

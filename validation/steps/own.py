@@ -9,15 +9,13 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.calibrate import runs_of
 from paleo_lite.calibration.fit import SCATTER as FIT_SCATTER
-from paleo_lite.calibration.fit import MeasuredRuns, Prior, fit
-from paleo_lite.calibration.measured_devices import Key, MeasuredDevices
+from paleo_lite.calibration.fit import MeasuredRuns, fit
+from paleo_lite.calibration.measured_devices import DeviceData, Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.population import DeviceData
+from paleo_lite.calibration.prior import Prior
 from paleo_lite.calibration.suggest import choose, measuring
 from paleo_lite.calibration.validate import expected_from, scores
-from paleo_lite.hardware import find_device
 from paleo_lite.report.document import Column, Document, Table
 from paleo_lite.report.notation import say_percent
 from paleo_lite.timing.calibrated import sensitivities
@@ -94,7 +92,7 @@ def truth(
 
 def _spoken(devices: MeasuredDevices, key: Key) -> bool:
     """Whether another chip was measured in the precision on such units."""
-    own = devices.traits(key)
+    own = devices.measured[key].traits
     return any(
         (one.unit, one.precision) == (own.unit, own.precision) and one.chip != own.chip
         for one in devices.evidence().values()
@@ -102,11 +100,10 @@ def _spoken(devices: MeasuredDevices, key: Key) -> bool:
 
 
 def _held(devices: MeasuredDevices, key: Key) -> _Held:
-    group, chip = devices.groups[key], devices.traits(key).chip
-    prior = devices.prior(key, ignore=lambda other: other.chip == chip, known=False)
-    runs = runs_of(group, find_device(key.gpu), key.precision)
+    traits, runs = devices.measured[key].traits, devices.measured[key].runs
+    prior = devices.prior(key, ignore=lambda other: other.chip == traits.chip, known=False)
     times, gradient = sensitivities(runs.features, runs.rates, np.exp(prior.mean), runs.run, len(runs))
-    return _Held(group, runs, prior, gradient / times[:, None], measuring(times))
+    return _Held(devices.groups[key], runs, prior, gradient / times[:, None], measuring(times))
 
 
 def _scored(held: _Held, places: Sequence[int]) -> list[dict[str, float]]:

@@ -10,14 +10,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.calibrate import runs_of
+from paleo_lite.calibration.choose import SCATTER as POOL_SCATTER
 from paleo_lite.calibration.fit import fit
 from paleo_lite.calibration.measured_devices import Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.pool import SCATTER as POOL_SCATTER
 from paleo_lite.calibration.ratios import Estimate, log_ratio_variance
 from paleo_lite.calibration.validate import family_of
-from paleo_lite.hardware import find_device
 from paleo_lite.report.document import Column, Document, Table
 from paleo_lite.timing.calibrated import sensitivities
 from paleo_lite.timing.fitted import CalibratedModel
@@ -94,7 +92,7 @@ def _by_label(devices: MeasuredDevices, label_of: object, is_fitted: bool) -> It
     for key, group in devices.groups.items():
         if len({step.network for step in group}) < 3:
             continue
-        runs = runs_of(group, find_device(key.gpu), key.precision)
+        runs = devices.measured[key].runs
         labels = np.array([label_of(step) for step in group])  # type: ignore[operator]
         for label in sorted(set(labels)):
             out, rest = np.flatnonzero(labels == label), np.flatnonzero(labels != label)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from paleo_lite.calibration.measured_devices import DeviceData
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.population import DeviceData
 from paleo_lite.calibration.validate import Point, Row, family_of, scores, validate
 
 TRANSFORMERS = ("vit", "swin", "maxvit")

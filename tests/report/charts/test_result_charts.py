@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("altair")
 
 import paleo_lite as pl
-from paleo_lite.calibration.calibrate import calibrate
+from paleo_lite.calibration.fit import calibrate
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.validate import Point
 from paleo_lite.distributed.step import ScaleRow
