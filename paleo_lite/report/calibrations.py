@@ -12,8 +12,7 @@ from ..calibration.ppp import PppCalibration
 from ..calibration.store import AnyCalibration, Calibration
 from ..calibration.validate import Point, Row, Validation, explain
 from ..timing.terms import LEVEL, QUANTILES
-from .document import Column, Document, Table
-from .notation import say_many, say_percent, say_three_digits, say_time, say_whole_percent
+from .document import Column, Document, Table, say_many, say_percent, say_three_digits, say_time, say_whole_percent
 
 
 def calibration_page(calibration: Calibration) -> Document:

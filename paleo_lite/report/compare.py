@@ -7,8 +7,7 @@ from ..efficiency import BY
 from ..efficiency.compare import ComparedKernel, Comparison
 from ..timing import Prediction, describe
 from ..units import format_si
-from .document import Column, Document, Table
-from .notation import say_percent, say_time
+from .document import Column, Document, Table, say_percent, say_time
 
 
 def comparison_page(comparison: Comparison, top: int | None = 20) -> Document:

@@ -7,8 +7,7 @@ from typing import Any
 
 from ..networks import CountsBeside, LayerCounts
 from ..units import format_shape, format_si
-from .document import Column, Document, Table, raw_table
-from .notation import say_count, say_many
+from .document import Column, Document, Table, raw_table, say_count, say_many
 
 
 def counts_page(counts: LayerCounts, depth: int | None = None, top: int | None = None) -> Document:

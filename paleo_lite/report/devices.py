@@ -12,8 +12,7 @@ from ..hardware import Device, Figure, Link
 from ..hardware.audit import AuditFinding
 from ..hardware.registry import figures
 from ..units import format_si, say_duration
-from .document import Column, Document, Table
-from .notation import say_bandwidth, say_percent, say_size, say_time_briefly
+from .document import Column, Document, Table, say_bandwidth, say_percent, say_size, say_time_briefly
 
 if TYPE_CHECKING:
     from ..distributed.link_calibration import LinkCalibration

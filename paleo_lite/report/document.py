@@ -1,4 +1,4 @@
-"""`Document`: a result before it is anything to look at, and as Markdown and CSV.
+"""`Document`: a result before it is anything to look at, and as Markdown and CSV; and how its columns say numbers.
 
 `paleo_lite.report.terminal` writes it for a terminal, `paleo_lite.report.page.html` as a page.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import IO, Any
 
 import msgspec
@@ -14,6 +15,32 @@ import msgspec
 from ..errors import BadValue
 from ..result import Result
 from ..text import cell, printable
+from ..units import format_si
+
+# How a `Column` shows what it holds; those that say it briefly are for many columns side by side.
+say_time = partial(format_si, unit="s")  # 12.35 ms
+say_time_briefly = partial(format_si, unit="s", digits=3)  # 12.3 ms
+say_size = partial(format_si, unit="B")  # 1.024 GB
+say_size_briefly = partial(format_si, unit="B", digits=3)  # 1.02 GB
+say_bandwidth = partial(format_si, unit="B/s")  # 480 GB/s
+say_whole_percent = "{:.0%}".format  # 6%
+say_count = "{:,}".format  # 1,234
+say_three_digits = "{:.3g}".format  # 0.872, 12.3
+
+
+def say_percent(value: float) -> str:
+    """A share, one digit behind the point: ``6.4%``; what is not nothing is never said to be 0."""
+    return "< 0.05%" if 0 < value < 5e-4 else f"{value:.1%}"
+
+
+def say_yes_or_no(value: object) -> str:
+    """Whether something is so."""
+    return "yes" if value else "no"
+
+
+def say_many(count: int, what: str) -> str:
+    """Several things by their number: ``1 kernel``, ``1,234 kernels``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 class Column(msgspec.Struct, frozen=True):

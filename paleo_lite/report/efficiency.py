@@ -14,8 +14,18 @@ from ..efficiency.idle import CAUSES
 from ..efficiency.ranks import Ranks
 from ..efficiency.steady import COVERED_ENOUGH
 from ..units import format_si
-from .document import Column, Document, Table, raw_table
-from .notation import say_bandwidth, say_many, say_percent, say_size, say_time, say_yes_or_no
+from .document import (
+    Column,
+    Document,
+    Table,
+    raw_table,
+    say_bandwidth,
+    say_many,
+    say_percent,
+    say_size,
+    say_time,
+    say_yes_or_no,
+)
 
 _TITLES = {
     "data_loader": "loader", "batch_size": "batch", "gradient_precision": "gradients", "compute_precision": "compute",

@@ -9,8 +9,16 @@ from ..input_pipeline.remedies import Remedy, Rule
 from ..result import BOUND
 from ..timing import Prediction
 from ..units import format_si, say_interval
-from .document import Column, Document, Table
-from .notation import say_bandwidth, say_percent, say_time_briefly, say_whole_percent, say_yes_or_no
+from .document import (
+    Column,
+    Document,
+    Table,
+    say_bandwidth,
+    say_percent,
+    say_time_briefly,
+    say_whole_percent,
+    say_yes_or_no,
+)
 
 
 def feeding_dict(

@@ -6,8 +6,7 @@ from ..result import BOUND
 from ..timing import describe
 from ..timing.gemm_times import GemmTimes
 from ..units import format_si, say_interval
-from .document import Column, Document, Table
-from .notation import say_percent, say_size, say_time, say_whole_percent
+from .document import Column, Document, Table, say_percent, say_size, say_time, say_whole_percent
 
 
 def gemm_page(times: GemmTimes) -> Document:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ..efficiency.host import KINDS, HostReport
 from ..units import format_si
-from .document import Column, Document, Table
-from .notation import say_count, say_percent, say_time
+from .document import Column, Document, Table, say_count, say_percent, say_time
 
 
 def host_page(report: HostReport, top: int | None = 20, order: str = "time") -> Document:

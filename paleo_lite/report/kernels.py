@@ -12,8 +12,7 @@ from ..efficiency.timeline import Timeline
 from ..profiles.names import CLASSES
 from ..text import printable
 from ..units import format_si
-from .document import Column, Document, Table, raw_table
-from .notation import say_count, say_many, say_percent, say_time, say_whole_percent
+from .document import Column, Document, Table, raw_table, say_count, say_many, say_percent, say_time, say_whole_percent
 
 _MEASURED_NEXT = 5
 _EXPLAINED = 3  # kernels whose counters are explained

@@ -17,8 +17,18 @@ from ..measure.probes import Probed
 from ..result import Result
 from ..timing.terms import LEVEL, QUANTILES
 from ..units import format_si
-from .document import Column, Document, Table, raw_table
-from .notation import say_bandwidth, say_many, say_percent, say_time, say_whole_percent, say_yes_or_no
+from .document import (
+    Column,
+    Document,
+    Table,
+    raw_table,
+    say_bandwidth,
+    say_many,
+    say_percent,
+    say_time,
+    say_whole_percent,
+    say_yes_or_no,
+)
 
 
 class TimedStep(msgspec.Struct, frozen=True):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ..timing.capacity import MemoryFit
-from .document import Column, Table
-from .notation import say_count, say_percent, say_size, say_yes_or_no
+from .document import Column, Table, say_count, say_percent, say_size, say_yes_or_no
 
 _MEANINGS = {
     "parameters": "weights, and running statistics of batch norms",

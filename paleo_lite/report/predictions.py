@@ -11,8 +11,7 @@ from ..timing import Prediction, describe
 from ..timing.generating import generating_dict, tokens_per_s
 from ..units import format_si, say_interval, say_number
 from ..version import __version__
-from .document import Column, Document, Table, raw_table
-from .notation import say_percent, say_size, say_time
+from .document import Column, Document, Table, raw_table, say_percent, say_size, say_time
 
 if TYPE_CHECKING:
     from ..counting import Layer

@@ -9,8 +9,16 @@ from ..distributed.table import ScaleTable
 from ..result import BOUND
 from ..units import format_si, say_interval, say_number
 from ..version import __version__
-from .document import Column, Document, Table
-from .notation import say_percent, say_size_briefly, say_three_digits, say_time_briefly, say_yes_or_no
+from .document import (
+    Column,
+    Document,
+    Table,
+    say_percent,
+    say_size_briefly,
+    say_three_digits,
+    say_time_briefly,
+    say_yes_or_no,
+)
 
 
 class _Said(NamedTuple):

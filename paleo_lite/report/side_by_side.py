@@ -7,8 +7,17 @@ from collections.abc import Sequence
 from ..calibration.several import Predictions
 from ..timing import Prediction
 from ..units import say_number
-from .document import Column, Document, Table, raw_table
-from .notation import say_size_briefly, say_three_digits, say_time_briefly, say_whole_percent, say_yes_or_no
+from .document import (
+    Column,
+    Document,
+    Table,
+    raw_table,
+    say_size_briefly,
+    say_three_digits,
+    say_time_briefly,
+    say_whole_percent,
+    say_yes_or_no,
+)
 
 
 def shares_by_bound(prediction: Prediction) -> dict[str, float]:

@@ -7,8 +7,7 @@ import msgspec
 from ..calibration.suggest import Suggestions, narrowest
 from ..timing import Prediction
 from ..units import format_si, say_interval
-from .document import Column, Document, Table, raw_table
-from .notation import say_many, say_time_briefly
+from .document import Column, Document, Table, raw_table, say_many, say_time_briefly
 
 
 def suggestions_page(found: Suggestions) -> Document:

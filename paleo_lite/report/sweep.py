@@ -6,8 +6,18 @@ from ..sweeps.best import Best
 from ..sweeps.run import Sweep
 from ..sweeps.space import Space
 from ..units import format_si, say_interval, say_number
-from .document import Column, Document, Table, raw_table
-from .notation import say_count, say_many, say_percent, say_size_briefly, say_three_digits, say_time_briefly
+from .document import (
+    Column,
+    Document,
+    Table,
+    raw_table,
+    say_count,
+    say_many,
+    say_percent,
+    say_size_briefly,
+    say_three_digits,
+    say_time_briefly,
+)
 
 
 def sweep_page(done: Sweep) -> Document:

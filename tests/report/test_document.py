@@ -1,4 +1,5 @@
-"""Tables and documents: what fits a width, what absent looks like, and that names are shown as they are."""
+"""Tables and documents: what fits a width, what absent looks like, that names are shown as they are, and how columns
+write what they hold, and tables what they leave out."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paleo_lite.report.document import Chart, Column, Document, KeyFigure, Table
+from paleo_lite.report import document
+from paleo_lite.report.document import Chart, Column, Document, KeyFigure, Table, say_many, say_percent
 from paleo_lite.report.terminal import fitting, show_document, table_lines
 
 
@@ -32,9 +34,9 @@ TABLE = Table(
 
 
 def test_the_most_spare_columns_go_first() -> None:
-    assert [column.key for column in fitting(TABLE, 100)] == ["name", "seen", "much"]
-    assert [column.key for column in fitting(TABLE, 50)] == ["name", "seen"]
-    assert [column.key for column in fitting(TABLE, 20)] == ["name"]
+    assert [laid.column.key for laid in fitting(TABLE, 100)] == ["name", "seen", "much"]
+    assert [laid.column.key for laid in fitting(TABLE, 50)] == ["name", "seen"]
+    assert [laid.column.key for laid in fitting(TABLE, 20)] == ["name"]
 
 
 def test_what_is_dropped_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +70,7 @@ def test_markdown_escapes_what_would_end_a_cell() -> None:
 def test_any_names_fit_any_width(cells: list[tuple[str, int]], width: int) -> None:
     rows = [{"name": name, "much": much} for name, much in cells]
     table = Table("", TABLE.columns, rows)
-    assert fitting(table, width)[0].key == "name"
+    assert fitting(table, width)[0].column.key == "name"
     assert len(list(csv.reader(io.StringIO(render(Document("", (), [table]), "csv"), newline="")))) == len(rows) + 1
 
 
@@ -118,3 +120,43 @@ def test_markdown_has_a_heading_for_each_section() -> None:
 
 def test_csv_of_a_document_without_a_table_is_its_facts() -> None:
     assert render(Document("", [("rows", "1,000")]), "csv") == 'name,value\nrows,"1,000"\n'
+
+
+def test_one_value_in_each_notation():
+    said = {
+        name: function(12.345678)
+        for name, function in vars(document).items()
+        if name.startswith("say_") and name != "say_many"
+    }
+    assert said == {
+        "say_time": "12.35 s",
+        "say_time_briefly": "12.3 s",
+        "say_size": "12.35 B",
+        "say_size_briefly": "12.3 B",
+        "say_bandwidth": "12.35 B/s",
+        "say_percent": "1234.6%",
+        "say_whole_percent": "1235%",
+        "say_count": "12.345678",
+        "say_three_digits": "12.3",
+        "say_yes_or_no": "yes",
+    }
+    assert (say_many(1, "kernel"), say_many(1234, "kernel")) == ("1 kernel", "1,234 kernels")
+
+
+def test_columns_without_a_value_are_left_out():
+    table = Table("", [Column("a", "a"), Column("b", "b"), Column("c", "c")], [{"a": 1, "c": None}, {"a": None}])
+    assert [column.key for column in table.known("c").columns] == ["a", "c"]
+
+
+def test_a_table_says_how_many_of_its_rows_it_lists_where_not_all():
+    table = Table("Steps", [Column("step", "step")], [{"step": 1}, {"step": 2}, {"step": 3}])
+    assert (table.first(2, "the longest ").title, len(table.first(2).rows)) == ("Steps, the longest 2 of 3", 2)
+    assert table.first(None) is table and table.first(3) is table
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.0, "0.0%"), (4.9e-4, "< 0.05%"), (5.1e-4, "0.1%"), (0.14, "14.0%"), (-0.002, "-0.2%"), (11.5, "1150.0%")],
+)
+def test_what_is_not_nothing_is_never_said_to_be_none_of_it(share, said):
+    assert say_percent(share) == said

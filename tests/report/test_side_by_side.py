@@ -70,7 +70,7 @@ def test_one_row_per_device():
 
 def test_both_ends_of_an_interval_are_shown_or_neither():
     table = table_of(["resnet50"], ["t4", "v100-sxm2"], batch_sizes=[8])
-    shown = {tuple(column.key for column in fitting(table, width)) for width in range(30, 200)}
+    shown = {tuple(laid.column.key for laid in fitting(table, width)) for width in range(30, 200)}
     for keys in shown:
         assert ("low_s" in keys) == ("high_s" in keys)
         assert ("speedup_low" in keys) == ("speedup_high" in keys)

@@ -8,8 +8,7 @@ import msgspec
 
 from paleo_lite.report.charts.accuracy import Pair
 from paleo_lite.report.charts.pairs import interval_of
-from paleo_lite.report.document import Column, Document, Table
-from paleo_lite.report.notation import say_percent
+from paleo_lite.report.document import Column, Document, Table, say_percent
 from paleo_lite.units import format_si
 
 from .hold_out import LayerPoint, LayerRow

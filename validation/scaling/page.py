@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from paleo_lite.report.charts.accuracy import Pair
-from paleo_lite.report.document import Column, Document, Table
-from paleo_lite.report.notation import say_percent
+from paleo_lite.report.document import Column, Document, Table, say_percent
 from paleo_lite.units import format_si
 
 from .clusters import HeldOut

@@ -16,8 +16,7 @@ from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.prior import Prior
 from paleo_lite.calibration.suggest import choose, measuring
 from paleo_lite.calibration.validate import expected_from, scores
-from paleo_lite.report.document import Column, Document, Table
-from paleo_lite.report.notation import say_percent
+from paleo_lite.report.document import Column, Document, Table, say_percent
 from paleo_lite.timing.calibrated import sensitivities
 from paleo_lite.timing.fitted import own_variance
 from paleo_lite.timing.terms import QUANTILES

@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 
 from paleo_lite.report.charts.accuracy import Pair
-from paleo_lite.report.document import Column, Document, Table
-from paleo_lite.report.notation import say_percent
+from paleo_lite.report.document import Column, Document, Table, say_percent
 
 from .hold_out import HeldOut
 from .published import TrainedStep

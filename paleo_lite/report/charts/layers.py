@@ -7,7 +7,7 @@ from typing import Any
 
 from ...timing import Prediction
 from ...units import format_si, say_interval
-from ..notation import say_percent
+from ..document import say_percent
 from .marks import BOUNDS_ARE, LETTER, PLAIN, PREFIXED, hollow
 from .render import altair, group_colour, time_unit, values
 from .theme import GROUPS, group_of

@@ -9,7 +9,7 @@ from ...efficiency.kernels import KernelReport
 from ...efficiency.timeline import Timeline
 from ...text import short
 from ...units import format_si
-from ..notation import say_percent
+from ..document import say_percent
 from .render import altair, group_colour, time_unit, values
 from .roofline import Dot, roofline_chart
 from .theme import GROUPS, group_of

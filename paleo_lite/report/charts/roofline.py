@@ -15,7 +15,7 @@ from ...errors import BadValue
 from ...timing import Prediction
 from ...timing.terms import bound_seconds
 from ...units import format_si
-from ..notation import say_percent
+from ..document import say_percent
 from .layers import said_of
 from .marks import LETTER, PLAIN, PREFIXED, Span, hollow, names_beside
 from .render import POINTS_AT_MOST, altair, decades, group_colour, values

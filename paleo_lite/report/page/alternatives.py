@@ -8,8 +8,7 @@ from typing import Any
 from ...calibration.alternatives import Alternative, Alternatives
 from ...timing import Prediction
 from ...units import say_interval, say_number
-from ..document import Column, KeyFigure, Table
-from ..notation import say_time, say_yes_or_no
+from ..document import Column, KeyFigure, Table, say_time, say_yes_or_no
 
 DEVICES_AT_MOST = 12
 """Other devices that are listed."""

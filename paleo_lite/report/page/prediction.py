@@ -11,9 +11,8 @@ from ...units import format_si, say_interval, say_number
 from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, title_of
 from ..charts.roofline import prediction_roofline
 from ..charts.scaling import scale_chart
-from ..document import Chart, Column, Document, KeyFigure, Made, Table, drawn
+from ..document import Chart, Column, Document, KeyFigure, Made, Table, drawn, say_percent, say_time
 from ..memory import memory_fact, memory_tables
-from ..notation import say_percent, say_time
 from ..predictions import layer_table, prediction_page
 from ..scale import scale_page
 from .alternatives import help_content, what_helps

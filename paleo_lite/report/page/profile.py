@@ -13,10 +13,9 @@ from ...efficiency.timeline import Timeline
 from ...text import short
 from ...units import format_si
 from ..charts.profiles import class_chart, kernel_roofline, timeline_chart
-from ..document import Chart, Column, Document, KeyFigure, Made, Table, drawn
+from ..document import Chart, Column, Document, KeyFigure, Made, Table, drawn, say_percent, say_time, say_whole_percent
 from ..efficiency import efficiency_page
 from ..kernels import kernels_page, measure_next
-from ..notation import say_percent, say_time, say_whole_percent
 from .sections import all_of, device_section, sources_section
 
 _IDLE = 0.75  # a device that is busy for less of the time is what to look at first
