@@ -115,7 +115,7 @@ class Suggestions(Result, msgspec.Struct, frozen=True):
         How many steps were chosen from.
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.suggestions:suggestions_page"
+    _page: ClassVar[str] = "paleo_lite.report.calibrations:suggestions_page"
 
     gpu: str
     precision: str

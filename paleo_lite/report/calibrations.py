@@ -1,4 +1,4 @@
-"""Calibrations and their validation to look at."""
+"""Calibrations to look at, their validation, and measurements that would narrow an answer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,22 @@ import numpy as np
 
 from ..calibration.ppp import PppCalibration
 from ..calibration.store import AnyCalibration, Calibration
+from ..calibration.suggest import Suggestions
 from ..calibration.validate import Point, Row, Validation, explain
 from ..timing.terms import LEVEL, QUANTILES
-from .document import Column, Document, Table, say_many, say_percent, say_three_digits, say_time, say_whole_percent
+from ..units import format_si, say_interval
+from .document import (
+    Column,
+    Document,
+    Table,
+    raw_table,
+    say_many,
+    say_percent,
+    say_three_digits,
+    say_time,
+    say_time_briefly,
+    say_whole_percent,
+)
 
 
 def calibration_page(calibration: Calibration) -> Document:
@@ -39,8 +52,9 @@ def calibration_page(calibration: Calibration) -> Document:
         rows,
     )
     source = calibration.provenance
+    networks = source.networks[0] if len(source.networks) == 1 else f"{len(source.networks)} networks"
     facts = [
-        ("learnt from", f"{source.points} measurements of {_counted(source.networks)}: {', '.join(source.phases)}"),
+        ("learnt from", f"{source.points} measurements of {networks}: {', '.join(source.phases)}"),
         ("sources", ", ".join(source.sources) or "-"),
         ("scatter", f"{calibration.scatter:.1%} of single measurements around the model"),
     ]
@@ -67,10 +81,6 @@ _HELP = {
     "half": "networks at batch 1 and at large batch",
     "step_s": "small networks at several batch sizes",
 }
-
-
-def _counted(networks: list[str]) -> str:
-    return networks[0] if len(networks) == 1 else f"{len(networks)} networks"
 
 
 def calibrations_page(calibrations: Mapping[str, AnyCalibration]) -> Document:
@@ -224,3 +234,42 @@ def _ppp_notes(found: PppCalibration) -> list[str]:
                 f"{row.kind}, {row.part}: above 1 by the direct count, because the library computes less: {ways}"
             )
     return notes
+
+
+def suggestions_page(found: Suggestions) -> Document:
+    """What to measure, what that takes, and what is known of the answer after it."""
+    keys = ["network", "batch_size", "phase", "time_s", "measuring_s", "low_s", "high_s", "factor"]
+    rows = [
+        {**msgspec.to_builtins(each), **dict(zip(("low_s", "high_s"), each.interval or ()))}
+        for each in found.suggestions
+    ]
+    before = {"network": "(nothing yet)", "interval": found.interval, "factor": found.factor}
+    columns = [
+        Column("number", ""),
+        Column("network", "measure", left=True),
+        Column("batch_size", "batch"),
+        Column("phase", "phase", left=True),
+        Column("time_s", "expected\nstep", say_time_briefly, spare=1),
+        Column("measuring_s", "measuring", say_time_briefly),
+        *([Column("interval", "then at 90%", say_interval)] if found.interval else []),
+        Column("factor", "high / low", "{:.2f}".format),
+    ]
+    table = Table("", columns, [before, *({**row, "number": place} for place, row in enumerate(rows, 1))])
+    about = found.network or "typical networks"
+    batch = "" if found.batch_size is None else f", batch {found.batch_size}"
+    expected = [] if found.time_s is None else [("expected", format_si(found.time_s, "s"))]
+    return Document(
+        f"{say_many(len(rows), 'measurement')} would narrow {about} on {found.gpu}, {found.precision} "
+        f"{found.phase}{batch}: the high end of the 90% interval from {found.factor:.2f} to "
+        f"{found.suggestions[-1].factor:.2f} times the low end",
+        [
+            *expected,
+            ("known so far", found.known),
+            ("chosen", f"from {found.candidates} steps, each after those above it, whatever times they will give"),
+            ("measure", found.command),
+            ("then", f"paleo-lite calibrate measured.csv --gpu {found.gpu} --precision {found.precision} -o mine.toml"),
+        ],
+        [table],
+        (),
+        raw_table(rows, keys),
+    )

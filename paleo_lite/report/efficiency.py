@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -32,6 +32,7 @@ _TITLES = {
     "gpus_per_node": "GPUs", "repetition": "run",
 }  # fmt: skip
 _LISTS = ("missing", "notes", "idle_s", "gaps", "steps", "operators", "collectives", "launching", "critical_path")
+_COUNTED = {"flops": "flops", "bandwidth": "bytes"}  # what each share of peak is of
 _COSTLIEST = 5
 _WIDE = 34  # characters of a module's path that are shown, from its end
 _PRINTED = 0.0005  # the least share that is printed as other than 0.0%
@@ -41,39 +42,52 @@ _LISTED = 8  # operations without a count that are listed
 def efficiency_page(result: Efficiency) -> Document:
     """The page of an analysis of any number of profiles."""
     varying = [name for name in result.configuration if len({row.get(name) for row in result.rows}) > 1]
-    tables = []
+    figures = _FIGURES[result.method]
+    tables, data = [], None
     if len(result.rows) == 1 and result.method == "steady":
         tables += _one(result.rows[0], result.by)
     if result.ranks is not None:
         tables += _ranks(result.ranks)
-    rows = _rows_table(result, varying)
     if result.rows:
-        tables.append(rows)
-    groups = _groups_table(result)
+        lead = [
+            Column(name, _TITLES.get(name, name), left=isinstance(result.rows[0][name], str))
+            for name in varying
+            if name != "return_code"
+        ] or [Column("file", "file", left=True)]
+        if any(row["batch_duration_s"] is not None for row in result.rows):
+            lead.append(Column("batch_duration_s", "batch (s)", "{:.4f}".format, spare=8))
+            lead.append(Column("duration_from", "from", left=True, spare=9))
+        tables.append(Table("Profiles", [*lead, *figures], result.rows))
     if result.groups:
-        tables.append(groups)
+        titles = [_TITLES.get(name, name) for name in result.group_by]
+        lead = [Column(name, title) for name, title in zip(result.group_by, titles)]
+        lead.append(Column("files", "files", spare=9))
+        data = Table(f"Means by {', '.join(titles)}", [*lead, *figures], result.groups)
+        tables.append(data)
     return Document(
         title=_headline(result),
         facts=_facts(result, varying),
         content=tables,
         notes=(*result.notes, *_notes(result)),
-        data=groups if result.groups else _data(result),
+        data=data or (lambda: _data(result)),
     )
 
 
 def _headline(result: Efficiency) -> str:
     read, failed = len(result.rows), len(result.failed)
-    if read == 1 and not failed:
-        row = result.rows[0]
-        busy = row.get("busy_share")
-        lead = "" if busy is None else f"busy {say_percent(busy)} of {say_time(row['window_s'])}, "
-        lead += "" if row.get("mfu") is None else f"MFU {say_percent(row['mfu'])}, "
-        return (
-            f"{row['file']} on {result.device.name}: {lead}{_told(row, 'flops')} of peak FLOP/s, "
-            f"{_told(row, 'bytes')} of peak bandwidth"
-        )
-    bad = f", {failed} could not be read" if failed else ""
-    return f"{say_many(read, 'profile')} against {result.device.name}{bad}"
+    if read != 1 or failed:
+        bad = f", {failed} could not be read" if failed else ""
+        return f"{say_many(read, 'profile')} against {result.device.name}{bad}"
+    row = result.rows[0]
+    busy = row.get("busy_share")
+    lead = "" if busy is None else f"busy {say_percent(busy)} of {say_time(row['window_s'])}, "
+    lead += "" if row.get("mfu") is None else f"MFU {say_percent(row['mfu'])}, "
+    shares = []
+    for what in ("flops", "bandwidth"):
+        value, covered = row[f"{what}_efficiency"], row.get(f"{_COUNTED[what]}_covered", 1.0)
+        told = value is not None and (covered >= COVERED_ENOUGH or value >= _PRINTED)  # or next to nothing is counted
+        shares.append(say_percent(value) if told else "an unknown share")
+    return f"{row['file']} on {result.device.name}: {lead}{shares[0]} of peak FLOP/s, {shares[1]} of peak bandwidth"
 
 
 def _facts(result: Efficiency, varying: Sequence[str]) -> list[tuple[str, str]]:
@@ -89,7 +103,8 @@ def _facts(result: Efficiency, varying: Sequence[str]) -> list[tuple[str, str]]:
     ]
     constant = [name for name in result.configuration if name not in varying and result.rows]
     if constant:
-        facts.append(("all of them", ", ".join(f"{_title(name)} {result.rows[0][name]}" for name in constant)))
+        said = (f"{_TITLES.get(name, name)} {result.rows[0][name]}" for name in constant)
+        facts.append(("all of them", ", ".join(said)))
     bases = sorted({row["time_basis"] for row in result.rows if "time_basis" in row})
     if len(result.rows) == 1:
         facts += _idle_facts(result.rows[0])
@@ -111,24 +126,15 @@ def _idle_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
         said = (f"{CAUSES[cause]} {say_time(time_s)} ({say_percent(time_s / window_s)})" for cause, time_s in causes)
         facts.append(("idle", ", ".join(said)))
     if row["communication_s"]:
-        facts.append(
-            (
-                "communication",
-                f"{say_time(row['communication_s'])}, {say_percent(row['communication_overlap'])} beside computation, "
-                f"{say_time(row['exposed_communication_s'])} exposed",
-            )
-        )
+        beside = f"{say_percent(row['communication_overlap'])} beside computation"
+        exposed = f"{say_time(row['exposed_communication_s'])} exposed"
+        facts.append(("communication", f"{say_time(row['communication_s'])}, {beside}, {exposed}"))
     if row["exposed_copy_s"]:
         facts.append(("copies", f"{say_time(row['exposed_copy_s'])} with nothing beside them"))
     if (launching := row["launching"]) is not None and launching["delay_s"] is not None:
         queue = max(launching["queues"], key=lambda queue: queue["mean"])
-        facts.append(
-            (
-                "launches",
-                f"begun {say_time(launching['delay_s'])} after their call (median), {queue['mean']:.1f} waiting on "
-                f"stream {queue['stream']} (mean; {queue['longest']} at most)",
-            )
-        )
+        waiting = f"{queue['mean']:.1f} waiting on stream {queue['stream']} (mean; {queue['longest']} at most)"
+        facts.append(("launches", f"begun {say_time(launching['delay_s'])} after their call (median), {waiting}"))
     path = row["critical_path"]
     parts = [(part, time_s) for part, time_s in path["parts_s"].items() if time_s > 0.0005 * path["time_s"]]
     if parts:
@@ -144,13 +150,8 @@ def _rank_facts(ranks: Ranks) -> list[tuple[str, str]]:
     facts = [("imbalance", f"rank {longest.rank} computes {ranks.imbalance:.1%} longer than ranks do on average")]
     if ranks.straggler is not None:
         others = [row.waiting_s for row in ranks.rows if row.rank != ranks.straggler]
-        facts.append(
-            (
-                "straggler",
-                f"rank {ranks.straggler} comes last most: the others wait {say_time(sum(others) / len(others))} each "
-                f"on average in {ranks.matched} collectives",
-            )
-        )
+        wait = f"the others wait {say_time(sum(others) / len(others))} each on average in {ranks.matched} collectives"
+        facts.append(("straggler", f"rank {ranks.straggler} comes last most: {wait}"))
     return facts
 
 
@@ -172,56 +173,13 @@ def _ranks(ranks: Ranks) -> list[Table]:
     return tables
 
 
-def _rows_table(result: Efficiency, varying: Sequence[str]) -> Table:
-    names = [name for name in varying if name not in ("return_code",)]
-    lead = [Column(name, _title(name), left=isinstance(result.rows[0][name], str)) for name in names if result.rows]
-    if not lead:
-        lead = [Column("file", "file", left=True)]
-    if any(row["batch_duration_s"] is not None for row in result.rows):
-        lead.append(Column("batch_duration_s", "batch (s)", "{:.4f}".format, spare=8))
-        lead.append(Column("duration_from", "from", left=True, spare=9))
-    return Table("Profiles", [*lead, *_figures(result.method)], result.rows)
-
-
-def _groups_table(result: Efficiency) -> Table:
-    lead = [Column(name, _title(name)) for name in result.group_by]
-    columns = [*lead, Column("files", "files", spare=9), *_figures(result.method)]
-    return Table(f"Means by {', '.join(map(_title, result.group_by))}", columns, result.groups)
-
-
-def _data(result: Efficiency) -> Table:
-    keys = list(dict.fromkeys(key for row in result.rows for key in row if key not in _LISTS))
-    return raw_table(result.rows, keys)
-
-
-def _figures(method: str) -> list[Column]:
-    if method == "notebook":
-        return [
-            Column("compute_efficiency", "compute\neff. (%)", _scaled(100), spare=2),
-            Column("flops_per_s", "TFLOP/s", _scaled(1e-12), spare=3),
-            Column("bandwidth_bytes_per_s", "GB/s", _scaled(1e-9), spare=4),
-            Column("bandwidth_efficiency", "bandwidth\neff. (%)", _scaled(100), spare=1),
-            Column("flops_efficiency", "FLOPS\neff. (%)", _scaled(100)),
-        ]
-    return [
-        Column("forward_s", "forward", say_time),
-        Column("backward_s", "backward", say_time),
-        Column("kernel_s", "iteration", say_time, spare=3),
-        Column("compute_efficiency", "in\ncompute", say_percent, spare=4),
-        Column("flops_efficiency", "of peak\nFLOP/s", say_percent),
-        Column("bandwidth_efficiency", "of peak\nB/s", say_percent, spare=2),
-        Column("conv_of_peak_forward", "conv. fw.,\nof peak", say_percent, spare=6),
-        Column("conv_of_peak_backward", "conv. bw.,\nof peak", say_percent, spare=5),
-        Column("conv_of_peak", "conv. in\niteration", say_percent, spare=7),
-    ]
-
-
 def _one(row: dict[str, Any], by: str) -> list[Table]:
-    """Where an iteration's time goes, and what of it is not counted."""
-    passes = []
-    for name in ("forward", "backward", "update", "other"):
-        if (time_s := row[f"{name}_s"]) is not None:
-            passes.append({"part": name, "time_s": time_s, "share": time_s / row["kernel_s"]})
+    """Where an iteration's time goes, what in it takes longest against the roofline, and what of it is not counted."""
+    passes = [
+        {"part": name, "time_s": time_s, "share": time_s / row["kernel_s"]}
+        for name in ("forward", "backward", "update", "other")
+        if (time_s := row[f"{name}_s"]) is not None
+    ]
     convolutions = [
         {"part": name, "time_s": time_s, "share": time_s / row[f"{name}_s"],
          "flops": row[f"conv_flops_{name}"], "of_peak": row[f"conv_of_peak_{name}"]}
@@ -230,62 +188,24 @@ def _one(row: dict[str, Any], by: str) -> list[Table]:
     ]  # fmt: skip
     total = {"part": "iteration", "time_s": row["kernel_s"], "share": 1.0, "flops": row["flops"],
              "of_peak": row["flops_efficiency"]}  # fmt: skip
-    columns = [
-        Column("part", "part", left=True),
-        Column("time_s", "time", say_time),
-        Column("share", "share", say_percent),
-        Column("flops", "FLOPs", format_si),
-        Column("of_peak", "of peak\nFLOP/s", say_percent),
-    ]
-    tables = [Table("A steady iteration, by summed kernel time", columns, passes, [total])]
+    tables = [Table("A steady iteration, by summed kernel time", _PARTS, passes, [total])]
     if convolutions:
         of_pass = Column("share", "share of\nthe pass", say_percent)
-        tables.append(Table("Convolutions in it", [*columns[:2], of_pass, *columns[3:]], convolutions))
+        tables.append(Table("Convolutions in it", [*_PARTS[:2], of_pass, *_PARTS[3:]], convolutions))
     if by != "op" or any(item["flops"] for item in row["operators"]):
-        tables.append(_operators(row["operators"], by))
+        first = Column("op", by if by in ("module", "kernel") else "operation", _tail, left=True)
+        operators = Table(BY[by], [first, *_OPERATORS], row["operators"])
+        tables.append(operators.first(_COSTLIEST if by == "op" else 4 * _COSTLIEST, "the longest "))
     if len(row["steps"]) > 1:
-        columns = [
-            Column("name", "step", left=True),
-            Column("kernel_s", "kernel time", say_time),
-            Column("counts", "counts", say_yes_or_no, left=True),
-        ]
-        tables.append(Table("Steps", columns, row["steps"]).first(_LISTED, "the first "))
+        tables.append(Table("Steps", _STEPS, row["steps"]).first(_LISTED, "the first "))
     if row.get("gaps"):
-        columns = [
-            Column("start_s", "at", say_time),
-            Column("time_s", "time", say_time),
-            Column("cause", "why", CAUSES.__getitem__, left=True),
-            Column("host", "the host meanwhile", left=True),
-            Column("before", "then came", left=True, spare=1),
-        ]
-        tables.append(Table("The longest times in which nothing ran", columns, row["gaps"]))
+        tables.append(Table("The longest times in which nothing ran", _GAPS, row["gaps"]))
     if row.get("collectives"):
         tables.append(Table("Collectives", _COLLECTIVE, row["collectives"]).first(_LISTED))
     if row["missing"]:
-        columns = [
-            Column("op", "operation", left=True),
-            Column("time_s", "time", say_time),
-            Column("share", "share", lambda value: f"{value:.2%}"),
-        ]
-        missing = Table("FLOPs that neither the profiler nor a rule counts", columns, row["missing"])
+        missing = Table("FLOPs that neither the profiler nor a rule counts", _MISSING, row["missing"])
         tables.append(missing.first(_LISTED, "the longest "))
     return tables
-
-
-def _operators(rows: list[dict[str, Any]], by: str) -> Table:
-    """What takes longest, against the roofline."""
-    columns = [
-        Column("op", "module" if by == "module" else by if by == "kernel" else "operation", _tail, left=True),
-        Column("calls", "calls", spare=4),
-        Column("time_s", "time", say_time),
-        Column("share", "share", say_percent),
-        Column("flops_per_s", "FLOP/s", format_si, spare=1),
-        Column("bandwidth_bytes_per_s", "B/s", format_si, spare=3),
-        Column("of_peak", "of peak\nFLOP/s", say_percent),
-        Column("bound", "bound by", left=True),
-        Column("of_roofline", "of the\nroofline", say_percent),
-    ]
-    return Table(BY[by], columns, rows).first(_COSTLIEST if by == "op" else 4 * _COSTLIEST, "the longest ")
 
 
 def _tail(path: str) -> str:
@@ -311,24 +231,70 @@ def _notes(result: Efficiency) -> list[str]:
     return notes + [f"not read: {failure['error']}" for failure in result.failed]
 
 
-def _title(name: str) -> str:
-    return _TITLES.get(name, name)
+def _data(result: Efficiency) -> Table:
+    keys = list(dict.fromkeys(key for row in result.rows for key in row if key not in _LISTS))
+    return raw_table(result.rows, keys)
 
 
-def _scaled(factor: float) -> Callable[[float], str]:
-    return lambda value: f"{value * factor:.6f}"
+def _in_percent(share: float) -> str:
+    """As SURFBoard's notebook prints it."""
+    return f"{share * 100:.6f}"
 
 
-def _told(row: dict[str, Any], what: str) -> str:
-    """A rate's share of the peak; unknown where next to nothing is counted."""
-    value = row["flops_efficiency" if what == "flops" else "bandwidth_efficiency"]
-    counted = row.get(f"{what}_covered", 1.0) >= COVERED_ENOUGH
-    return _share(value if counted or value is None or value >= _PRINTED else None)
+_FIGURES = {
+    "notebook": [
+        Column("compute_efficiency", "compute\neff. (%)", _in_percent, spare=2),
+        Column("flops_per_s", "TFLOP/s", lambda rate: f"{rate * 1e-12:.6f}", spare=3),
+        Column("bandwidth_bytes_per_s", "GB/s", lambda rate: f"{rate * 1e-9:.6f}", spare=4),
+        Column("bandwidth_efficiency", "bandwidth\neff. (%)", _in_percent, spare=1),
+        Column("flops_efficiency", "FLOPS\neff. (%)", _in_percent),
+    ],
+    "steady": [
+        Column("forward_s", "forward", say_time),
+        Column("backward_s", "backward", say_time),
+        Column("kernel_s", "iteration", say_time, spare=3),
+        Column("compute_efficiency", "in\ncompute", say_percent, spare=4),
+        Column("flops_efficiency", "of peak\nFLOP/s", say_percent),
+        Column("bandwidth_efficiency", "of peak\nB/s", say_percent, spare=2),
+        Column("conv_of_peak_forward", "conv. fw.,\nof peak", say_percent, spare=6),
+        Column("conv_of_peak_backward", "conv. bw.,\nof peak", say_percent, spare=5),
+        Column("conv_of_peak", "conv. in\niteration", say_percent, spare=7),
+    ],
+}
+"""What is shown of each profile, and of the means of a group, by method."""
 
+_PARTS = [
+    Column("part", "part", left=True),
+    Column("time_s", "time", say_time),
+    Column("share", "share", say_percent),
+    Column("flops", "FLOPs", format_si),
+    Column("of_peak", "of peak\nFLOP/s", say_percent),
+]
 
-def _share(value: float | None) -> str:
-    return "an unknown share" if value is None else say_percent(value)
+_OPERATORS = [
+    Column("calls", "calls", spare=4),
+    Column("time_s", "time", say_time),
+    Column("share", "share", say_percent),
+    Column("flops_per_s", "FLOP/s", format_si, spare=1),
+    Column("bandwidth_bytes_per_s", "B/s", format_si, spare=3),
+    Column("of_peak", "of peak\nFLOP/s", say_percent),
+    Column("bound", "bound by", left=True),
+    Column("of_roofline", "of the\nroofline", say_percent),
+]
 
+_STEPS = [
+    Column("name", "step", left=True),
+    Column("kernel_s", "kernel time", say_time),
+    Column("counts", "counts", say_yes_or_no, left=True),
+]
+
+_GAPS = [
+    Column("start_s", "at", say_time),
+    Column("time_s", "time", say_time),
+    Column("cause", "why", CAUSES.__getitem__, left=True),
+    Column("host", "the host meanwhile", left=True),
+    Column("before", "then came", left=True, spare=1),
+]
 
 _COLLECTIVE = [
     Column("collective", "collective", left=True),
@@ -339,4 +305,10 @@ _COLLECTIVE = [
     Column("time_s", "time", say_time),
     Column("exposed_s", "exposed", say_time),
     Column("bus_bandwidth_bytes_per_s", "bus\nbandwidth", say_bandwidth),
+]
+
+_MISSING = [
+    Column("op", "operation", left=True),
+    Column("time_s", "time", say_time),
+    Column("share", "share", "{:.2%}".format),
 ]

@@ -1,9 +1,11 @@
-"""Predictions to look at: the summary, time by kind, the slowest layers, and the arithmetic of one of them."""
+"""Predictions to look at: the summary, time by kind, the slowest layers, peak memory, and the arithmetic of a layer."""
 
 from __future__ import annotations
 
 from math import exp
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ..counting import GENERATING
 from ..counting.work import MIXED
@@ -11,14 +13,28 @@ from ..timing import Prediction, describe
 from ..timing.generating import generating_dict, tokens_per_s
 from ..units import format_si, say_interval, say_number
 from ..version import __version__
-from .document import Column, Document, Table, raw_table, say_percent, say_size, say_time
+from .document import Column, Document, Table, raw_table, say_count, say_percent, say_size, say_time, say_yes_or_no
 
 if TYPE_CHECKING:
     from ..counting import Layer
     from ..counting.algorithms import Algorithm
+    from ..timing.capacity import MemoryFit
 
 WIDE = 2.5
 """Upper end over lower end of an interval above which a prediction says what would narrow it."""
+
+_UNITS = {"macs": "MAC", "pthflops": "op", "lu2017": "op"}
+"""What a convention counts, where that is not FLOPs."""
+
+_MEANINGS = {
+    "parameters": "weights, and running statistics of batch norms",
+    "gradients": "of the weights",
+    "optimizer": "state that stays from step to step",
+    "activations": "saved for the backward pass",
+    "inputs": "what the network is given",
+    "cache": "keys and values of every token so far",
+    "workspace": "results not saved and gradients of activations, at the peak",
+}
 
 
 def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool = False) -> Document:
@@ -33,7 +49,7 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
     """
     layers = list(prediction.rows())
     total = {
-        "layers": len(prediction.names), "flops": prediction.flops, "bytes": prediction.bytes,
+        "kind": "total", "layers": len(prediction.names), "flops": prediction.flops, "bytes": prediction.bytes,
         "time_s": prediction.time_s, "share": 1.0,
     }  # fmt: skip
     tables = []
@@ -50,18 +66,14 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
             Column("time_s", "time", say_time),
             Column("share", "share", say_percent, bar=True),
         ]
-        tables.append(Table("Time by kind of layer", columns, kinds, [total | {"kind": "total"}]))
+        tables.append(Table("Time by kind of layer", columns, kinds, [total]))
         table = layer_table(prediction, layers if top is None else sorted(layers, key=lambda row: -row["time_s"])[:top])
         if table.rows:
             tables.append(table)
-    facts = _facts(prediction)
+    facts = [*_time_facts(prediction), *_facts(prediction)]
     if prediction.interval is not None and prediction.interval[1] > WIDE * prediction.interval[0]:
-        from .suggestions import narrowing  # counts further networks: only where somebody is unsure
-
-        facts += narrowing(prediction)
+        facts += _narrower(prediction)
     if prediction.memory is not None:
-        from .memory import memory_fact, memory_tables  # with what it needs, and only then
-
         facts.append(memory_fact(prediction.memory))
         tables += memory_tables(prediction.memory, by_part=memory)
     return Document(
@@ -69,37 +81,28 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
         facts=facts,
         content=tables,
         notes=prediction.notes,
-        data=lambda: _data(prediction) if layers else _single(prediction),
+        data=lambda: _data(prediction),
     )
 
 
-def headline(prediction: Prediction) -> str:
-    """The answer in one line."""
-    batch = "" if prediction.batch_size == 1 else f", batch {prediction.batch_size}"
-    answer = f"{prediction.network} on {prediction.machine.name}, {prediction.precision} {prediction.phase}{batch}: "
-    if not prediction.is_forecast:
-        return f"{answer}at least {format_si(prediction.time_s, 's')}, a bound of the data sheet{_misfit(prediction)}"
-    answer += format_si(prediction.time_s, "s")
-    if prediction.interval is not None:
-        answer += f" ({say_interval(prediction.interval)} at 90%)"
-    if prediction.throughput_per_s is not None and prediction.phase not in GENERATING:
-        answer += f", {_rate(prediction.throughput_per_s)}"
-    if prediction.workload.network.lengths is not None and (tokens := tokens_per_s(prediction)) is not None:
-        answer += f", {_tokens(tokens)}"
-    return answer + _misfit(prediction)
-
-
-def _misfit(prediction: Prediction) -> str:
-    """That it does not fit into memory, where it does not."""
-    fit = prediction.memory
-    if fit is None or fit.fits:
-        return ""
-    need, usable = format_si(fit.memory.total_bytes, "B"), format_si(fit.usable_bytes, "B")
-    return f"; it does not fit: {need} of memory needed, {usable} usable"
-
-
-def _tokens(per_s: float) -> str:
-    return f"{per_s:,.0f} tokens per second" if per_s >= 1000 else f"{per_s:.4g} tokens per second"
+def _time_facts(prediction: Prediction) -> list[tuple[str, str]]:
+    """What a step comes to: tokens, all devices of a board, what the data sheet allows, passes, share of the peak."""
+    facts, board = _generated(prediction) if prediction.phase in GENERATING else [], prediction.board
+    at_least = f"{format_si(prediction.bound_s, 's')} by the data sheet"
+    if board is not None:
+        rate, every = board["throughput_per_s"], "both" if board["devices"] == 2 else f"all {board['devices']}"
+        if rate is not None:
+            facts.append((f"{every} at once", f"{say_number(rate)} samples per second, each with its own batch"))
+        at_least += f"; {format_si(board['bound_s'], 's')} if {every} could share one batch"
+    if prediction.is_forecast:
+        facts.append(("at least", at_least))
+    if len(prediction.terms.passes) > 1:
+        passes = ", ".join(f"{name} {format_si(took, 's')}" for name, took in prediction.passes_s.items() if took)
+        waiting = sum(prediction.waiting_s.values()) / prediction.time_s
+        facts.append(("passes", passes + (f"; {waiting:.0%} waiting for the host" if waiting > 0.05 else "")))
+    if prediction.is_forecast and prediction.mfu is not None:
+        facts.append(("MFU", f"{prediction.mfu:.1%} of peak FLOP/s"))
+    return facts
 
 
 def _generated(prediction: Prediction) -> list[tuple[str, str]]:
@@ -122,58 +125,28 @@ def _generated(prediction: Prediction) -> list[tuple[str, str]]:
     return facts
 
 
-def _rate(per_s: float) -> str:
-    return f"{say_number(per_s)} samples per second"
-
-
-def _bounds(prediction: Prediction) -> list[tuple[str, str]]:
-    """What all devices of a board do together, and what the data sheet allows."""
-    facts, board = [], prediction.board
-    at_least = f"{format_si(prediction.bound_s, 's')} by the data sheet"
-    if board is not None:
-        rate, every = board["throughput_per_s"], "both" if board["devices"] == 2 else f"all {board['devices']}"
-        if rate is not None:
-            facts.append((f"{every} at once", f"{_rate(rate)}, each with its own batch"))
-        at_least += f"; {format_si(board['bound_s'], 's')} if {every} could share one batch"
-    return [*facts, ("at least", at_least)] if prediction.is_forecast else facts
-
-
-def _spent(prediction: Prediction) -> list[tuple[str, str]]:
-    """The passes of a step, and what of the peak it reaches."""
-    facts = []
-    if len(prediction.terms.passes) > 1:
-        passes = (f"{name} {format_si(seconds, 's')}" for name, seconds in prediction.passes_s.items() if seconds)
-        waiting = sum(prediction.waiting_s.values()) / prediction.time_s
-        facts.append(
-            ("passes", ", ".join(passes) + (f"; {waiting:.0%} waiting for the host" if waiting > 0.05 else ""))
-        )
-    if prediction.is_forecast and prediction.mfu is not None:
-        facts.append(("MFU", f"{prediction.mfu:.1%} of peak FLOP/s"))
-    return facts
+def _tokens(per_s: float) -> str:
+    return f"{per_s:,.0f} tokens per second" if per_s >= 1000 else f"{per_s:.4g} tokens per second"
 
 
 def _facts(prediction: Prediction) -> list[tuple[str, str]]:
-    model = prediction.model
+    """What the time follows from: model, rates and counts."""
+    bandwidth = format_si(prediction.bandwidth_bytes_per_s, "B/s")
+    unit = _UNITS.get(prediction.convention, "FLOP")
+    counted = format_si(prediction.flops, unit, 5)
+    if prediction.convention != "given":
+        counted += f" ({prediction.convention} convention)"
+    if prediction.macs is not None and prediction.bytes is not None:
+        counted += f", {format_si(prediction.macs, 'MAC', 5)}, {format_si(prediction.bytes, 'B')} moved"
     facts = [
-        *(_generated(prediction) if prediction.phase in GENERATING else ()),
-        *_bounds(prediction),
-        *_spent(prediction),
-        ("time model", describe(model)),
+        ("time model", describe(prediction.model)),
         ("peak", prediction.peak.describe()),
-        (
-            "memory",
-            f"{format_si(prediction.bandwidth_bytes_per_s, 'B/s')} peak bandwidth, {prediction.device.memory.type}",
-        ),
-        ("counted", _counted(prediction)),
+        ("memory", f"{bandwidth} peak bandwidth, {prediction.device.memory.type}"),
+        ("counted", counted),
     ]
     if prediction.bytes:
-        facts.append(
-            (
-                "intensity",
-                f"{prediction.intensity:.3g} {_unit(prediction)} per byte; the ridge point of this peak is "
-                f"{prediction.ridge_point:.3g}",
-            )
-        )
+        ridge = f"the ridge point of this peak is {prediction.ridge_point:.3g}"
+        facts.append(("intensity", f"{prediction.intensity:.3g} {unit} per byte; {ridge}"))
     if prediction.execution != "eager":
         bytes_ = "with the casts" if prediction.execution in MIXED else "without the bytes between fused layers"
         facts.append(("execution", f"{prediction.execution}: {prediction.kernels} kernels, {bytes_}"))
@@ -184,17 +157,39 @@ def _facts(prediction: Prediction) -> list[tuple[str, str]]:
     return facts
 
 
-def _counted(prediction: Prediction) -> str:
-    count = f"{format_si(prediction.flops, _unit(prediction), 5)}"
-    if prediction.convention != "given":
-        count += f" ({prediction.convention} convention)"
-    if prediction.macs is not None and prediction.bytes is not None:
-        count += f", {format_si(prediction.macs, 'MAC', 5)}, {format_si(prediction.bytes, 'B')} moved"
-    return count
+def _narrower(prediction: Prediction) -> list[tuple[str, str]]:
+    """Which one measurement would narrow a prediction, and to what, should it come true: a fact, or none."""
+    from ..calibration.suggest import narrowest  # counts further networks: only where somebody is unsure
+
+    if (found := narrowest(prediction)) is None:
+        return []
+    step, interval = found
+    said = f"{step.network.name}, {step.phase}, batch {step.batch_size}"
+    more = f"--gpu {prediction.device.id} --precision {prediction.precision} --network {prediction.network}"
+    more += "" if prediction.batch_size == 1 else f" --batch-size {prediction.batch_size}"
+    more += "" if prediction.phase == "inference" else f" --phase {prediction.phase}"
+    return [("narrower", f"{say_interval(interval)} once {said} is measured: paleo-lite calibrate --suggest 3 {more}")]
 
 
-def _unit(prediction: Prediction) -> str:
-    return {"macs": "MAC", "pthflops": "op", "lu2017": "op"}.get(prediction.convention, "FLOP")
+def headline(prediction: Prediction) -> str:
+    """The answer in one line."""
+    batch = "" if prediction.batch_size == 1 else f", batch {prediction.batch_size}"
+    answer = f"{prediction.network} on {prediction.machine.name}, {prediction.precision} {prediction.phase}{batch}: "
+    time, fit = format_si(prediction.time_s, "s"), prediction.memory
+    if prediction.is_forecast:
+        answer += time
+        if prediction.interval is not None:
+            answer += f" ({say_interval(prediction.interval)} at 90%)"
+        if prediction.throughput_per_s is not None and prediction.phase not in GENERATING:
+            answer += f", {say_number(prediction.throughput_per_s)} samples per second"
+        if prediction.workload.network.lengths is not None and (tokens := tokens_per_s(prediction)) is not None:
+            answer += f", {_tokens(tokens)}"
+    else:
+        answer += f"at least {time}, a bound of the data sheet"
+    if fit is not None and not fit.fits:
+        need, usable = format_si(fit.memory.total_bytes, "B"), format_si(fit.usable_bytes, "B")
+        answer += f"; it does not fit: {need} of memory needed, {usable} usable"
+    return answer
 
 
 def layer_table(prediction: Prediction, rows: list[dict[str, Any]]) -> Table:
@@ -215,15 +210,57 @@ def layer_table(prediction: Prediction, rows: list[dict[str, Any]]) -> Table:
     return Table(title, columns, shown)
 
 
+def memory_fact(fit: MemoryFit) -> tuple[str, str]:
+    """The line of the summary: how much, of how much, and what takes most of it."""
+    memory = fit.memory
+    largest = sorted(memory.rows(), key=lambda row: -row[1])
+    largest_parts = ", ".join(f"{name} {say_size(amount)}" for name, amount in largest[:4] if amount)
+    lead = "" if fit.fits else "DOES NOT FIT, "
+    text = f"{say_size(memory.total_bytes)} of {say_size(fit.usable_bytes)}: {largest_parts}"
+    most = "not even one sample fits" if fit.largest_batch is None else f"largest batch {fit.largest_batch:,}"
+    return "peak memory", f"{lead}{text}; {most}"
+
+
+def memory_tables(fit: MemoryFit, by_part: bool) -> list[Table]:
+    """The parts, where they are asked for; the remedies, where it does not fit."""
+    tables, total = [], fit.memory.total_bytes
+    if by_part:
+        meanings = dict(_MEANINGS)
+        if fit.optimizer is None:
+            meanings["activations"] = "alive at once, at the most"
+        else:
+            meanings["optimizer"] = f"{fit.optimizer}: {_MEANINGS['optimizer']}"
+        parts = [
+            {"part": name, "bytes": amount, "share": amount / total, "meaning": meanings[name]}
+            for name, amount in fit.memory.rows()
+            if amount or name in ("parameters", "activations")
+        ]
+        columns = [
+            Column("part", "part", left=True),
+            Column("bytes", "bytes", say_size),
+            Column("share", "share", say_percent),
+            Column("meaning", "what it is", left=True, spare=1),
+        ]
+        tables.append(Table("Peak memory", columns, parts, [{"part": "total", "bytes": total, "share": 1.0}]))
+    if not fit.fits and fit.remedies:
+        columns = [
+            Column("name", "remedy", left=True),
+            Column("total_bytes", "needs", say_size),
+            Column("fits", "fits", say_yes_or_no, left=True),
+            Column("largest_batch", "largest batch", say_count),
+        ]
+        title = f"What would help, most first ({say_size(fit.usable_bytes)} may be used)"
+        tables.append(Table(title, columns, [msgspec.structs.asdict(remedy) for remedy in fit.remedies]))
+    return tables
+
+
 def _data(prediction: Prediction) -> Table:
     """What CSV gives: layers and overhead, which add up to the time, each row with what it was computed by."""
+    if not prediction.names:
+        return raw_table([{k: v for k, v in prediction.to_dict().items() if not isinstance(v, (dict, list))}])
     about = {"calibration": prediction.calibration, "version": __version__}
     columns = ["name", "kind", "flops", "bytes", "time_s", "bound_s", "bound", *about]
     return raw_table([{**row, **about} for row in prediction.steps()], columns)
-
-
-def _single(prediction: Prediction) -> Table:
-    return raw_table([{k: v for k, v in prediction.to_dict().items() if not isinstance(v, (dict, list))}])
 
 
 EXACT = 1e-9
@@ -236,7 +273,7 @@ def explain_layer(prediction: Prediction, name: str) -> Document:
     is_fused, carrier = facts[-1][1] == "fused", prediction.workload.work.carrier
     if is_fused and carrier is not None:
         facts.append(("computed", f"in the kernel of {prediction.names[carrier[index]]}"))
-    bandwidth = format_si(prediction.bandwidth_bytes_per_s, "B/s")
+    bandwidth, unit = format_si(prediction.bandwidth_bytes_per_s, "B/s"), _UNITS.get(prediction.convention, "FLOP")
     for number, pass_name in enumerate(prediction.terms.passes):
         peak = prediction.peak_of(pass_name, index)
         rate = f"{format_si(peak.per_s, 'FLOP/s')} ({peak.peak.precision} {peak.peak.unit})"
@@ -251,7 +288,7 @@ def explain_layer(prediction: Prediction, name: str) -> Document:
         facts += [
             (
                 f"{pass_name}: compute",
-                f"{flops:,} {_unit(prediction)} / {rate}{_reached(flops / peak.per_s, compute_s)} = {compute}",
+                f"{flops:,} {unit} / {rate}{_reached(flops / peak.per_s, compute_s)} = {compute}",
             ),
             (
                 f"{pass_name}: memory",

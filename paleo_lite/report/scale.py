@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..distributed.step import ScaleRow
 from ..distributed.table import ScaleTable
 from ..result import BOUND
 from ..units import format_si, say_interval, say_number
@@ -39,7 +38,8 @@ _SAID = {
 def scale_page(table: ScaleTable) -> Document:
     """The page of a scaling prediction."""
     columns = _columns(table)
-    rows = Table("", columns, [{column.key: getattr(row, column.key) for column in columns} for row in table.rows])
+    values = [{column.key: getattr(row, column.key) for column in columns} for row in table.rows]
+    rows = Table("", columns, values).known()
     facts = [("machine", table.topology)] + [("link", link) for link in table.links]
     answer = table.rows[0 if table.why else -1] if table.rows else None  # advice has the best first
     if table.is_forecast and answer is not None and answer.bound_s is not None:
@@ -54,7 +54,7 @@ def scale_page(table: ScaleTable) -> Document:
         facts.append(("hours and cost", f"for {spent}; {price}"))
     notes = list(table.notes)
     for row in table.rows:
-        notes += [f"{_named(table, row)}: {note}" for note in row.notes]
+        notes += [f"{row.strategy if table.why else f'{row.workers} workers'}: {note}" for note in row.notes]
     notes += [f"left out: {name}: {reason}" for name, reason in table.refused.items()]
     return Document(_headline(table), facts, [rows], _merged(notes), lambda: _data(table, rows))
 
@@ -82,25 +82,14 @@ def _headline(table: ScaleTable) -> str:
         answer += f" ({say_interval(last.interval)} at 90%)"
     answer += f", {say_number(last.throughput_per_s)} {said.samples} per second"
     if last.over != last.workers or last.workers == 1:
-        answer += f", {last.speedup / last.over:.4g} times {_over(last)} ({_efficiency(last)})"
+        over, share = "one worker" if last.over == 1 else f"{last.over} workers", f"{last.efficiency:.1%}"
+        if last.efficiency_interval is not None:
+            low, high = last.efficiency_interval
+            share += f", {low:.0%} to {high:.0%} at 90%"
+        answer += f", {last.speedup / last.over:.4g} times {over} ({share})"
     refused = "; it does not fit into memory" if last.fits is False else ""
     strategy = f", {last.strategy}" if table.phase == "training" else ""
     return f"{head}, {batch}{strategy}: {answer}{refused}"
-
-
-def _over(row: ScaleRow) -> str:
-    return "one worker" if row.over == 1 else f"{row.over} workers"
-
-
-def _efficiency(row: ScaleRow) -> str:
-    if row.efficiency_interval is None:
-        return f"{row.efficiency:.1%}"
-    low, high = row.efficiency_interval
-    return f"{row.efficiency:.1%}, {low:.0%} to {high:.0%} at 90%"
-
-
-def _named(table: ScaleTable, row: ScaleRow) -> str:
-    return row.strategy if table.why else f"{row.workers} workers"
 
 
 def _merged(notes: list[str]) -> list[str]:
@@ -113,46 +102,49 @@ def _merged(notes: list[str]) -> list[str]:
 
 
 def _columns(table: ScaleTable) -> list[Column]:
-    def known(name: str) -> bool:
-        return any(getattr(row, name) is not None for row in table.rows)
-
-    first = [Column("workers", "workers"), Column("batch_size", "batch", spare=2)]
-    if table.why:
-        first = [Column("strategy", "strategy", left=True)]
-        if any(row.fits is False for row in table.rows):
-            first.append(Column("fits", "fits", say_yes_or_no, left=True))
-    said, trains = _SAID[table.phase], table.phase == "training"
+    """What a phase and a question have to show, as far as it is known of any row."""
+    said = _SAID[table.phase]
+    left_out = {"workers", "batch_size"} if table.why else {"strategy", "fits"}
+    if all(row.fits is not False for row in table.rows):
+        left_out.add("fits")
+    if table.phase != "training":
+        left_out |= {"hidden_s", "update_s"}
+    if table.phase == "decode":
+        left_out.add("tokens_per_s")  # each step is one of every sequence: those are its samples
+    if not any(row.input_s for row in table.rows):
+        left_out.add("input_s")
+    if not table.is_forecast:
+        left_out.add("bound_s")
+    if all(row.over == row.workers != 1 for row in table.rows):  # nothing to compare with
+        left_out |= {"speedup", "efficiency"}
+    if not any(row.collective for row in table.rows):
+        left_out.add("collective")
     columns = [
-        *first,
+        Column("workers", "workers"),
+        Column("batch_size", "batch", spare=2),
+        Column("strategy", "strategy", left=True),
+        Column("fits", "fits", say_yes_or_no, left=True),
         Column("compute_s", "compute", say_time_briefly, spare=3),
         Column("exposed_s", "exposed\nexchange", say_time_briefly, spare=1),
-        *([Column("hidden_s", "hidden\nexchange", say_time_briefly, spare=6)] if trains else []),
-        *([Column("update_s", "update", say_time_briefly, spare=7)] if trains else []),
-        *([Column("input_s", "input\nwait", say_time_briefly)] if any(row.input_s for row in table.rows) else []),
+        Column("hidden_s", "hidden\nexchange", say_time_briefly, spare=6),
+        Column("update_s", "update", say_time_briefly, spare=7),
+        Column("input_s", "input\nwait", say_time_briefly),
         Column("time_s", said.title, say_time_briefly),
-        *([Column("interval", "at 90%", say_interval)] if known("interval") else []),
-        *([Column("bound_s", "at least", say_time_briefly, spare=5)] if table.is_forecast and known("bound_s") else []),
+        Column("interval", "at 90%", say_interval),
+        Column("bound_s", "at least", say_time_briefly, spare=5),
         Column("throughput_per_s", f"{said.samples}\nper s", say_number, spare=4),
+        Column("speedup", "speed-up", "{:.4g}".format, spare=1),
+        Column("efficiency", "efficiency", say_percent),
+        Column("flops_per_s", "per device", lambda value: format_si(value, "FLOP/s", 3), spare=10),
+        Column("mfu", "MFU", say_percent, spare=9),
+        Column("tokens_per_s", "tokens\nper s", say_number, spare=4),
+        Column("kwh_per_million", f"kWh per\n1M {said.samples}", say_three_digits, spare=11),
+        Column("cost_per_million", f"USD per\n1M {said.samples}", say_number, spare=9),
+        Column("memory_bytes", "memory", say_size_briefly, spare=5),
+        Column("hours", "hours", say_number),
+        Column("kwh", "kWh", say_number, spare=8),
+        Column("cost", "USD", say_number),
+        Column("collective", "collective", left=True, spare=8),
+        Column("limited_by", "limited by", left=True, fold=True),
     ]
-    if any(row.over != row.workers or row.workers == 1 for row in table.rows):  # else there is nothing to compare
-        columns += [
-            Column("speedup", "speed-up", lambda value: f"{value:.4g}", spare=1),
-            Column("efficiency", "efficiency", say_percent),
-        ]
-    for key, title, show, spare in (
-        ("flops_per_s", "per device", lambda value: format_si(value, "FLOP/s", 3), 10),
-        ("mfu", "MFU", say_percent, 9),
-        *([("tokens_per_s", "tokens\nper s", say_number, 4)] if table.phase != "decode" else []),
-        ("kwh_per_million", f"kWh per\n1M {said.samples}", say_three_digits, 11),
-        ("cost_per_million", f"USD per\n1M {said.samples}", say_number, 9),
-        ("memory_bytes", "memory", say_size_briefly, 5),
-        ("hours", "hours", say_number, 0),
-        ("kwh", "kWh", say_number, 8),
-        ("cost", "USD", say_number, 0),
-    ):
-        if known(key):
-            columns.append(Column(key, title, show, spare=spare))
-    if any(row.collective for row in table.rows):
-        columns.append(Column("collective", "collective", left=True, spare=8))
-    columns.append(Column("limited_by", "limited by", left=True, fold=True))
-    return columns
+    return [column for column in columns if column.key not in left_out]

@@ -10,8 +10,7 @@ from ..report.charts.devices import devices_chart
 from ..report.charts.layers import kind_chart, layer_chart, pass_chart, title_of
 from ..report.charts.roofline import prediction_roofline
 from ..report.document import Document
-from ..report.memory import memory_fact, memory_tables
-from ..report.predictions import headline, layer_table, prediction_page
+from ..report.predictions import headline, layer_table, memory_fact, memory_tables, prediction_page
 from ..report.side_by_side import bound_sentence, side_by_side
 from ..timing import Prediction, describe
 from ..units import format_si, say_interval, say_number

@@ -1,7 +1,4 @@
-"""Which measurements narrow an answer most: by the formula, and as fits to them come out.
-
-Tests: report/suggestions.py.
-"""
+"""Which measurements narrow an answer most: by the formula, and as fits to them come out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A training step put together: each part from arithmetic by hand, each option from what it must change.
 
-Tests: report/memory.py, timing/capacity.py.
+Tests: timing/capacity.py.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, tit
 from ..charts.roofline import prediction_roofline
 from ..charts.scaling import scale_chart
 from ..document import Chart, Column, Document, KeyFigure, Made, Table, drawn, say_percent, say_time
-from ..memory import memory_fact, memory_tables
-from ..predictions import layer_table, prediction_page
+from ..predictions import layer_table, memory_fact, memory_tables, prediction_page
 from ..scale import scale_page
 from .alternatives import help_content, what_helps
 from .sections import all_of, device_section, model_section, sources_section
