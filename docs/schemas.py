@@ -20,7 +20,7 @@ from paleo_lite.calibration.store import Calibration
 from paleo_lite.calibration.suggest import Suggestions
 from paleo_lite.calibration.validate import Validation
 from paleo_lite.distributed.clusters import ClusterPrior
-from paleo_lite.distributed.link_calibration import LinkCalibration
+from paleo_lite.distributed.links import LinkCalibration
 from paleo_lite.distributed.platforms import Computer, Platform
 from paleo_lite.efficiency.host import Hotspot
 from paleo_lite.efficiency.ranks import Ranks

@@ -13,7 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from paleo_lite.counting import CONSTANT, INPUT, KINDS, Layer
-from paleo_lite.distributed.collectives import COLLECTIVES, LinkRate
+from paleo_lite.distributed.collectives import COLLECTIVES
+from paleo_lite.distributed.links import LinkRate
 from paleo_lite.input_pipeline.feeding import Feeding, Store
 from paleo_lite.timing import PeakModel, PppModel, RooflineModel
 

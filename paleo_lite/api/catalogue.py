@@ -136,7 +136,7 @@ def links(*, move: float | str | None = None) -> Shown:
         size = parse_quantity(move, "B")
         moving = moving_page(known, size)
         return Shown({"move_bytes": size, "links": list(moving.tables[0].rows)}, moving)
-    from ..distributed.link_calibration import shipped_link_calibrations
+    from ..distributed.links import shipped_link_calibrations
     from ..report.devices import add_measured
 
     page = add_measured(links_page(known), shipped_link_calibrations())

@@ -105,8 +105,7 @@ def scale(**asked: Any) -> Answer:
 
 def settings_of(asked: dict[str, Any]) -> Settings:
     """How devices exchange, taken out of what was asked."""
-    from ..distributed.job import Settings
-    from ..distributed.overlap import BUCKET_BYTES
+    from ..distributed.job import BUCKET_BYTES, Settings
 
     bucket = asked.pop("bucket_size")
     return Settings(

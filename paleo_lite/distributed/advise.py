@@ -10,11 +10,10 @@ from ..errors import BadValue
 from ..timing.memory import usable_bytes
 from .clusters import Cluster
 from .collectives import COLLECTIVES
-from .cost import Budget
 from .job import Job, Settings, Split
 from .scale import NO_WORKER, over_what_runs, scale, step_of
-from .step import ScaleRow
 from .strategies import STRATEGIES
+from .table import Budget, ScaleRow
 from .together import all_splits
 from .topology import Topology
 

@@ -1,8 +1,8 @@
-"""What an exchange between many devices takes: alpha-beta models of the collectives.
+"""What an exchange between many devices takes, over a `Topology` or one kind of link: models of the collectives.
 
 A collective is a number of steps, each of which costs a latency, and the bytes that a device sends over its link, which
-carries both directions at once (Hockney 1994). What the reductions compute is left out: it runs at memory bandwidth.
-D bytes, n workers; every formula stands with its source.
+carries both directions at once (alpha-beta models, Hockney 1994). What the reductions compute is left out: it runs at
+memory bandwidth. D bytes, n workers; every formula stands with its source.
 
 Sources: PALEO (Qi, Sparks, Talwalkar, ICLR 2017) for one-to-all, tree, butterfly and butterfly mixing (Zhao, Canny, SDM
 2013), which have no latency there; Thakur, Rabenseifner, Gropp, IJHPCA 2005, for the latencies and for numbers of
@@ -19,7 +19,8 @@ import msgspec
 import numpy as np
 
 from ..errors import BadValue, UnknownName
-from .link_terms import Cost, LinkRate
+from .links import Cost, LinkRate
+from .topology import Topology
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +28,77 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 Seconds = Union[float, "Floats"]
+
+
+def exchange_time_s(topology: Topology, message_bytes: Any, collective: str | None = None) -> Seconds:
+    """Seconds of an all-reduce over the whole topology.
+
+    Parameters
+    ----------
+    message_bytes : float or array
+        Bytes that each device contributes.
+    collective : str, optional
+        One of `COLLECTIVES`; without one the fastest for each message, which `fastest` names.
+
+    Returns
+    -------
+    float, or ndarray of the shape of `message_bytes`
+
+    Raises
+    ------
+    UnknownName
+        If there is no such collective.
+    """
+    size = check_bytes(message_bytes)
+    if collective is not None and collective not in COLLECTIVES:
+        raise UnknownName("collective", collective, COLLECTIVES)
+    here, nodes, inside, between = topology.devices_per_node, topology.nodes, topology.inside, topology.between
+    ways = []
+    for name in candidates(topology) if collective is None else (collective,):
+        known = COLLECTIVES[name]
+        if nodes == 1 or between is None:
+            ways.append(_timed(known.cost, size, here, inside) if inside else np.zeros_like(size))
+        elif here == 1 or inside is None:
+            ways.append(_timed(known.cost, size, nodes, between))
+        else:  # the devices of a node share its link to other nodes
+            ways.append(known.over_two_s(known.cost, size, here, nodes, inside, between))
+    seconds = np.min(np.stack(ways), axis=0)
+    return float(seconds) if seconds.ndim == 0 else seconds
+
+
+def fastest(topology: Topology, messages: Floats) -> str:
+    """The collective of `candidates` that takes least for all messages together; of equals the first."""
+    return min(candidates(topology), key=lambda name: float(np.sum(exchange_time_s(topology, messages, name))))
+
+
+def exchanged(topology: Topology, messages: Floats, collective: str | None) -> tuple[Any, Any]:
+    """Seconds of several messages together, and the collective: the one asked for, else the fastest for them.
+
+    Messages have the shape (messages,), or (messages, batch sizes): then both answers are arrays over batch sizes.
+    """
+    names = candidates(topology) if collective is None else (collective,)
+    seconds = np.stack([np.sum(exchange_time_s(topology, messages, name), axis=0) for name in names])
+    best = seconds.argmin(axis=0)
+    if messages.ndim == 1:
+        return float(seconds[best]), names[best]
+    return np.take_along_axis(seconds, best[None], axis=0)[0], np.array(names)[best]
+
+
+def half_collective(topology: Topology, collective: str | None, strategy: str) -> str:
+    """The collective whose halves are a reduce-scatter and an all-gather."""
+    if collective is None:
+        return min(HALVES, key=lambda name: float(np.sum(exchange_time_s(topology, 1e8, name))))
+    if collective not in HALVES:
+        raise BadValue(f"{strategy} scatters and gathers, by {' or '.join(HALVES)}, not by {collective}")
+    return collective
+
+
+def candidates(topology: Topology) -> tuple[str, ...]:
+    """The collectives that are chosen from; of equally fast ones the first is taken."""
+    links = topology.links.values()
+    names = AS_MEASURED if any(link.measured for link in links) else EXACT
+    # With one kind of link hierarchical is the ring under another name.
+    return names if len(links) > 1 else tuple(name for name in names if name != "hierarchical")
 
 
 def all_reduce_time_s(collective: str, message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
@@ -68,6 +140,18 @@ def all_to_all_time_s(message_bytes: Any, workers: Any, link: LinkRate) -> Secon
     return _timed(_ring_once, message_bytes, workers, link)
 
 
+def all_to_all_s(topology: Topology, message_bytes: float) -> float:
+    """Seconds until each device has sent an equal part of its bytes to each: inside a node and out of it at once."""
+    here, nodes = topology.devices_per_node, topology.nodes
+    everybody, inside, between = here * nodes, topology.inside, topology.between
+    near = 0.0
+    if here > 1 and inside is not None:
+        near = float(all_to_all_time_s(message_bytes * here / everybody, here, inside))
+    if nodes == 1 or between is None:
+        return near
+    return max(near, float(all_to_all_time_s(message_bytes * here, nodes, between)))
+
+
 def broadcast_time_s(message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
     """Seconds until D bytes of one worker are everywhere: the faster of binomial tree and two trees.
 
@@ -81,10 +165,6 @@ def broadcast_time_s(message_bytes: Any, workers: Any, link: LinkRate) -> Second
 def point_to_point_time_s(message_bytes: Any, link: LinkRate) -> Seconds:
     """Seconds of one message between two devices: one step of D (Hockney 1994)."""
     return _timed(lambda size, n, link: (1, size), message_bytes, 2, link)
-
-
-Formula = Callable[[Any, Any, LinkRate], Cost]
-OverTwo = Callable[[Any, int, int, LinkRate, LinkRate], Seconds]
 
 
 def _timed(formula: Formula, message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
@@ -189,53 +269,44 @@ def _double_tree(size: Any, n: Any, link: LinkRate) -> Cost:
     return 2 * steps, 2 * sent_bytes
 
 
-def _in_turn(formula: Formula) -> OverTwo:
+def _in_turn(cost: Formula, size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
     """In every node, then between nodes, whose link carries D: the node's sum, or from each device its part of it."""
-
-    def seconds(size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
-        return _timed(formula, size, here, inside) + _timed(formula, size, nodes, between)
-
-    return seconds
+    return _timed(cost, size, here, inside) + _timed(cost, size, nodes, between)
 
 
-def _paced(formula: Formula) -> OverTwo:
-    """One pipeline through all devices, which enters and leaves each node once: the slower link paces all."""
+def _paced(cost: Formula, size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
+    """One pipeline through all devices, which enters and leaves each node once: the slower link paces all.
 
-    def seconds(size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
-        return _timed(formula, size, here * nodes, _slower(inside, between, here * nodes))
+    It has the lower bandwidth of both links, and the longer costs.
+    """
+    workers, both = here * nodes, (inside, between)
+    narrow = min(both, key=lambda link: float(link.bandwidth_bytes_per_s * link.ppp_of(workers)))
+    names = ("latency_s", "start_s", "ramp_s", "switch_s")
+    longest = {name: max(getattr(link, name) for link in both) for name in names}
+    return _timed(cost, size, workers, msgspec.structs.replace(narrow, **longest))
 
-    return seconds
 
-
-def _every_sum(size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
+def _every_sum(cost: Formula, size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
     """A butterfly: each device sends its own sum out of the node, over the link that they share."""
     first, second = butterfly_steps(here), butterfly_steps(nodes)
     near_s = inside.time_s((first, first * size), here)
     return np.asarray(near_s + between.time_s((second, second * here * size), here * nodes))
 
 
-def _one_of_every_sum(size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
+def _one_of_every_sum(cost: Formula, size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
     """One of the butterfly's exchanges a step, over one link or the other in turn: their mean."""
     exchanges = butterfly_steps(here) + butterfly_steps(nodes)
-    return np.asarray(_every_sum(size, here, nodes, inside, between) / exchanges)
+    return np.asarray(_every_sum(cost, size, here, nodes, inside, between) / exchanges)
 
 
-def _near_and_far(size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
+def _near_and_far(cost: Formula, size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
     """A parameter server: the messages of its own node come over the inner link."""
     near, far = 2 * (here - 1), 2 * (nodes - 1) * here
     return np.asarray(inside.time_s((near, near * size), here) + between.time_s((far, far * size), here * nodes))
 
 
-def _slower(one: LinkRate, other: LinkRate, workers: int) -> LinkRate:
-    """What paces a pipeline over both links: the lower bandwidth, the longer costs."""
-    narrow = min(one, other, key=lambda link: float(link.bandwidth_bytes_per_s * link.ppp_of(workers)))
-    return msgspec.structs.replace(
-        narrow,
-        latency_s=max(one.latency_s, other.latency_s),
-        start_s=max(one.start_s, other.start_s),
-        ramp_s=max(one.ramp_s, other.ramp_s),
-        switch_s=max(one.switch_s, other.switch_s),
-    )
+Formula = Callable[[Any, Any, LinkRate], Cost]
+OverTwo = Callable[[Formula, Any, int, int, LinkRate, LinkRate], Seconds]
 
 
 class Collective(NamedTuple):
@@ -248,7 +319,7 @@ class Collective(NamedTuple):
     cost : callable
         Over one kind of link: from bytes, workers and link to steps and bytes of the busiest device.
     over_two_s : callable
-        Over two kinds: from bytes, devices in a node, nodes, the link inside and the one between to seconds.
+        Over two kinds: from `cost`, bytes, devices in a node, nodes, the link inside and the one between to seconds.
     is_exact : bool
         Whether it leaves the whole sum with every worker.
     has_halves : bool
@@ -264,22 +335,22 @@ class Collective(NamedTuple):
 
 COLLECTIVES = {
     "ring": Collective(
-        "reduce-scatter and all-gather around a ring: fewest bytes, 2 (n - 1) latencies", _ring, _paced(_ring),
+        "reduce-scatter and all-gather around a ring: fewest bytes, 2 (n - 1) latencies", _ring, _paced,
         has_halves=True,
     ),
     "hierarchical": Collective(
-        "reduce-scatter in the node, all-reduce between nodes, all-gather in the node", _ring, _in_turn(_ring),
+        "reduce-scatter in the node, all-reduce between nodes, all-gather in the node", _ring, _in_turn,
         has_halves=True,
     ),
     "double-tree": Collective(
         "two pipelined binary trees, half of the message on each: 2 D bytes, of order log2(n) latencies",
-        _double_tree, _paced(_double_tree),
+        _double_tree, _paced,
     ),
     "butterfly": Collective(
         "recursive doubling: pairs exchange the whole message, log2(n) times", _butterfly, _every_sum
     ),
     "tree": Collective(
-        "reduction up a binomial tree and broadcast down it, the whole message at every step", _tree, _in_turn(_tree)
+        "reduction up a binomial tree and broadcast down it, the whole message at every step", _tree, _in_turn
     ),
     "one-to-all": Collective(
         "a parameter server takes every worker's gradient and sends every worker the sum", _one_to_all, _near_and_far
@@ -291,17 +362,11 @@ COLLECTIVES = {
 }  # fmt: skip
 """All-reduce algorithms by name: of equally fast ones the first is chosen."""
 
-__all__ = [
-    "COLLECTIVES",
-    "LinkRate",
-    "Seconds",
-    "all_gather_time_s",
-    "all_reduce_time_s",
-    "all_to_all_time_s",
-    "broadcast_time_s",
-    "butterfly_steps",
-    "check_bytes",
-    "check_workers",
-    "point_to_point_time_s",
-    "reduce_scatter_time_s",
-]
+EXACT = tuple(name for name, collective in COLLECTIVES.items() if collective.is_exact)
+"""Collectives that leave the whole sum with every worker."""
+
+HALVES = tuple(name for name, collective in COLLECTIVES.items() if collective.has_halves)
+"""Collectives that are a reduce-scatter and an all-gather."""
+
+AS_MEASURED = ("ring", "hierarchical")
+"""What is chosen from where a link was measured: its figures were fitted to a ring, whatever the library ran."""

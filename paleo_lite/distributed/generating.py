@@ -17,11 +17,9 @@ from ..networks.network import Tokens
 from ..timing import Prediction, Workload, predict
 from ..timing.memory import memory_of
 from ..timing.terms import interval_of
-from .exchange import exchange_time_s
-from .job import Job, Settings, Split
-from .step import Step
-from .topology import Topology
-from .within import apart
+from .collectives import exchange_time_s
+from .job import Job, Settings, Split, Step
+from .topology import Topology, apart
 
 
 def generate(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
@@ -146,6 +144,3 @@ def _sent(prediction: Prediction, tensor: int, element_bytes: int) -> dict[float
 def _describe(tensor: int, replicas: int, sequences: int) -> str:
     each = "a sequence" if sequences == 1 else f"{sequences} sequences"
     return f"tensor {tensor}{f', data {replicas}' if replicas > 1 else ''}, {each} at once"
-
-
-__all__ = ["generate", "notes_of"]

@@ -1,11 +1,12 @@
-"""`Job`: what is to be trained, on what, how; and the step of one device that every strategy starts from."""
+"""What is to be trained and how, `Job` and `Settings`; and `Step`, of one device what every strategy starts from."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,59 +18,19 @@ from ..timing import RooflineModel, TimeModel, Workload, predict
 from ..timing.memory import Memory, memory_by_micro_batch
 from ..timing.predict import RECOMPUTE
 from ..units import element_bytes, parse_quantity
-from .overlap import BUCKET_BYTES, Buckets, make_buckets
-from .step import DeviceStep, plain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
+    from .data_parallel import Buckets
 
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
 
 Made = TypeVar("Made")
 
-
-class Sizes(NamedTuple):
-    """A batch size, or many of them, as what something is kept by."""
-
-    size: int | None
-    many: bytes = b""
-
-    @classmethod
-    def of(cls, batch_size: Any) -> Sizes:
-        """Of a number or an array of them."""
-        return cls(None, batch_size.tobytes()) if np.ndim(batch_size) else cls(batch_size)
-
-    @property
-    def batch_size(self) -> Any:
-        """The number or the array."""
-        return np.frombuffer(self.many, dtype=np.int64) if self.size is None else self.size
-
-
-class Inputs(msgspec.Struct, frozen=True):
-    """What feeds the devices of a node; see `paleo_lite.input_pipeline.feeding.Feeding`.
-
-    Attributes
-    ----------
-    store : Store or None
-        None: the samples lie in the host's memory.
-    decode_per_s : float or None
-        Samples per second that a node decodes; None: nothing to decode.
-    pageable : bool
-        One process copies the samples of all devices from pageable memory, one after another, before they compute.
-    link, link_bytes_per_s
-        What each device's samples are copied over.
-    sample_bytes : float
-        Of one sample in storage.
-    """
-
-    store: Store | None
-    decode_per_s: float | None
-    pageable: bool
-    link: str
-    link_bytes_per_s: float
-    sample_bytes: float = parse_quantity(SAMPLE, "")
-
+BUCKET_BYTES = 25 * 2**20
+"""PyTorch's ``bucket_cap_mb=25``, in MiB as its code has it."""
 
 RECOMPUTATIONS = ("none", "selective", "full")
 """What of a block's forward pass is computed again: nothing, attention's scores and softmax, or all of it."""
@@ -207,6 +168,150 @@ class Settings(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, slowdown=self.slowdown + waiting, stragglers=0.0) if waiting else self
 
 
+class Inputs(msgspec.Struct, frozen=True):
+    """What feeds the devices of a node; see `paleo_lite.input_pipeline.feeding.Feeding`.
+
+    Attributes
+    ----------
+    store : Store or None
+        None: the samples lie in the host's memory.
+    decode_per_s : float or None
+        Samples per second that a node decodes; None: nothing to decode.
+    pageable : bool
+        One process copies the samples of all devices from pageable memory, one after another, before they compute.
+    link, link_bytes_per_s
+        What each device's samples are copied over.
+    sample_bytes : float
+        Of one sample in storage.
+    """
+
+    store: Store | None
+    decode_per_s: float | None
+    pageable: bool
+    link: str
+    link_bytes_per_s: float
+    sample_bytes: float = parse_quantity(SAMPLE, "")
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A step of training. Seconds are numbers, or arrays over batch sizes where a sweep asks for many at once.
+
+    Attributes
+    ----------
+    compute_s : float
+        Seconds of forward and backward pass (with what is recomputed and what workers of a pipeline wait for).
+    communication_s : float
+        Seconds of all exchanges, hidden or not.
+    exposed_s : float
+        The part of them that no computation hides.
+    update_s : float
+        Seconds that the optimizer takes.
+    input_s : float
+        Seconds that it waits for samples.
+    memory_bytes : float or None
+        What the fullest device holds; None where it is not known.
+    collective : str
+        How gradients are exchanged.
+    losses : dict of str to float
+        What else than exchanges and the division of work makes the step longer, in words and seconds.
+    notes : tuple of str
+        What somebody who uses it should know.
+    interval : tuple of float or None
+        Seconds between which ``time_s`` lies with 90%; None where the time model does not say.
+    cluster_interval : tuple of float or None
+        The same if computing takes what it is said to: what exchanges and waiting for each other leave open. None where
+        nobody says.
+    recomputed : float
+        What is computed again, over forward and backward pass, where a strategy says so.
+    """
+
+    compute_s: Any
+    communication_s: Any = 0.0
+    exposed_s: Any = 0.0
+    update_s: Any = 0.0
+    memory_bytes: float | None = None
+    collective: str = ""
+    losses: dict[str, Any] = {}
+    notes: tuple[str, ...] = ()
+    interval: tuple[Any, Any] | None = None
+    cluster_interval: tuple[Any, Any] | None = None
+    recomputed: float = 0.0
+    input_s: Any = 0.0
+
+    @property
+    def time_s(self) -> Any:
+        """Seconds of the step: ``compute_s + exposed_s + update_s + input_s``."""
+        return self.compute_s + self.exposed_s + self.update_s + self.input_s
+
+    @property
+    def hidden_s(self) -> Any:
+        """Seconds of communication behind computation."""
+        return self.communication_s - self.exposed_s
+
+
+class DeviceStep(Step, frozen=True, kw_only=True, eq=False):
+    """A step of one device, layer by layer: what every strategy starts from.
+
+    Attributes
+    ----------
+    forward_s, backward_s : ndarray, shape (groups,) or (groups, batch sizes)
+        Of a layer of each group. What is computed again counts as backward; the overhead of a step lies with the
+        forward pass.
+    group : ndarray of int, shape (layers,)
+        Layers that take equally long are of one.
+    model_notes : tuple of str
+        What the prediction of the step says of itself.
+    micro_batches : int
+        Passes before the one update; only during the last one's backward pass are gradients exchanged.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    group: Ints
+    model_notes: tuple[str, ...] = ()
+    micro_batches: int = 1
+    _ready: dict[tuple[int, bool], tuple[Buckets, Floats]] = {}
+
+    def ready_s(self, buckets: Buckets, ahead: bool = False) -> Floats:
+        """See `Buckets.ready_s`: of the backward pass, or of a forward pass for which parameters are gathered ahead."""
+        key = (id(buckets), ahead)
+        if key not in self._ready:
+            seconds, group = (self.forward_s, self.group[::-1]) if ahead else (self.backward_s, self.group)
+            self._ready[key] = buckets, buckets.ready_s(seconds, group)  # buckets that are gone leave their id
+        return self._ready[key][1]
+
+    @classmethod
+    def of(cls, forward_s: Floats, backward_s: Floats, update_s: Any, group: Ints, **known: Any) -> DeviceStep:
+        """A step from the seconds of its passes."""
+        step = cls(compute_s=0.0, update_s=update_s, forward_s=forward_s, backward_s=backward_s, group=group, **known)
+        return msgspec.structs.replace(step, compute_s=step.of_shares(np.ones(len(group))))
+
+    @property
+    def layers_s(self) -> Floats:
+        """Of both passes, shape (layers,) or (layers, batch sizes)."""
+        return (self.forward_s + self.backward_s)[self.group]
+
+    def of_shares(self, shares: Floats) -> Any:
+        """Seconds of both passes of shares of the layers, shape (layers,)."""
+        return plain(np.bincount(self.group, shares, len(self.forward_s)) @ (self.forward_s + self.backward_s))
+
+    def stretched(self, factor: float) -> DeviceStep:
+        """The same step, every pass of it taking so many times as long."""
+        ends = None if self.interval is None else (self.interval[0] * factor, self.interval[1] * factor)
+        passes = {name: getattr(self, name) * factor for name in ("compute_s", "forward_s", "backward_s", "update_s")}
+        return msgspec.structs.replace(self, **passes, interval=ends, _ready={})
+
+    def until(self, layer: int) -> DeviceStep:
+        """The same step without the layers from this one on."""
+        known = {name: getattr(self, name) for name in ("memory_bytes", "interval", "model_notes", "micro_batches")}
+        return DeviceStep.of(self.forward_s, self.backward_s, self.update_s, self.group[:layer], **known)
+
+
+def plain(seconds: Any) -> Any:
+    """A number where an array holds one, the array where it holds many."""
+    return seconds if np.ndim(seconds) else float(seconds)
+
+
 class Job:
     """A workload to be trained on machines of one kind.
 
@@ -216,7 +321,14 @@ class Job:
         In the phase ``training``; every strategy sets the batch of one device.
     computing : float
         What one device really takes, over what the model says: known of platforms that were measured.
+
+    Attributes
+    ----------
+    pace : float
+        By what factor computing takes longer than that.
     """
+
+    pace = 1.0
 
     def __init__(self, workload: Workload, machine: Machine, model: TimeModel, computing: float = 1.0) -> None:
         self.workload, self.machine, self.model, self.computing = workload, machine, model, computing
@@ -224,16 +336,13 @@ class Job:
         self._made: dict[tuple[Any, ...], Any] = {}
         self._counted: dict[tuple[Any, ...], Any] = {}
 
-    @property
-    def pace(self) -> float:
-        """By what factor computing takes longer than the time model says."""
-        return 1.0
-
     def paced(self, pace: float) -> Job:
         """The same job, computing as many times as long; what does not depend on that is made once for both."""
         if pace == 1:
             return self
-        return _PacedJob(self, pace)
+        other = copy.copy(self)
+        other.pace = self.pace * pace
+        return other
 
     @cached_property
     def bound(self) -> Job:
@@ -267,21 +376,13 @@ class Job:
         made: Made = self._counted[asked]
         return made
 
-    def gradients(self, precision: str | None = None) -> Floats:
-        """See `gradient_bytes`."""
-        return self.counted(_gradients, precision)
-
-    def buckets(self, settings: Settings, layers: int | None = None) -> Buckets:
-        """The messages that gradients (of the first `layers`) are exchanged in beside the backward pass."""
-        first_bytes = None if settings.overlap else settings.bucket_bytes
-        return self.counted(_buckets, settings.gradient_precision, layers, settings.bucket_bytes, first_bytes)
-
     def at(self, batch_size: Any) -> DeviceStep:
-        """The step of one device at a batch size; computed once."""
-        key = Sizes.of(batch_size)
+        """The step of one device at a batch size, or an array of them; computed once."""
+        key = batch_size.tobytes() if np.ndim(batch_size) else batch_size
         if key not in self._steps:
             self._steps[key] = self._step(batch_size)
-        return self._steps[key]
+        step = self._steps[key]
+        return step if self.pace == 1 else step.stretched(self.pace)
 
     def _step(self, batch_size: Any) -> DeviceStep:
         workload = self.workload.but(batch_size=batch_size)
@@ -293,7 +394,7 @@ class Job:
             terms.of("backward_data", "backward_weight", RECOMPUTE),
             float(terms.of("update").sum()),
             np.arange(len(forward)),
-            memory_bytes=self.memory_bytes(workload.batch_size, 0, 1),
+            memory_bytes=plain(self.memory(workload.batch_size).total_bytes),
             interval=prediction.interval,
             model_notes=prediction.notes,
             micro_batches=workload.options.accumulation,
@@ -302,53 +403,9 @@ class Job:
 
     def memory(self, batch_size: Any, zero_stage: int = 0, shards: int = 1) -> Memory:
         """Memory of one device, with what ZeRO shares out; of many batch sizes each part is an array."""
-        options = self.workload.options
+        options, key = self.workload.options, (memory_by_micro_batch, zero_stage, shards)
         micro = batch_size // options.accumulation if np.ndim(batch_size) else options.micro_batch(batch_size)
-        return self.counted(_memory, zero_stage, shards)(micro)
-
-    def memory_bytes(self, batch_size: Any, zero_stage: int, shards: int) -> Any:
-        """All of it."""
-        return plain(self.memory(batch_size, zero_stage, shards).total_bytes)
-
-
-class _PacedJob(Job):
-    def __init__(self, job: Job, pace: float) -> None:
-        super().__init__(job.workload, job.machine, job.model, job.computing)
-        self._made, self._counted, self._job, self._pace = job._made, job._counted, job, pace
-
-    @property
-    def pace(self) -> float:
-        return self._job.pace * self._pace
-
-    @property
-    def bound(self) -> Job:
-        return self._job.bound
-
-    def at(self, batch_size: Any) -> DeviceStep:
-        return self._job.at(batch_size).stretched(self._pace)
-
-
-def _memory(job: Job, zero_stage: int, shards: int) -> Callable[[Any], Memory]:
-    return memory_by_micro_batch(job.workload, zero_stage=zero_stage, shards=shards)
-
-
-def _gradients(job: Job, precision: str | None) -> Floats:
-    return gradient_bytes(job.workload, precision)
-
-
-def _buckets(job: Job, precision: str | None, layers: int | None, *sizes: Any) -> Buckets:
-    return make_buckets(job.gradients(precision)[:layers], *sizes)
-
-
-def gradient_bytes(workload: Workload, precision: str | None = None) -> Floats:
-    """Bytes of each layer's gradients as they are exchanged, shape (layers,); frozen layers have none."""
-    trained = [
-        0 if layer.attributes.get("frozen", False) else int(parameters)
-        for layer, parameters in zip(workload.layers, workload.work.parameters)
-    ]
-    return np.array(trained, dtype=np.float64) * element_bytes(precision or workload.precision)
-
-
-def shares(amounts: NDArray[np.int64]) -> Floats:
-    """Each layer's share of what all layers have together; none where that is nothing."""
-    return amounts / max(float(amounts.sum()), 1.0)
+        if key not in self._counted:
+            self._counted[key] = memory_by_micro_batch(self.workload, zero_stage=zero_stage, shards=shards)
+        memory: Memory = self._counted[key](micro)
+        return memory

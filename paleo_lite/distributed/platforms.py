@@ -18,10 +18,8 @@ from ..hardware import Price
 from ..hardware.registry import key
 from ..units import parse_quantity
 from .clusters import WORST, Around, Run
-from .collectives import LinkRate
-from .job import Settings
-from .links import link_rate
-from .overlap import BUCKET_BYTES
+from .job import BUCKET_BYTES, Settings
+from .links import LinkRate, link_rate
 from .topology import Topology
 
 _BYTES_AT_MOST = 2**16

@@ -15,17 +15,24 @@ from ..ranges import parse_range
 from ..timing import TimeModel, Workload, describe
 from ..timing.memory import largest_batch, usable_bytes
 from .advise import advise as give_advice
-from .clusters import EXPECTED, WORST, Cluster, ClusterPrior, Scores, cluster_prior
-from .cost import Budget, make_budget
+from .clusters import (
+    EXPECTED,
+    WORST,
+    Cluster,
+    ClusterPrior,
+    Conditioned,
+    Scores,
+    cluster_prior,
+    condition,
+    parse_measured,
+)  # fmt: skip
 from .generating import notes_of
 from .job import Job, Settings
 from .links import lanes_note, link_rate
-from .measured import Conditioned, condition, parse_measured
 from .platforms import Computer, Platform, find_platform
 from .scale import scale, step_of
-from .step import ScaleRow
-from .strategies import find_strategy
-from .table import ScaleTable
+from .strategies import STRATEGIES
+from .table import Budget, ScaleRow, ScaleTable, make_budget
 from .topology import Topology, flat, parse_topology
 
 BATCH = 32
@@ -137,9 +144,9 @@ def run(
         tokens=workload.network.tokens,
     )  # fmt: skip
     platform = named if isinstance(named, Platform) else None
+    settings, computing = settings or Settings(), 1.0
     if platform is not None:
-        settings = platform.settings(settings or Settings())
-    computing = 1.0 if platform is None else platform.computing
+        settings, computing = platform.settings(settings), platform.computing
     # A bound of computing asks for one of exchanging: no prior speaks of it.
     cluster: Cluster | None = platform or (cluster_prior() if model.is_forecast else None)
     job = Job(workload, machine, model, computing)
@@ -151,8 +158,7 @@ def run(
                 "--measured says more about a forecast of a cluster that nobody measured: leave it out, or "
                 + (f"--platform {request.platform}" if platform else f"--time-model {model.name}")
             )
-        job, cluster = _learnt(request, topology, job, settings or Settings(), samples, cluster)
-    rows, why, refused = [], "", {}
+        job, cluster = _learnt(request, topology, job, settings, samples, cluster)
     if advise:
         if len(counts) != 1:
             raise BadValue(
@@ -164,14 +170,14 @@ def run(
         )  # fmt: skip
         rows, why, refused = advice.rows, advice.why, advice.refused
     else:
-        rows = scale(
+        why, refused, rows = "", {}, scale(
             job, topology, counts, samples, scaling=request.scaling, strategy=request.strategy, settings=settings,
             budget=budget, cluster=cluster,
         )  # fmt: skip
     used = topology.with_workers(max(counts))
     if cluster is not None and platform is None:
         centre = cluster.scores if isinstance(cluster, Conditioned) else Scores.all(EXPECTED)
-        used, _ = cluster_prior().at(centre, used, settings or Settings())
+        used, _ = cluster_prior().at(centre, used, settings)
     return _table(request, used, job, rows, budget, samples, why, refused)
 
 
@@ -205,13 +211,40 @@ def _table(
     why: str,
     refused: dict[str, str],
 ) -> ScaleTable:
-    links = machine.links.values()
-    device, notes = job.machine.device, list(job.workload.network.notes)
+    device = job.machine.device
+    return ScaleTable(
+        network=job.workload.network.name,
+        gpu=device.id,
+        gpu_name=device.name,
+        precision=job.workload.options.products or job.workload.precision,
+        scaling=request.scaling,
+        batch_size=samples,
+        topology=machine.describe(),
+        links=tuple(link.describe() for link in machine.links.values()),
+        model=describe(job.model),
+        is_forecast=job.model.is_forecast,
+        memory_bytes=device.memory_bytes,
+        rows=rows,
+        images=budget.images,
+        epochs=None if budget.images is None else budget.epochs,
+        price_usd_per_h=budget.price_usd_per_h if budget.images is not None else None,
+        why=why,
+        refused=refused,
+        notes=tuple(dict.fromkeys(_notes(request, machine, job, rows, budget, samples))),
+        phase=job.workload.phase,
+    )
+
+
+def _notes(
+    request: Request, machine: Topology, job: Job, rows: list[ScaleRow], budget: Budget, samples: int
+) -> list[str]:
+    """What to know of the answer: what is missing of it, what it was learnt from, and what would fit."""
+    device, options, notes = job.machine.device, job.workload.options, list(job.workload.network.notes)
     if budget.images is not None and budget.price_usd_per_h is None:
         notes.append(
             f"no price of {device.name} is on record, so the cost is unknown: give --price, such as '0.90 USD/h'"
         )
-    notes += filter(None, [lanes_note(link, device) for link in links])
+    notes += filter(None, [lanes_note(link, device) for link in machine.links.values()])
     named = None if request.platform is None else find_platform(request.platform)
     if named is not None:
         notes.append(f"{'fitted: ' if isinstance(named, Platform) else ''}{named.describe()}")
@@ -223,45 +256,16 @@ def _table(
         )
     elif not isinstance(named, Platform) and job.model.is_forecast and machine.workers > 1:
         notes.append(f"this cluster was not measured: links, overlap and waiting are {cluster_prior().describe()}")
-    if job.workload.options.products:
+    if options.products:
         notes.append(
-            f"matrices are multiplied in {job.workload.options.products}, but for the logits'; all else is in "
+            f"matrices are multiplied in {options.products}, but for the logits'; all else is in "
             f"{job.workload.precision}, and so is what is saved"
         )
-    notes += _too_large(job, rows)
+    refused = [row.batch_size // row.workers for row in rows if row.fits is False and row.strategy == "data"]
+    if refused:
+        largest = largest_batch(job.workload, memory_bytes=usable_bytes(device))
+        would = "not even one sample would" if largest is None else f"the largest batch that does is {largest}"
+        notes.append(f"a batch of {max(refused)} per worker does not fit into {device.name}: {would}")
     if job.workload.phase in GENERATING:
-        of_model = notes_of(job)
-    else:
-        of_model = job.at(1 if find_strategy(request.strategy).in_blocks else samples).model_notes
-    return ScaleTable(
-        network=job.workload.network.name,
-        gpu=device.id,
-        gpu_name=device.name,
-        precision=job.workload.options.products or job.workload.precision,
-        scaling=request.scaling,
-        batch_size=samples,
-        topology=machine.describe(),
-        links=tuple(link.describe() for link in links),
-        model=describe(job.model),
-        is_forecast=job.model.is_forecast,
-        memory_bytes=device.memory_bytes,
-        rows=rows,
-        images=budget.images,
-        epochs=None if budget.images is None else budget.epochs,
-        price_usd_per_h=budget.price_usd_per_h if budget.images is not None else None,
-        why=why,
-        refused=refused,
-        notes=tuple(dict.fromkeys([*notes, *of_model])),
-        phase=job.workload.phase,
-    )
-
-
-def _too_large(job: Job, rows: list[ScaleRow]) -> list[str]:
-    """What would fit, where data parallelism does not."""
-    refused = [row for row in rows if row.fits is False and row.strategy == "data"]
-    if not refused:
-        return []
-    largest = largest_batch(job.workload, memory_bytes=usable_bytes(job.machine.device))
-    samples = max(row.batch_size // row.workers for row in refused)
-    would = "not even one sample would" if largest is None else f"the largest batch that does is {largest}"
-    return [f"a batch of {samples} per worker does not fit into {job.machine.device.name}: {would}"]
+        return [*notes, *notes_of(job)]
+    return [*notes, *job.at(1 if STRATEGIES[request.strategy].in_blocks else samples).model_notes]

@@ -9,16 +9,14 @@ import msgspec
 import numpy as np
 
 from ..counting import GENERATING
-from ..errors import BadValue
+from ..errors import BadValue, UnknownName
 from ..input_pipeline.feeding import Feeding, feed
 from ..timing.memory import largest_batch, usable_bytes
 from ..units import element_bytes
-from .clusters import Cluster, best_case
-from .cost import Budget, priced
-from .job import Inputs, Job, Settings
-from .measured import Conditioned
-from .step import ScaleRow, Step, plain
-from .strategies import find_strategy
+from .clusters import Cluster, Conditioned, best_case
+from .job import Inputs, Job, Settings, Step, plain
+from .strategies import STRATEGIES
+from .table import Budget, ScaleRow, priced
 from .topology import Topology
 
 PHASES = ("training", *GENERATING)
@@ -97,7 +95,7 @@ def _one_worker(job: Job, alone: Step, batch_size: int, settings: Settings) -> t
     room = usable_bytes(job.machine.device)
     if alone.memory_bytes is None or alone.memory_bytes <= room:
         return batch_size / alone.time_s, ()
-    held = job.counted(_largest, room)
+    held = largest_batch(job.workload, memory_bytes=room)
     if held is None:
         return None, ()
     samples = min(held, batch_size)
@@ -110,10 +108,6 @@ def _one_worker(job: Job, alone: Step, batch_size: int, settings: Settings) -> t
     )
     says = f"one worker, which the speed-up is over, has a batch of {samples}: it does not hold {batch_size}"
     return samples / float(paced.time_s), (says,)
-
-
-def _largest(job: Job, room: float) -> int | None:
-    return largest_batch(job.workload, memory_bytes=room)
 
 
 def over_what_runs(rows: list[ScaleRow]) -> list[ScaleRow]:
@@ -153,17 +147,18 @@ def step_of(
 
     Raises
     ------
-    BadValue
-        If the strategy cannot share this batch out on this machine.
+    UnknownName, BadValue
+        If there is no such strategy, or it cannot share this batch out on this machine.
     """
-    run, workers = find_strategy(strategy).run, machine.workers
-    in_blocks = find_strategy(strategy).in_blocks
+    if strategy not in STRATEGIES:
+        raise UnknownName("strategy", strategy, STRATEGIES)
+    workers, in_blocks = machine.workers, STRATEGIES[strategy].in_blocks
     if np.any(batch_size < workers) and not in_blocks:
         raise BadValue(f"a batch of {batch_size} is smaller than {workers} workers: each needs a sample")
 
     def run_on(machine: Topology, settings: Settings, pace: float) -> Step:
         of_all = settings if in_blocks else settings.among(workers)  # of replicas that wait for each other
-        step = run(job.paced(pace), machine, batch_size, of_all)
+        step = STRATEGIES[strategy].run(job.paced(pace), machine, batch_size, of_all)
         return step if settings.inputs is None else fed(step, job, machine, batch_size, settings.inputs)
 
     if cluster is None or (workers == 1 and not isinstance(cluster, Conditioned)):
@@ -193,29 +188,24 @@ def step_of(
 def _row(
     job: Job, machine: Topology, total: int, step: Step, alone_per_s: float, strategy: str, bound_s: float
 ) -> ScaleRow:
-    fits = None if step.memory_bytes is None else step.memory_bytes <= usable_bytes(job.machine.device)
+    workload, device, in_blocks = job.workload, job.machine.device, STRATEGIES[strategy].in_blocks
+    fits = None if step.memory_bytes is None else step.memory_bytes <= usable_bytes(device)
+    # With a fraction: the whole number of many samples of a large network fits into no 64 bits.
+    one, two = (float(workload.work.column("flops", workload.phase, number).sum()) for number in (1, 2))
     return ScaleRow(
         **{name: getattr(step, name) for name in Step.__struct_fields__},
         workers=machine.workers,
         batch_size=total,
         alone_per_s=alone_per_s,
-        limited_by=_limit(
-            machine, step, total / alone_per_s / machine.workers, fits, find_strategy(strategy).in_blocks
-        ),
+        limited_by=_limit(machine, step, total / alone_per_s / machine.workers, fits, in_blocks),
         strategy=strategy,
         fits=fits,
         bound_s=bound_s,
-        flops=_flops(job, total),
-        tokens=tokens * total if (tokens := job.workload.network.tokens) else None,
-        peak_per_s=job.machine.peak(job.workload.options.products or job.workload.precision).per_s,
-        power_w=job.machine.device.power_w,
+        flops=one + (total - 1) * (two - one),
+        tokens=tokens * total if (tokens := workload.network.tokens) else None,
+        peak_per_s=job.machine.peak(workload.options.products or workload.precision).per_s,
+        power_w=device.power_w,
     )
-
-
-def _flops(job: Job, samples: int) -> float:
-    """Of a step: a number with a fraction, as whole ones of many samples of a large network fit into no 64 bits."""
-    one, two = (float(job.workload.work.column("flops", job.workload.phase, number).sum()) for number in (1, 2))
-    return one + (samples - 1) * (two - one)
 
 
 def _limit(machine: Topology, step: Step, ideal_s: float, fits: bool | None, in_blocks: bool) -> str:

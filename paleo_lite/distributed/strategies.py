@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
-from ..errors import UnknownName
-from .data_parallel import Run, data, zero
-from .exchange import EXACT, HALVES
+from .collectives import EXACT, HALVES
+from .data_parallel import data, zero
+from .job import Job, Settings, Step
 from .model_parallel import hybrid, micro_batches, model_bound, pipelined, tensor
 from .together import together
+from .topology import Topology
 
+Run = Callable[[Job, Topology, Any, Settings], Step]
 Timed = Callable[[Any, int], list[Any]]
 
 
@@ -59,18 +62,20 @@ def _micro(batch_size: Any, workers: int) -> list[Any]:
 
 STRATEGIES = {
     "data": Strategy(data, "the whole network on every device, gradients exchanged", EXACT, True),
-    "zero-1": Strategy(zero(1), "data, the optimizer's state divided", HALVES, True, zero_stage=1),
-    "zero-2": Strategy(zero(2), "data, optimizer state and gradients divided", HALVES, True, zero_stage=2),
-    "zero-3": Strategy(zero(3), "data, optimizer state, gradients and parameters divided", HALVES, True, zero_stage=3),
+    "zero-1": Strategy(partial(zero, 1), "data, the optimizer's state divided", HALVES, True, zero_stage=1),
+    "zero-2": Strategy(partial(zero, 2), "data, optimizer state and gradients divided", HALVES, True, zero_stage=2),
+    "zero-3": Strategy(
+        partial(zero, 3), "data, optimizer state, gradients and parameters divided", HALVES, True, zero_stage=3
+    ),
     "hybrid": Strategy(hybrid, "convolutions data parallel, fully connected layers divided", EXACT, True, _whole),
     "tensor": Strategy(tensor, "pairs of matrix products divided by columns and rows", EXACT, timed=_whole),
     "pipeline-gpipe": Strategy(
-        pipelined("gpipe"),
+        partial(pipelined, "gpipe"),
         "a stage of layers per device, all micro-batches forward, then backward",
         timed=_micro,
     ),
     "pipeline-1f1b": Strategy(
-        pipelined("1f1b"), "a stage of layers per device, one forward, one backward", timed=_micro
+        partial(pipelined, "1f1b"), "a stage of layers per device, one forward, one backward", timed=_micro
     ),
     "together": Strategy(
         together,
@@ -78,29 +83,16 @@ STRATEGIES = {
         in_blocks=True,
     ),
     "model-lower": Strategy(
-        model_bound("lower"),
+        partial(model_bound, "lower"),
         "bound of model parallelism: branches side by side, nothing sent",
         timed=_whole,
         is_bound=True,
     ),
     "model-upper": Strategy(
-        model_bound("upper"),
+        partial(model_bound, "upper"),
         "bound of model parallelism: layer after layer, nothing sent",
         timed=_whole,
         is_bound=True,
     ),
 }
 """Strategies by name, the simpler first."""
-
-
-def find_strategy(name: str) -> Strategy:
-    """The strategy of a name.
-
-    Raises
-    ------
-    UnknownName
-        If there is none.
-    """
-    if name not in STRATEGIES:
-        raise UnknownName("strategy", name, STRATEGIES)
-    return STRATEGIES[name]

@@ -1,14 +1,27 @@
-"""`ScaleTable`: what `paleo_lite.scale` returns, rows with what they were computed from."""
+"""`ScaleTable`: what `paleo_lite.scale` returns, a `ScaleRow` for each number of workers, with its hours and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import msgspec
 
+from ..errors import BadValue
+from ..hardware import Device
 from ..result import Result
-from .step import ScaleRow
+from ..units import parse_quantity
+from .job import Step
+
+COLUMNS = (
+    "workers", "batch_size", "compute_s", "communication_s", "exposed_s", "update_s", "time_s", "throughput_per_s",
+    "speedup", "efficiency", "memory_bytes", "cost",
+)  # fmt: skip
+"""The documented columns of a row, in their order; further ones stand behind them."""
+
+PER_DEVICE = ("flops_per_s", "mfu", "hfu", "tokens_per_s", "kwh_per_million", "cost_per_million", "kwh")
+"""What a row says of how well devices are used, and what a million samples, or all, take."""
 
 
 class ScaleTable(Result, msgspec.Struct, frozen=True):
@@ -88,3 +101,202 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
                 "refused": self.refused,
             }
         return answer | {"rows": [row.to_dict() for row in self.rows], "notes": list(self.notes)}
+
+
+class ScaleRow(Step, frozen=True, kw_only=True):
+    """A step on some number of workers, beside that of one.
+
+    Attributes
+    ----------
+    workers : int
+        Devices that train together.
+    batch_size : int
+        Samples per step over all workers.
+    alone_per_s : float
+        Samples per second of one worker of the same kind (strong scaling: with the whole batch).
+    over : int
+        Of how many workers that is a share: 1 where one worker holds the network.
+    limited_by : str
+        What most stands between this row and a perfect speed-up.
+    strategy : str
+        How the work is shared out.
+    hours, cost : float or None
+        Hours and USD for the images and epochs that were asked for; None where none were, or no price is known.
+    fits : bool or None
+        Whether a device holds it; None where that is not known.
+    bound_s : float or None
+        Seconds that data sheets allow: the roofline's computing, and links at their full bandwidth; None where it was
+        not asked for.
+    flops, tokens : float or None
+        Of a step of all workers: what the model computes, without what checkpointing computes again; and the numbers of
+        its samples' sequences, None where it takes none.
+    peak_per_s, power_w, price_usd_per_h : float or None
+        Of one device: peak FLOP/s in the precision, rated power, price of an hour.
+    throughput_per_s, speedup, efficiency : float
+        Samples per second; that over one worker's, or over a worker's share of `over`; speed-up over workers. These
+        and what follows are computed from the rest.
+    flops_per_s, mfu, hfu : float or None
+        FLOP/s of one device; over the peak, model FLOP/s utilisation (Chowdhery et al. 2022, PaLM, appendix B); and
+        with what is computed again, hardware FLOP/s utilisation.
+    tokens_per_s : float or None
+        Of all workers.
+    kwh_per_million, cost_per_million : float or None
+        Kilowatt-hours for a million samples, every device at its rated power, hosts and cooling not counted; and USD.
+    kwh : float or None
+        Kilowatt-hours for the images and epochs that were asked for.
+    efficiency_interval : tuple of float or None
+        Between which the efficiency lies with 90%: one worker's time is in it twice and plays no part.
+    """
+
+    workers: int
+    batch_size: int
+    alone_per_s: float
+    limited_by: str = ""
+    strategy: str = "data"
+    hours: float | None = None
+    cost: float | None = None
+    fits: bool | None = None
+    bound_s: float | None = None
+    flops: float | None = None
+    tokens: float | None = None
+    peak_per_s: float | None = None
+    power_w: float | None = None
+    over: int = 1
+    price_usd_per_h: float | None = None
+    throughput_per_s: float = 0.0
+    speedup: float = 0.0
+    efficiency: float = 0.0
+    flops_per_s: float | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    tokens_per_s: float | None = None
+    kwh_per_million: float | None = None
+    cost_per_million: float | None = None
+    kwh: float | None = None
+    efficiency_interval: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        time_s, workers = self.time_s, self.workers
+        per_s = float(self.batch_size / time_s)
+        speedup = per_s / self.alone_per_s
+        made: dict[str, Any] = dict.fromkeys((*PER_DEVICE, "efficiency_interval"))
+        made |= {"throughput_per_s": per_s, "speedup": speedup, "efficiency": speedup / workers}
+        if self.flops is not None:
+            made["flops_per_s"] = float(self.flops / time_s / workers)
+            if self.peak_per_s:
+                made["mfu"] = made["flops_per_s"] / self.peak_per_s
+                made["hfu"] = made["mfu"] * (1 + self.recomputed)
+        if self.tokens is not None:
+            made["tokens_per_s"] = float(self.tokens / time_s)
+        if self.power_w is not None:
+            made["kwh_per_million"] = self.power_w * workers * 1e3 / per_s / 3600
+            if self.hours is not None:
+                made["kwh"] = self.hours * workers * self.power_w / 1e3
+        if self.price_usd_per_h is not None:
+            made["cost_per_million"] = self.price_usd_per_h * workers * 1e6 / per_s / 3600
+        if self.cluster_interval is not None:
+            best_s, worst_s = self.cluster_interval
+            made["efficiency_interval"] = speedup / workers * time_s / worst_s, speedup / workers * time_s / best_s
+        for name, value in made.items():
+            msgspec.structs.force_setattr(self, name, value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented JSON: `COLUMNS` first."""
+        row = {name: getattr(self, name) for name in COLUMNS}
+        row |= {name: getattr(self, name) for name in ("strategy", "collective", "limited_by", "hours", "fits")}
+        row |= {"bound_s": self.bound_s, "input_s": self.input_s, "speedup_over": self.over}
+        row |= {name: getattr(self, name) for name in PER_DEVICE}
+        for name in ("interval", "efficiency_interval"):
+            ends = getattr(self, name)
+            row[name] = None if ends is None else list(ends)
+        row["notes"] = list(self.notes)
+        return row
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """What is to be trained, and what an hour costs.
+
+    Attributes
+    ----------
+    images : float or None
+        Samples of one epoch.
+    price_usd_per_h : float or None
+        Of one device; None where it is not known.
+    """
+
+    images: float | None = None
+    epochs: float = 1.0
+    price_usd_per_h: float | None = None
+
+
+def priced(rows: Iterable[ScaleRow], budget: Budget) -> list[ScaleRow]:
+    """Rows with the hours and cost of a budget: None without images, and the cost without a price."""
+    images, price = budget.images, budget.price_usd_per_h
+    made = []
+    for row in rows:
+        hours = None if images is None else images * budget.epochs / row.throughput_per_s / 3600
+        cost = None if hours is None or price is None else hours * row.workers * price
+        made.append(msgspec.structs.replace(row, hours=hours, cost=cost, price_usd_per_h=price))
+    return made
+
+
+def make_budget(
+    device: Device | None,
+    images: float | str | None,
+    epochs: float | None,
+    price: float | str | None = None,
+    *,
+    cost_asked: bool = False,
+    tokens: int | None = None,
+) -> Budget:
+    """A budget; the price is the one given, else what the device rents for.
+
+    Parameters
+    ----------
+    device : Device or None
+        None where its price plays no part.
+    images : float or str, optional
+        ``1281167`` or ``"1.28M"``, or ``"300B tokens"``.
+    epochs : float, optional
+        1 where none is given.
+    price : float or str, optional
+        USD per hour of one device: ``"0.90 USD/h"``.
+    cost_asked : bool
+        Whether an answer without a cost is an error.
+    tokens : int, optional
+        Of a sample; None where it has none.
+
+    Raises
+    ------
+    BadValue
+        If images, epochs or price are not above 0, epochs come without images, or a cost is asked for and images or
+        price are missing.
+    """
+    count = None if images is None else _samples(images, tokens)
+    if count is not None and not 0 < count < math.inf:
+        raise BadValue(f"the number of images must be above 0, not {images!r}")
+    if epochs is not None and not 0 < epochs < math.inf:
+        raise BadValue(f"the number of epochs must be above 0, not {epochs!r}")
+    if count is None and (epochs is not None or cost_asked):
+        raise BadValue("hours and cost need a number of images: give --images, such as --images 1.28M")
+    usd = None if device is None else device.rent_usd_per_h
+    if price is not None:
+        usd = parse_quantity(price, "USD/h")
+        if not 0 < usd < math.inf:
+            raise BadValue(f"the price must be above 0 USD/h, not {price!r}")
+    if usd is None and cost_asked:
+        raise BadValue(
+            f"the price of an hour of {device.name if device else 'the device'} is unknown: "
+            "give --price, such as '0.90 USD/h'"
+        )
+    return Budget(count, 1.0 if epochs is None else epochs, usd)
+
+
+def _samples(images: float | str, tokens: int | None) -> float:
+    """Samples, said as such or as their tokens."""
+    if not isinstance(images, str) or not images.rstrip().endswith("tokens"):
+        return parse_quantity(images, "")
+    if tokens is None:
+        raise BadValue(f"--images {images}: this network reads no tokens, say how many samples there are")
+    number = images.rstrip().removesuffix("tokens").rstrip()
+    return parse_quantity(f"{number[:-1]}G" if number.endswith("B") else number, "") / tokens  # B: billions

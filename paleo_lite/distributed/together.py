@@ -2,6 +2,8 @@
 
 Narayanan et al. 2021 (section 3): of m micro-batches through p stages, each of v pieces, ``(p - 1) / v`` more than m
 pass one after another; Korthikanti et al. 2022: what a device saves, and what of it is computed again.
+Devices are numbered as Megatron-LM does it: those that share matrices next to each other, then those of a ring, then
+replicas; those that share experts stand side by side, too.
 """
 
 from __future__ import annotations
@@ -19,14 +21,12 @@ from ..counting.kinds import is_attention
 from ..errors import BadValue
 from ..networks.network import Network
 from ..timing.memory import shared_out
-from .collectives import LinkRate, point_to_point_time_s
-from .exchange import exchange_time_s
+from .collectives import all_to_all_s, exchange_time_s, point_to_point_time_s
 from .generating import generate
-from .job import RECOMPUTATIONS, Job, Settings, Split
-from .pieces import Parts, parts_of
-from .step import Step
-from .topology import Topology
-from .within import apart, exchanges_s
+from .job import RECOMPUTATIONS, Job, Settings, Split, Step
+from .links import LinkRate
+from .pieces import Parts, Piece, parts_of
+from .topology import Topology, apart
 
 
 class Layout(NamedTuple):
@@ -181,6 +181,65 @@ def _longest(layout: Layout, blocks: int, split: Split, parts: Parts) -> Layout:
         return layout
     ends_s, block_s = (piece.forward_s + piece.backward_s for piece in (parts.ends, parts.block))
     return layout._replace(blocks=layout.blocks - 1) if ends_s > block_s else layout._replace(ends=0)
+
+
+# What the devices that share a block send each other for one micro-batch.
+
+
+def exchanges_s(piece: Piece, topology: Topology, split: Split, longer: float) -> list[tuple[float, float]]:
+    """Seconds of each kind of exchange, and what of them is waited for; attention takes `longer` than it is said to."""
+    forwards = 2 if split.recompute == "full" else 1
+    return [
+        _of_matrices(piece, topology, split, forwards),
+        *(_of_ring(piece, topology, split.tensor, split.context, longer, forwards) if split.context > 1 else ()),
+        *(_of_experts(piece, topology, split.experts, forwards) if split.experts > 1 else ()),
+    ]
+
+
+def _of_matrices(piece: Piece, topology: Topology, split: Split, forwards: int) -> tuple[float, float]:
+    """Sums and gathers among devices that share matrices (Shoeybi et al. 2019): nothing hides them."""
+    group = apart(topology, 1, split.tensor)
+    sent: dict[float, float] = {}
+    for share, size in (*piece.forward_sent * forwards, *piece.backward_sent):
+        sent[size] = sent.get(size, 0.0) + share  # few sizes, many times each
+    seconds = sum(share * float(exchange_time_s(group, size)) for size, share in sent.items())
+    return seconds, seconds
+
+
+def _of_ring(
+    piece: Piece, topology: Topology, stride: int, devices: int, longer: float, forwards: int
+) -> list[tuple[float, float]]:
+    """Keys and values go around a ring, backward with their gradients (Liu et al. 2023, Ring Attention, section 3).
+
+    Of n devices each computes n parts of its attention, and the next part comes meanwhile, n - 1 times.
+    """
+    hops = devices - 1
+    ways = [(piece.ring_bytes, piece.attention_s)] * forwards + [(2 * piece.ring_bytes, piece.attention_backward_s)]
+    exchanges = []
+    for size, attention_s in ways:
+        hop = _ring_hop_s(topology, stride, devices, size)
+        exchanges.append((hops * hop, hops * max(hop - attention_s * longer / devices, 0.0)))
+    return exchanges
+
+
+def _ring_hop_s(topology: Topology, stride: int, devices: int, size: float) -> float:
+    """A message from every device of a ring to the next; where a ring leaves the node, as many do as it holds."""
+    inside = topology.inside
+    near = float(point_to_point_time_s(size, inside)) if inside and topology.devices_per_node > stride else 0.0
+    if stride * devices <= topology.devices_per_node or topology.between is None:
+        return near
+    return max(near, float(point_to_point_time_s(size * stride, topology.between)))
+
+
+def _of_experts(piece: Piece, topology: Topology, devices: int, forwards: int) -> list[tuple[float, float]]:
+    """Rows to their experts and back, in the backward pass their gradients (Lepikhin et al. 2021, GShard)."""
+    if not piece.routed_bytes:
+        return []
+    seconds = (forwards + 1) * all_to_all_s(apart(topology, 1, devices), piece.routed_bytes)
+    return [(seconds, seconds)]
+
+
+# What replicas and stages send each other, and what a device saves.
 
 
 class Group(NamedTuple):

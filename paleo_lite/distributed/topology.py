@@ -13,8 +13,7 @@ from ..errors import BadFile, BadValue, UsageProblem
 from ..files import read_typed
 from ..hardware import find_device
 from ..units import parse_quantity
-from .collectives import LinkRate
-from .links import link_rate
+from .links import LinkRate, link_rate
 
 FORM = "'2x k40m @ pcie3, 16 nodes @ infiniband'"
 
@@ -104,6 +103,18 @@ def flat(link: LinkRate, workers: int) -> Topology:
     return Topology(None, 1, None, workers, link)
 
 
+def apart(topology: Topology, stride: int, devices: int) -> Topology:
+    """Some devices, every so many of them one, at their share of what links the nodes."""
+    inside = max(min(devices, topology.devices_per_node // stride), 1)
+    if devices == inside:
+        return Topology(topology.device, devices, topology.inside, 1, None)
+    between = topology.between
+    assert between is not None
+    share = inside / topology.devices_per_node
+    shared = msgspec.structs.replace(between, bandwidth_bytes_per_s=between.bandwidth_bytes_per_s * share)
+    return Topology(topology.device, inside, topology.inside, devices // inside, shared)
+
+
 class _LinkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A link as a table: its name or rate, and what is known better than the registry does."""
 
@@ -189,6 +200,3 @@ def _link(written: str | _LinkTable | None, ppp: float | None) -> LinkRate | Non
     return msgspec.structs.replace(
         rate, latency_s=parse_quantity(written.latency, "s"), label=f"{rate.label}, latency as given"
     )
-
-
-__all__ = ["Topology", "flat", "parse_topology"]

@@ -14,11 +14,9 @@ from typing import NamedTuple
 
 from ..counting.work import check_batch_size
 from ..distributed.collectives import check_workers
-from ..distributed.cost import make_budget, priced
 from ..distributed.run import Request
 from ..distributed.scale import SCALINGS
-from ..distributed.step import ScaleRow
-from ..distributed.table import ScaleTable
+from ..distributed.table import ScaleRow, ScaleTable, make_budget, priced
 from ..errors import BadValue
 from ..networks import Network, find_network
 from .layers import parameter_bytes

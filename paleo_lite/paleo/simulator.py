@@ -19,8 +19,7 @@ import numpy as np
 
 from ..counting.layer import Layer
 from ..counting.work import check_batch_size
-from ..distributed.collectives import LinkRate
-from ..distributed.links import link_rate
+from ..distributed.links import LinkRate, link_rate
 from ..errors import BadValue, UnknownName, UnknownPrecision
 from ..hardware import find_device, read_links
 from ..hardware.registry import key

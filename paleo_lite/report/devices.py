@@ -15,7 +15,7 @@ from ..units import format_si, say_duration
 from .document import Column, Document, Table, say_bandwidth, say_percent, say_size, say_time_briefly
 
 if TYPE_CHECKING:
-    from ..distributed.link_calibration import LinkCalibration
+    from ..distributed.links import LinkCalibration
 
 
 def device_row(device: Device) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import numpy as np
 from ..counting import Layer, Work, count
 from ..counting.fusion import fuse
 from ..counting.work import ENGINE, trains
-from ..distributed.job import gradient_bytes
-from ..distributed.overlap import BUCKET_BYTES, make_buckets
+from ..distributed.data_parallel import gradient_bytes, make_buckets
+from ..distributed.job import BUCKET_BYTES
 from ..errors import BadValue, PaleoError
 from ..hardware import Device, Machine, find_device
 from ..networks import Network, find_network

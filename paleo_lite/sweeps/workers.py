@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..distributed.clusters import cluster_prior
-from ..distributed.job import Job, Settings
+from ..distributed.job import DeviceStep, Job, Settings, plain
 from ..distributed.links import link_rate
 from ..distributed.scale import step_of
-from ..distributed.step import DeviceStep
 from ..distributed.topology import Topology, flat
 from ..errors import BadValue, PaleoError
 from ..hardware import Machine
@@ -69,7 +68,7 @@ class SweptJob(Job):
             backward_s / members,
             update_s,
             self._group,
-            memory_bytes=self.memory_bytes(batch_size, 0, 1),
+            memory_bytes=plain(self.memory(batch_size).total_bytes),
             interval=None if np.isnan(low_s).any() else (low_s, high_s),
         )
 

@@ -6,7 +6,7 @@ import msgspec
 import streamlit as st
 
 from ..counting import GENERATING
-from ..distributed.step import ScaleRow
+from ..distributed.table import ScaleRow
 from ..report.charts.scaling import scaling_chart
 from ..report.document import Table
 from ..report.scale import scale_page

@@ -11,8 +11,8 @@ import msgspec
 from ..cli import options
 from ..cli.values import Names, Number, Whole
 from ..counting import GENERATING
-from ..distributed.cost import make_budget
 from ..distributed.links import link_rate
+from ..distributed.table import make_budget
 from ..errors import BadValue, PaleoError, UnknownName
 from ..ranges import parse_range
 from ..timing.models import LEARNT, TIME_MODELS

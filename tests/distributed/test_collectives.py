@@ -1,7 +1,4 @@
-"""Collectives: PALEO's and the literature's formulas by hand, the algorithms themselves run on arrays, and bounds.
-
-Tests: distributed/link_terms.py.
-"""
+"""Collectives: PALEO's and the literature's formulas by hand, the algorithms themselves run on arrays, and bounds."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from hypothesis import given
 
 from paleo_lite.distributed.collectives import (
     COLLECTIVES,
-    LinkRate,
+    EXACT,
     all_gather_time_s,
     all_reduce_time_s,
     all_to_all_time_s,
@@ -19,7 +16,7 @@ from paleo_lite.distributed.collectives import (
     point_to_point_time_s,
     reduce_scatter_time_s,
 )
-from paleo_lite.distributed.exchange import EXACT
+from paleo_lite.distributed.links import LinkRate
 from paleo_lite.errors import BadValue, UnknownName
 from strategies import COLLECTIVE_NAMES, LINKS, MESSAGE_BYTES, MORE, PLAIN_LINKS, SEVERAL_WORKERS, WORKERS
 

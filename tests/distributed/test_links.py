@@ -1,7 +1,4 @@
-"""Links by name, by rate and by calibration.
-
-Tests: distributed/link_calibration.py.
-"""
+"""Links by name, by rate and by calibration."""
 
 from __future__ import annotations
 
@@ -14,9 +11,14 @@ from click.testing import CliRunner
 
 import paleo_lite
 from paleo_lite.cli import main
-from paleo_lite.distributed.collectives import LinkRate, all_gather_time_s, all_reduce_time_s
-from paleo_lite.distributed.link_calibration import read_link_calibration, shipped_link_calibrations
-from paleo_lite.distributed.links import find_link, link_rate
+from paleo_lite.distributed.collectives import all_gather_time_s, all_reduce_time_s
+from paleo_lite.distributed.links import (
+    LinkRate,
+    find_link,
+    link_rate,
+    read_link_calibration,
+    shipped_link_calibrations,
+)
 from paleo_lite.errors import AmbiguousName, BadFile, BadQuantity, BadValue, UnknownName
 from paleo_lite.hardware import read_links
 

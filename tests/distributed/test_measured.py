@@ -1,4 +1,7 @@
-"""What was measured of a cluster, read from text, and what the population becomes with it."""
+"""What was measured of a cluster, read from text, and what the population becomes with it.
+
+Tests: distributed/clusters.py.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,8 @@ import numpy as np
 import pytest
 
 import paleo_lite
-from paleo_lite.distributed.clusters import ClusterPrior, Range
+from paleo_lite.distributed.clusters import ClusterPrior, MeasuredStep, Range, condition, parse_measured
 from paleo_lite.distributed.job import Settings
-from paleo_lite.distributed.measured import MeasuredStep, condition, parse_measured
 from paleo_lite.errors import BadValue
 
 ASKED = {"gpu": "k80-die", "link": "ethernet20", "batch_size": 32}

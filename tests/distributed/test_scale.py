@@ -1,7 +1,6 @@
 """Strategies: held against sums done by hand, and properties that hold for every machine.
 
-Tests: distributed/advise.py, distributed/cost.py, distributed/data_parallel.py, distributed/job.py,
-distributed/model_parallel.py, distributed/split.py, distributed/step.py, distributed/strategies.py.
+Tests: distributed/advise.py, distributed/job.py, distributed/model_parallel.py, distributed/strategies.py.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from hypothesis import strategies as st
 import paleo_lite
 from paleo_lite.counting import count
 from paleo_lite.distributed.advise import advise
-from paleo_lite.distributed.collectives import LinkRate
-from paleo_lite.distributed.cost import Budget, make_budget
-from paleo_lite.distributed.job import Job, Settings, gradient_bytes
+from paleo_lite.distributed.data_parallel import gradient_bytes
+from paleo_lite.distributed.job import Job, Settings
+from paleo_lite.distributed.links import LinkRate
+from paleo_lite.distributed.model_parallel import critical_path_s, dense_tail, tensor_pairs
 from paleo_lite.distributed.pipeline import partition
 from paleo_lite.distributed.scale import scale
-from paleo_lite.distributed.split import critical_path_s, dense_tail, tensor_pairs
-from paleo_lite.distributed.step import COLUMNS
 from paleo_lite.distributed.strategies import STRATEGIES
+from paleo_lite.distributed.table import COLUMNS, Budget, make_budget
 from paleo_lite.distributed.topology import Topology, flat
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.hardware import Machine, find_device

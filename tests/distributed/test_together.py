@@ -1,6 +1,6 @@
 """All ways of sharing work at once: memory and times of Megatron-LM's tables, and what adds up exactly.
 
-Tests: distributed/together.py, distributed/pieces.py, distributed/within.py.
+Tests: distributed/pieces.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.distributed.exchange import exchange_time_s
+from paleo_lite.distributed.collectives import exchange_time_s
 from paleo_lite.distributed.job import Job, Settings, Split
 from paleo_lite.distributed.together import together
 from paleo_lite.distributed.topology import parse_topology

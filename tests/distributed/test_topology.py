@@ -1,7 +1,4 @@
-"""Topologies: what is read, what cannot be, and exchanges over two kinds of link by hand.
-
-Tests: distributed/exchange.py.
-"""
+"""Topologies: what is read, what cannot be, and exchanges over two kinds of link by hand."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paleo_lite.distributed.collectives import COLLECTIVES, LinkRate, all_reduce_time_s
-from paleo_lite.distributed.exchange import EXACT, exchange_time_s, fastest
+from paleo_lite.distributed.collectives import COLLECTIVES, EXACT, all_reduce_time_s, exchange_time_s, fastest
+from paleo_lite.distributed.links import LinkRate
 from paleo_lite.distributed.topology import Topology, flat, parse_topology
 from paleo_lite.errors import AmbiguousName, BadFile, BadValue, PaleoError, UnknownName
 from strategies import MESSAGE_BYTES

@@ -25,7 +25,7 @@ from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.distributed.job import Job, Settings
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.scale import scale
-from paleo_lite.distributed.step import ScaleRow
+from paleo_lite.distributed.table import ScaleRow
 from paleo_lite.distributed.topology import flat
 from paleo_lite.errors import BadFile, BadValue, Interrupted, MissingExtra, SweepStopped, UnknownName
 from paleo_lite.hardware import Machine, find_device

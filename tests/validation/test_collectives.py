@@ -19,7 +19,7 @@ from paleo_lite.distributed.collectives import (
     point_to_point_time_s,
     reduce_scatter_time_s,
 )
-from paleo_lite.distributed.link_calibration import link_rate_of, shipped_link_calibrations
+from paleo_lite.distributed.links import link_rate_of, shipped_link_calibrations
 from paleo_lite.errors import BadFile, BadValue, CalibrationFailed
 from paleo_lite.files import shipped
 from paleo_lite.hardware import read_links

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paleo_lite.distributed.collectives import LinkRate
-from paleo_lite.distributed.link_calibration import OPERATIONS
-from paleo_lite.distributed.link_terms import seconds_on
+from paleo_lite.distributed.links import OPERATIONS, LinkRate, seconds_on
 from paleo_lite.errors import CalibrationFailed
 from paleo_lite.extras import need
 from paleo_lite.timing.terms import QUANTILES

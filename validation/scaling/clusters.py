@@ -17,13 +17,11 @@ import numpy as np
 
 from paleo_lite.calibration.choose import default_model
 from paleo_lite.calibration.store import find_calibration
-from paleo_lite.distributed.clusters import Cluster, ClusterPrior, Scores, cluster_prior
+from paleo_lite.distributed.clusters import Cluster, ClusterPrior, Scores, cluster_prior, condition
 from paleo_lite.distributed.data_parallel import data
-from paleo_lite.distributed.job import Inputs, Job, Settings
-from paleo_lite.distributed.measured import condition
+from paleo_lite.distributed.job import Inputs, Job, Settings, Step
 from paleo_lite.distributed.platforms import Platform, find_platform
 from paleo_lite.distributed.scale import fed
-from paleo_lite.distributed.step import Step
 from paleo_lite.distributed.topology import Topology, parse_topology
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network

@@ -17,12 +17,9 @@ import msgspec
 import numpy as np
 
 from paleo_lite.calibration.store import find_calibration
-from paleo_lite.distributed.collectives import LinkRate
-from paleo_lite.distributed.data_parallel import all_reduced, beside_backward
-from paleo_lite.distributed.job import Job, Settings
-from paleo_lite.distributed.links import link_rate
-from paleo_lite.distributed.overlap import FUSION_BYTES
-from paleo_lite.distributed.step import DeviceStep
+from paleo_lite.distributed.data_parallel import FUSION_BYTES, all_reduced, beside_backward
+from paleo_lite.distributed.job import DeviceStep, Job, Settings
+from paleo_lite.distributed.links import LinkRate, link_rate
 from paleo_lite.distributed.topology import Topology
 from paleo_lite.extras import need
 from paleo_lite.hardware import Machine, find_device

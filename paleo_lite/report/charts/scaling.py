@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from ...distributed.step import ScaleRow
-from ...distributed.table import ScaleTable
+from ...distributed.table import ScaleRow, ScaleTable
 from ...units import format_si
 from .marks import BOUNDS_ARE, PLAIN, either, hollow, told_apart
 from .render import altair, time_unit, values

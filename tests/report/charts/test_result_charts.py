@@ -18,7 +18,7 @@ import paleo_lite as pl
 from paleo_lite.calibration.fit import calibrate
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.validate import Point
-from paleo_lite.distributed.step import ScaleRow
+from paleo_lite.distributed.table import ScaleRow
 from paleo_lite.errors import BadValue
 from paleo_lite.hardware import find_device
 from paleo_lite.report.charts.accuracy import BARS_AT_MOST, Pair, accuracy_chart

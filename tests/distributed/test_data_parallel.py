@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paleo_lite.counting import count
-from paleo_lite.distributed.overlap import exposed_s, finish_s, make_buckets
+from paleo_lite.distributed.data_parallel import finish_s, make_buckets
 from paleo_lite.errors import BadValue
 from paleo_lite.networks import find_network
 from strategies import SECONDS
@@ -27,7 +27,6 @@ def test_the_last_exchange_ends_when_playing_them_through_says(buckets):
 def test_arrays_are_taken_over_their_last_axis():
     ready, seconds = np.array([1.0, 2.0]), np.array([[0.5, 0.5], [3.0, 1.0]])
     assert finish_s(ready, seconds) == pytest.approx([2.5, 5.0])  # by hand: 2 + 0.5; 1 + 3 + 1
-    assert exposed_s(ready, seconds, 2.25) == pytest.approx([0.25, 2.75])
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), SECONDS), min_size=1, max_size=12), st.integers(1, 200))
