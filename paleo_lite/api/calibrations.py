@@ -192,7 +192,7 @@ def learn(question: CalibrateQuestion) -> Learnt:
         steps, machine = measurements_of(steps, device, precision, further) if steps else [], Machine(device)
         runs, shares = list[PppRun](), list[PppShare]()
         if network is not None and profiles:
-            from ..calibration.ppp_profiles import beside_profiles, run_beside, shares_of
+            from ..calibration.from_profiles import beside_profiles, run_beside, shares_of
 
             beside = beside_profiles(profiles, Workload(find_network(network), precision), machine, *only)
             runs, shares = [run_beside(profile) for profile in beside], shares_of(beside)

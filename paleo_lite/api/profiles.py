@@ -305,7 +305,7 @@ def compare(question: CompareQuestion) -> Comparison | PredictedBeside:
 
 def _beside(question: CompareQuestion) -> PredictedBeside:
     from ..calibration.beside import lay_beside, learnt_from
-    from ..calibration.ppp_profiles import fit_beside
+    from ..calibration.from_profiles import fit_beside
     from ..efficiency.by_kind import measure_passes
     from ..efficiency.contradictions import question as doubt
     from ..profiles.detect import open_profile

@@ -202,7 +202,8 @@ def _known(
     """Who is asked for, and the pool, where it holds any fit of this precision on such units."""
     if reason := why_not_pooled(device):
         return NotPooled(reason)
-    traits, pool = traits_of(device, precision, software, execution), pool or read_pool()
+    pool = pool or read_pool()
+    traits = traits_of(device, precision, software, execution)
     if not any((one.unit, one.precision) == (traits.unit, traits.precision) for one in pool.fits):
         return NotPooled(f"no device was measured in {precision} on {traits.unit.split()[-1]} units")
     return traits, pool

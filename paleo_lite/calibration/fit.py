@@ -12,7 +12,6 @@ s is the scatter that a good model keeps. The covariance of theta is that of the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,42 +87,35 @@ class MeasuredRuns(msgspec.Struct, frozen=True, eq=False):
 
 
 def runs_of(measurements: Sequence[Measurement], device: Device, precision: str) -> MeasuredRuns:
-    """Measured steps as the fit takes them, in the order given."""
-    return stack(
-        [features_for(m) for m in measurements], rates_of(Machine(device), precision), [m.time_s for m in measurements]
-    )
-
-
-_features: dict[tuple[str | int, ...], Features] = {}  # the same step is measured on many devices
-
-
-def features_for(measurement: Measurement) -> Features:
-    """Features of the step that was measured.
+    """Measured steps as the fit takes them, in the order given.
 
     Raises
     ------
     PaleoError
-        If the network is unknown or unavailable at that image size.
+        If a network is unknown or unavailable at its image size.
     """
-    m = measurement
-    key = (m.network, m.image_size, m.precision, m.phase, m.batch_size, m.execution, attention_of(m.framework))
-    if key not in _features:
-        _features[key] = merge_alike(features_of(workload_of(m)))
-    return _features[key]
+    features = []
+    for m in measurements:
+        key = (m.network, m.image_size, m.precision, m.phase, m.batch_size, m.execution, attention_of(m.framework))
+        if key not in _features:
+            _features[key] = merge_alike(features_of(workload_of(m)))
+        features.append(_features[key])
+    return stack(features, rates_of(Machine(device), precision), [m.time_s for m in measurements])
 
 
 def workload_of(measurement: Measurement) -> Workload:
-    """The step that was measured."""
-    m = measurement
-    counted = _counted(m.network, m.image_size, m.precision, m.execution, attention_of(m.framework))
-    return counted.but(phase=m.phase, batch_size=m.batch_size)
+    """The step that was measured; a network is counted once for all its batch sizes and phases."""
+    m, attention = measurement, attention_of(measurement.framework)
+    key = (m.network, m.image_size, m.precision, m.execution, attention)
+    if key not in _counted:
+        network = find_network(m.network, m.image_size or None)
+        network = network._replace(layers=with_attention(network.layers, attention))
+        _counted[key] = Workload(network, m.precision, execution=m.execution)
+    return _counted[key].but(phase=m.phase, batch_size=m.batch_size)
 
 
-@lru_cache(maxsize=256)
-def _counted(name: str, image_size: int, precision: str, execution: str, attention: str) -> Workload:
-    network = find_network(name, image_size or None)
-    layers = with_attention(network.layers, attention)
-    return Workload(network._replace(layers=layers), precision, execution=execution)
+_features: dict[tuple[str | int, ...], Features] = {}  # the same step is measured on many devices
+_counted: dict[tuple[str | int, ...], Workload] = {}
 
 
 def stack(features: Sequence[Features], rates: Rates, measured_s: Sequence[float]) -> MeasuredRuns:

@@ -158,9 +158,9 @@ def calibrate_ppp(
     steps : sequence of Measurement
         All of this device and precision.
     profiled : sequence of PppRun
-        See `ppp_profiles.run_beside`.
+        See `from_profiles.run_beside`.
     shares : sequence of PppShare
-        See `ppp_profiles.shares_of`.
+        See `from_profiles.shares_of`.
     inputs : sequence of Path
         The files, for the record.
     date, version : str

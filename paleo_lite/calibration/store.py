@@ -120,9 +120,7 @@ def make_calibration(
     reach = QUANTILES[0.9]
     parameters = {
         name: Parameter(
-            _rounded(math.exp(theta)),
-            _rounded(math.exp(theta - reach * deviation)),
-            _rounded(math.exp(theta + reach * deviation)),
+            *(float(f"{math.exp(theta + by * deviation):.6g}") for by in (0.0, -reach, reach)),
             PARAMETERS[name],
             round(float(moved), 3),
         )
@@ -139,10 +137,6 @@ def make_calibration(
     return Calibration(
         FORMAT, device, precision, round(fit.scatter, 4), parameters, covariance, provenance, error, worst
     )
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")
 
 
 def write_calibration(calibration: AnyCalibration, path: Path, force: bool = False) -> None:

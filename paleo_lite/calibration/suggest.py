@@ -23,16 +23,13 @@ from ..errors import BadValue
 from ..hardware import Device, Machine
 from ..networks import find_network
 from ..result import Result
-from ..timing.calibrated import sensitivities
-from ..timing.features import features_of, merge_alike
-from ..timing.fitted import CalibratedModel, own_variance, rates_of
+from ..timing.fitted import CalibratedModel, own_variance
 from ..timing.prediction import Prediction
 from ..timing.terms import interval_of
 from ..timing.workload import Workload
 from ..units import element_bytes
 from .choose import SCATTER
 from .fit import SCATTER as FIT_SCATTER
-from .fit import stack
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -168,7 +165,8 @@ def suggest(
     candidates = [step for step in candidates if not is_single or _key(step) != _key(first)]
     if not 1 <= count <= len(candidates):
         raise BadValue(f"{count} measurements cannot be suggested: name 1 to {len(candidates)}")
-    times, slopes = slopes_of(model, machine, [*asked, *candidates])
+    terms = [model.evaluate(workload, machine) for workload in (*asked, *candidates)]
+    times, slopes = np.array([term.time_s for term in terms]), np.array([term.slopes for term in terms])
     asked_s, targets = float(times[0]), slopes[: len(asked)]
     times, slopes = times[len(asked) :], slopes[len(asked) :]
 
@@ -224,14 +222,6 @@ def choose(
         yield place, covariance
 
 
-def slopes_of(model: CalibratedModel, machine: Machine, workloads: Sequence[Workload]) -> tuple[Floats, Floats]:
-    """Seconds of steps in one precision, and d log(step) / d theta of each, shape (steps, parameters)."""
-    features = [merge_alike(features_of(workload)) for workload in workloads]
-    runs = stack(features, rates_of(machine, workloads[0].precision), [1.0] * len(features))
-    times, gradient = sensitivities(runs.features, runs.rates, np.exp(model.theta), runs.run, len(runs))
-    return times, gradient / times[:, None]
-
-
 def candidate_steps(device: Device, precision: str, execution: str = "eager") -> list[Workload]:
     """Steps of `NETWORKS` that fit into a device's memory."""
     ones = [Workload(find_network(name), precision, execution=execution) for name in NETWORKS]
@@ -252,11 +242,16 @@ def narrowest(prediction: Prediction) -> tuple[Workload, tuple[float, float]] | 
     phase = PHASES[any(name.startswith("backward") for name in asked.passes)]
     names = dict.fromkeys((*SMALL, *(name for name in NETWORKS if name == asked.network.name)))
     ones = [Workload(find_network(name), asked.precision, 1, phase) for name in names]
-    steps = [one.but(batch_size=size) for one in ones for size in BATCH_SIZES[:2]]
-    steps = [step for step in steps if surely_fits(step, prediction.device) and _key(step) != _key(asked)]
+    steps = [
+        one.but(batch_size=size)
+        for one in ones
+        for size in BATCH_SIZES[:2]
+        if (one.network.name, size, phase) != (asked.network.name, asked.batch_size, asked.phase)
+    ]
+    steps = [step for step in steps if surely_fits(step, prediction.device)]
     if not steps:
         return None
-    _, candidates = slopes_of(model, prediction.machine, steps)
+    candidates = np.array([model.evaluate(step, prediction.machine).slopes for step in steps])
     place, covariance = next(choose(model.covariance, candidates, slopes[None], np.zeros(len(steps)), 1))
     deviation = float(np.sqrt(slopes @ covariance @ slopes + _own_variance(model)))
     return steps[place], interval_of(prediction.time_s, deviation)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paleo_lite.calibration.fit import calibrate, features_for, fit, runs_of
+from paleo_lite.calibration.fit import calibrate, fit, runs_of
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.prior import BASE, Prior, base_prior, device_prior
 from paleo_lite.errors import CalibrationFailed
@@ -83,9 +83,8 @@ def test_a_larger_batch_takes_longer() -> None:
     values = np.exp(base_prior(False).mean)
     times = []
     for batch in (1, 2, 3, 8, 9, 64, 65, 1000):
-        features = features_for(Measurement(DEVICE.id, "resnet50", batch, "training", "fp32", 1.0))
         runs = runs_of([Measurement(DEVICE.id, "resnet50", batch, "training", "fp32", 1.0)], DEVICE, "fp32")
-        assert len(features.flops) == len(runs.run)
+        assert len(runs.features.flops) == len(runs.run)
         times.append(step_times(runs.features, runs.rates, values, runs.run, 1)[0])
     assert times == sorted(times)
 

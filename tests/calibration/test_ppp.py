@@ -1,6 +1,6 @@
 """PALEO's platform percent of peak from measurements.
 
-Tests: calibration/ppp_profiles.py.
+Tests: calibration/from_profiles.py.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from click.testing import CliRunner
 
 from measured import DATA
 from paleo_lite.calibration.beside import lay_beside
+from paleo_lite.calibration.from_profiles import shares_of
 from paleo_lite.calibration.measurements import Measurement, Provenance, provenance_of
 from paleo_lite.calibration.ppp import AT_PEAK, PppRun, fit_ppp, run_of
-from paleo_lite.calibration.ppp_profiles import shares_of
 from paleo_lite.calibration.store import find_calibration, write_calibration
 from paleo_lite.cli import main
 from paleo_lite.efficiency.by_kind import PassTimes

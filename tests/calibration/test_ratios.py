@@ -1,4 +1,7 @@
-"""How sure a ratio is: against parameters and priors drawn at random, and by hand."""
+"""How sure a ratio is: against parameters and priors drawn at random, and by hand.
+
+Tests: calibration/several.py.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.calibration.ratios import SHARED, Estimate, log_ratio_variance, speedup
+from paleo_lite.calibration.several import SHARED, Estimate, log_ratio_variance, speedup
 from paleo_lite.hardware import Machine
 from paleo_lite.timing import Workload
 from paleo_lite.timing.fitted import CalibratedModel, own_variance

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paleo_lite as pl
-from paleo_lite.calibration.choose import SCATTER, pooled_model
+from paleo_lite.calibration.choose import SCATTER
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.suggest import (
     NETWORKS,
@@ -23,7 +23,6 @@ from paleo_lite.calibration.suggest import (
     candidate_steps,
     choose,
     narrowest,
-    slopes_of,
     suggest,
     typical_steps,
 )  # fmt: skip
@@ -33,7 +32,6 @@ from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network, network_names
 from paleo_lite.timing.fitted import CalibratedModel
 from paleo_lite.timing.memory import memory_of, usable_bytes
-from paleo_lite.timing.workload import Workload
 
 K80 = Machine(find_device("k80-die"))
 
@@ -115,15 +113,6 @@ def test_steps_fit_and_can_be_run() -> None:
     assert numbers["gtx770"] < numbers["k80-die"] < numbers["h100-sxm"]
     assert {step.phase for step in candidate_steps(K80.device, "fp32", "compiled")} == {"inference"}
     assert {step.batch_size for step in typical_steps("fp32", "training", 64)} == {64}
-
-
-def test_slopes_are_those_of_a_prediction() -> None:
-    model = pooled_model(K80.device, "fp32")
-    assert isinstance(model, CalibratedModel)
-    workload = Workload(find_network("alexnet"), "fp32", 16, "training")
-    times, slopes = slopes_of(model, K80, [workload])
-    terms = model.evaluate(workload, K80)
-    assert times[0] == pytest.approx(terms.time_s) and slopes[0] == pytest.approx(terms.slopes)
 
 
 def test_the_step_asked_about_is_not_suggested() -> None:

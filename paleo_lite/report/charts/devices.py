@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...calibration.ratios import speedup
-from ...calibration.several import Predictions
+from ...calibration.several import Predictions, speedup
 from ...errors import BadValue
 from ...timing import Prediction
 from ...units import format_si
