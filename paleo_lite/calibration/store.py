@@ -118,14 +118,10 @@ def make_calibration(
     """A calibration from a fit; `measurements` in the order of the fit's residuals."""
     deviations = np.sqrt(np.diag(fit.covariance))
     reach = QUANTILES[0.9]
-    parameters = {
-        name: Parameter(
-            *(float(f"{math.exp(theta + by * deviation):.6g}") for by in (0.0, -reach, reach)),
-            PARAMETERS[name],
-            round(float(moved), 3),
-        )
-        for name, theta, deviation, moved in zip(NAMES, fit.theta, deviations, fit.moved)
-    }
+    parameters = {}
+    for name, theta, deviation, moved in zip(NAMES, fit.theta, deviations, fit.moved):
+        value, low, high = (float(f"{math.exp(theta + by * deviation):.6g}") for by in (0.0, -reach, reach))
+        parameters[name] = Parameter(value, low, high, PARAMETERS[name], round(float(moved), 3))
     furthest = np.argsort(-np.abs(fit.residuals), kind="stable")[:5]
     worst = [
         f"{m.network}, batch {m.batch_size}, {m.phase}: measured {m.time_s * 1e3:.4g} ms, fitted {math.exp(r) - 1:+.1%}"
