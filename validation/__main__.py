@@ -13,7 +13,7 @@ import msgspec
 
 from paleo_lite.calibration.validate import SPLITS as STEP_SPLITS
 from paleo_lite.cli import OneSentence, options
-from paleo_lite.cli.command import Answer, AnswerCommand
+from paleo_lite.cli.options import Answer, AnswerCommand
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.report.document import Document
 

@@ -17,7 +17,10 @@ from ..result import Result
 
 
 class ChartKind(NamedTuple):
-    """A chart: the command whose answer it draws, the function of `report.charts` that draws it, and what it shows."""
+    """A chart: the command whose answer it draws, the function of `report.charts` that draws it, and what it shows.
+
+    What it shows stands inside a sentence; `sentence` is one.
+    """
 
     command: str
     module: str
@@ -25,39 +28,38 @@ class ChartKind(NamedTuple):
     shows: str
 
     @property
-    def said(self) -> str:
-        """What it shows, inside a sentence."""
-        first = self.shows[0] if self.shows[1].isupper() else self.shows[0].lower()  # FLOPs stay FLOPs
-        return first + self.shows[1:].rstrip(".")
+    def sentence(self) -> str:
+        """What it shows."""
+        return f"{self.shows[0].upper()}{self.shows[1:]}."
 
 
 KINDS: dict[str, ChartKind] = {
-    "roofline": ChartKind("predict", "roofline", "prediction_roofline", "Layers of a network under a device's peaks."),
-    "layers": ChartKind("predict", "layers", "layer_chart", "Time, FLOPs and bytes of each layer in order."),
-    "kinds": ChartKind("predict", "layers", "kind_chart", "Shares of time, FLOPs and bytes by kind of layer."),
-    "passes": ChartKind("predict", "layers", "pass_chart", "Time of each pass by kind of layer."),
-    "batch": ChartKind("", "curves", "batch_chart", "Throughput and time over the batch size, for several devices."),
+    "roofline": ChartKind("predict", "roofline", "prediction_roofline", "layers of a network under a device's peaks"),
+    "layers": ChartKind("predict", "layers", "layer_chart", "time, FLOPs and bytes of each layer in order"),
+    "kinds": ChartKind("predict", "layers", "kind_chart", "shares of time, FLOPs and bytes by kind of layer"),
+    "passes": ChartKind("predict", "layers", "pass_chart", "time of each pass by kind of layer"),
+    "batch": ChartKind("", "curves", "batch_chart", "throughput and time over the batch size, for several devices"),
     "devices": ChartKind(
-        "predict", "devices", "devices_chart", "A time and its interval for each of several devices and networks."
+        "predict", "devices", "devices_chart", "a time and its interval for each of several devices and networks"
     ),
-    "scaling": ChartKind("scale", "scaling", "scale_chart", "Speed-up, shares of a step and cost over the workers."),
+    "scaling": ChartKind("scale", "scaling", "scale_chart", "speed-up, shares of a step and cost over the workers"),
     "pareto": ChartKind(
-        "best", "pareto", "pareto_chart", "The Pareto front of a sweep: rows that no other beats in both columns."
+        "best", "pareto", "pareto_chart", "the Pareto front of a sweep: rows that no other beats in both columns"
     ),
     "accuracy": ChartKind(
-        "validate", "accuracy", "accuracy_chart", "Predicted over measured time of what was held out."
+        "validate", "accuracy", "accuracy_chart", "predicted over measured time of what was held out"
     ),
-    "fit": ChartKind("calibrate", "accuracy", "accuracy_chart", "Fitted over measured time of a calibration."),
-    "timeline": ChartKind("", "profiles", "timeline_chart", "What ran when in a profile."),
-    "classes": ChartKind("kernels", "profiles", "class_chart", "Shares of the classes of kernels of a profile."),
-    "kernels": ChartKind("kernels", "profiles", "kernel_roofline", "Kernels of a profile under a device's peaks."),
+    "fit": ChartKind("calibrate", "accuracy", "accuracy_chart", "fitted over measured time of a calibration"),
+    "timeline": ChartKind("", "profiles", "timeline_chart", "what ran when in a profile"),
+    "classes": ChartKind("kernels", "profiles", "class_chart", "shares of the classes of kernels of a profile"),
+    "kernels": ChartKind("kernels", "profiles", "kernel_roofline", "kernels of a profile under a device's peaks"),
     "efficiency": ChartKind(
-        "efficiency", "efficiency", "efficiency_chart", "Shares of a device's peaks, by configuration."
+        "efficiency", "efficiency", "efficiency_chart", "shares of a device's peaks, by configuration"
     ),
     "compare": ChartKind(
-        "compare", "beside", "comparison_chart", "Two profiles, or a prediction and one, side by side."
+        "compare", "beside", "comparison_chart", "two profiles, or a prediction and one, side by side"
     ),
-    "ppp": ChartKind("compare", "ppp", "ppp_chart", "What one PPP predicts beside the measured shares of peak."),
+    "ppp": ChartKind("compare", "ppp", "ppp_chart", "what one PPP predicts beside the measured shares of peak"),
 }
 """Every chart that can be drawn; without a command it has arguments of its own."""
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from ..errors import Interrupted, PaleoError, UsageProblem
+from ..errors import Interrupted, PaleoError, UnknownName, UsageProblem
 from ..text import sentence
+from ..version import __version__
 
 GROUPS = {
     "How long will it take": {
@@ -113,23 +114,17 @@ class _Commands(OneSentence):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in _COMMANDS:
-            return None
-        command: click.Command = getattr(importlib.import_module(f".{name}", __name__), name)
-        return command
+        if name in _COMMANDS:
+            command: click.Command = getattr(importlib.import_module(f".{name}", __name__), name)
+            return command
+        if not name.startswith("-") and not ctx.resilient_parsing:
+            raise click.UsageError(str(UnknownName("command", name, _COMMANDS)), ctx)
+        return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for question, commands in GROUPS.items():
             with formatter.section(question):
                 formatter.write_dl(list(commands.items()))
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        name = args[0] if args else ""
-        if name and not name.startswith("-") and name not in _COMMANDS:
-            from ..errors import UnknownName
-
-            raise click.UsageError(str(UnknownName("command", name, _COMMANDS)), ctx)
-        return super().resolve_command(ctx, args)
 
 
 def _debugging(ctx: click.Context) -> bool:
@@ -142,21 +137,14 @@ def set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.find_root().meta["paleo_lite.debug"] = True
 
 
-def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        from ..version import __version__
+DEBUG = click.Option(["--debug"], is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks.")
 
-        click.echo(f"paleo-lite {__version__}")
-        ctx.exit()
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--debug", is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks.")
-@click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version."
-)
-def main() -> None:
-    """Predict how long a neural network takes on a machine, and say why.
+main = click.version_option(__version__, message="paleo-lite %(version)s", help="Show the version.")(
+    _Commands(
+        "main",
+        params=[DEBUG],
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        help="""Predict how long a neural network takes on a machine, and say why.
 
     \b
       paleo-lite predict vgg16 --gpu k80 --precision fp64
@@ -165,4 +153,6 @@ def main() -> None:
       paleo-lite hardware show k80
 
     `paleo-lite COMMAND --help` explains each command.
-    """
+    """,
+    )
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -13,13 +14,10 @@ from ..api.sweeps import best as search
 from ..errors import BadValue
 from ..sweeps.best import FRONT_AT_MOST
 from ..sweeps.space import parse_names
-from .command import Answer, chart_of, command
-from .completing import complete_columns
-from .documented import Documented
-from .options import Printing
-from .values import WHOLE
+from .options import Answer, Documented, Printing, command
+from .values import COLUMN, WHOLE
 
-_columns = functools.partial(click.option, shell_complete=complete_columns)
+_columns = functools.partial(click.option, type=COLUMN)
 
 
 @command()
@@ -32,11 +30,8 @@ _columns = functools.partial(click.option, shell_complete=complete_columns)
 @_columns("--where", cls=Documented, of="best", metavar="CONDITION")
 @click.option("--bounds", cls=Documented, of="best", is_flag=True)
 @click.option("--top", type=WHOLE, default=10, show_default=True, cls=Printing, help="How many rows at most.")
-@click.pass_context
-def best(
-    ctx: click.Context, file: Path, minimise: str | None, maximise: str | None, pareto: str | None, where: str | None,
-    bounds: bool, top: int,
-) -> Answer:  # fmt: skip
+@click.pass_obj
+def best(said: dict[str, Any], /, file: Path, pareto: str | None, top: int, **question: Any) -> Answer:
     """Find the best rows of a sweep's FILE: of those that are feasible, and forecasts.
 
     \b
@@ -45,20 +40,17 @@ def best(
       paleo-lite best sweep.parquet --pareto hours,cost
     """
     columns = parse_names(pareto, "columns") if pareto else ()
-    charted = chart_of(ctx) is not None
+    charted = said.get("chart") is not None
     if charted and len(columns) < 2:
         from ..report.charts.pareto import NO_FRONT
 
         raise BadValue(NO_FRONT)
     drawn = search(
         file,
-        minimise=minimise,
-        maximise=maximise,
-        where=where,
         pareto=columns,
-        bounds=bounds,
         top=max(top, FRONT_AT_MOST) if charted else top,
         sample=ROWS_BEHIND_A_FRONT if charted else 0,
+        **question,
     )
     listed = msgspec.structs.replace(drawn, rows=drawn.rows[:top])
     return Answer(listed.to_dict, listed.document, lambda: drawn)

@@ -12,10 +12,8 @@ from ..api.calibrations import calibrate as run_calibrate
 from ..calibration.measurements import TEMPLATE
 from ..timing.models import LEARNT
 from . import options
-from .command import Answer, command
-from .completing import complete_networks
-from .options import Printing
-from .values import WHOLE
+from .options import Answer, Printing, command
+from .values import NETWORK, WHOLE
 
 
 @command()
@@ -25,7 +23,7 @@ from .values import WHOLE
 @click.option(
     "--network",
     metavar="NETWORK",
-    shell_complete=complete_networks,
+    type=NETWORK,
     help="What was profiled, needed for profiles; or what is asked about.",
 )
 @click.option(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from ..api.calibrations import calibrations as find_calibrations
-from .command import Answer, AnswerCommand
-from .completing import complete_calibrations
+from .options import Answer, AnswerCommand
+from .values import CALIBRATION
 
 
 @click.group()
@@ -22,7 +22,7 @@ def list_calibrations() -> Answer:
 
 
 @calibrations.command("show", cls=AnswerCommand)
-@click.argument("calibration", shell_complete=complete_calibrations)
+@click.argument("calibration", type=CALIBRATION)
 def show_calibration(calibration: str) -> Answer:
     """Show every parameter of CALIBRATION (a name or a file), its interval and what would narrow it."""
     answer = find_calibrations(calibration)

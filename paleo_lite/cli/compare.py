@@ -11,10 +11,8 @@ from ..api.profiles import compare as compare_profiles
 from ..errors import BadValue
 from ..files import is_there
 from . import options
-from .command import Answer, command
-from .completing import complete_networks
-from .documented import Documented
-from .values import Names
+from .options import Answer, Documented, command
+from .values import NETWORK, Names
 
 
 @command()
@@ -27,7 +25,7 @@ from .values import Names
     "--by", cls=Documented, of="compare", type=Names("grouping", ".efficiency:BY"), default="kernel", show_default=True
 )
 @click.option(
-    "--predict", metavar="NETWORK", shell_complete=complete_networks,
+    "--predict", metavar="NETWORK", type=NETWORK,
     help="Lay a prediction for this network beside the one profile; the options below are for it.",
 )  # fmt: skip
 @options.gpu(required=False, help="Device that the profile was taken on.")

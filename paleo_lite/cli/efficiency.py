@@ -10,10 +10,8 @@ import click
 
 from ..api.profiles import efficiency as measure_efficiency
 from . import options
-from .command import Answer, command, progress
-from .completing import completing
-from .documented import Documented
-from .values import WHOLE, Names
+from .options import Answer, Documented, command, progress
+from .values import WHOLE, Names, Offered
 
 _option = functools.partial(click.option, cls=Documented, of="efficiency", show_default=True)
 
@@ -29,7 +27,7 @@ _option = functools.partial(click.option, cls=Documented, of="efficiency", show_
     "--group-by",
     metavar="COLUMNS",
     default="",
-    shell_complete=completing(".cli.completing:configuration_names"),
+    type=Offered(".cli.values:configuration_names"),
     help="Print means too, such as by batch_size,nodes.",
 )
 @options.name_pattern()

@@ -9,14 +9,12 @@ import click
 
 from ..input_pipeline.feeding import SAMPLE
 from . import options
-from .command import Answer, command
-from .completing import complete_links
-from .documented import Documented
-from .values import WHOLE, Names, Number, Quantity
+from .options import Answer, Documented, command
+from .values import LINK, WHOLE, Names, Number, Quantity
 
 _option = functools.partial(click.option, cls=Documented, of="feeding", show_default=True)
 _size = functools.partial(_option, type=Quantity("B"), metavar="SIZE")
-_link = functools.partial(_option, metavar="LINK|RATE", shell_complete=complete_links)
+_link = functools.partial(_option, metavar="LINK|RATE", type=LINK)
 
 
 @command()

@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from . import options
-from .command import Answer, command
-from .documented import Documented
+from .options import Answer, Documented, command
 from .values import SHAPE, WHOLE
 
 _option = functools.partial(click.option, cls=Documented, of="gemm", show_default=True)

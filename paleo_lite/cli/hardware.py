@@ -8,9 +8,8 @@ import click
 
 from ..api import catalogue
 from . import options
-from .command import Answer, AnswerCommand
-from .completing import complete_devices
-from .values import Quantity
+from .options import Answer, AnswerCommand
+from .values import DEVICE, Quantity
 
 
 @click.group()
@@ -27,7 +26,7 @@ def list_all(hardware_files: tuple[Path, ...]) -> Answer:
 
 
 @hardware.command("show", cls=AnswerCommand)
-@click.argument("device", shell_complete=complete_devices)
+@click.argument("device", type=DEVICE)
 @options.hardware_files()
 def show_device(device: str, hardware_files: tuple[Path, ...]) -> Answer:
     """Show all figures of DEVICE, each with its source."""

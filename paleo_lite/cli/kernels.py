@@ -10,8 +10,7 @@ import click
 from ..api.profiles import kernels as report_kernels
 from ..errors import BadValue
 from . import options
-from .command import Answer, command
-from .options import Printing
+from .options import Answer, Printing, command
 from .values import Names
 
 

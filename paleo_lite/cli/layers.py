@@ -11,22 +11,19 @@ from ..api.counts import layers as count_layers
 from ..errors import BadValue
 from ..report.counts import counts_page
 from . import options
-from .command import Answer, command
-from .completing import complete_layers, complete_networks
-from .documented import Documented
-from .options import Printing
-from .values import WHOLE, Names
+from .options import Answer, Documented, Printing, command
+from .values import LAYER, NETWORK, WHOLE, Names
 
 _documented = functools.partial(click.option, cls=Documented, of="layers")
 
 
 @command()
-@click.argument("networks", metavar="NETWORK...", nargs=-1, required=True, shell_complete=complete_networks)
+@click.argument("networks", metavar="NETWORK...", nargs=-1, required=True, type=NETWORK)
 @options.convention()
 @options.phase(help="What to count; backward is the data and the weight gradient.", type=options.PHASES_AND_PASSES)
 @options.execution(default="eager", help="What is fused at inference: as of `predict`.")
 @options.batch_size()
-@_documented("--ignore", multiple=True, metavar="LAYER|GLOB", shell_complete=complete_layers)
+@_documented("--ignore", multiple=True, metavar="LAYER|GLOB", type=LAYER)
 @options.image_size()
 @options.sequence_length()
 @options.inputs()

@@ -12,8 +12,7 @@ from ..api.measuring import measure as measure_machine
 from ..measure.setup import DEVICES
 from ..measure.steps import STEPS
 from . import options
-from .command import Answer, command
-from .documented import Documented
+from .options import Answer, Documented, command
 from .values import WHOLE, Names
 
 _documented = functools.partial(click.option, cls=Documented, of="measure")

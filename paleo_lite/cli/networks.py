@@ -8,7 +8,7 @@ import click
 
 from ..api import catalogue
 from . import options
-from .command import Answer, AnswerCommand
+from .options import Answer, AnswerCommand
 
 
 @click.group()

@@ -1,4 +1,4 @@
-"""The options that commands share, each defined once.
+"""What commands share: options, each defined once, and answers, which are printed and drawn in one place.
 
 An option is called where a command takes it, with what is different there: ``@options.gpu(required=False)``. Names come
 from the list of the package that has them.
@@ -7,75 +7,94 @@ from the list of the package that has them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from . import set_debug
-from .completing import (
-    complete_calibrations,
-    complete_devices,
-    complete_links,
-    complete_networks,
-    complete_platforms,
-    complete_topologies,
+from ..api.plotting import KINDS, Plot, check_chart_file
+from ..errors import BadValue
+from . import DEBUG, set_debug
+from .values import (
+    CALIBRATION,
+    DEVICE,
+    LINK,
+    NETWORK,
+    PLATFORM,
+    SHARE,
+    TOPOLOGY,
+    WHOLE,
+    Decompressed,
+    ModuleInput,
+    Names,
+    Quantity,
+    Rules,
+    Top,
+    Value,
 )
-from .documented import Documented
-from .values import SHARE, WHOLE, ModuleInput, Names, Quantity, Top
+
+if TYPE_CHECKING:
+    from ..timing.options import TrainingOptions
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-
-def _allow_decompressed(_: click.Context, __: click.Parameter, most: float | None) -> None:
-    """Of all processes, also those that read files for this one."""
-    if most is not None:
-        from ..profiles.detect import allow
-
-        allow(most)
-
-
 PRECISIONS = Names("precision", ".units:PRECISION_BYTES")
 PHASES = Names("phase", ".counting:PHASES")
-PHASES_AND_GENERATING = Names("phase", ".counting:PHASES", ".counting:GENERATING")
+PHASES_AND_GENERATING = Names("phase", ".counting:PHASES .counting:GENERATING")
 PHASES_OF_MANY = Names("phase", ".distributed.scale:PHASES")
-PHASES_AND_PASSES = Names("phase", ".counting:PHASES", ".counting:PASSES")
+PHASES_AND_PASSES = Names("phase", ".counting:PHASES .counting:PASSES")
 MODELS = Names("time model", ".timing:TIME_MODELS")
 STRATEGIES = Names("strategy", ".distributed.strategies:STRATEGIES")
 COLLECTIVES = Names("collective", ".distributed.collectives:COLLECTIVES")
 SCALINGS = Names("scaling", ".distributed.scale:SCALINGS")
-DEVICES = Names("device", ".cli.completing:device_ids")
+DEVICES = Names("device", ".cli.values:device_ids")
 
 
 class Printing(click.Option):
     """An option that says how to print an answer, or what else to write: `paleo-lite plot` does without."""
 
 
-def remember(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Keep a value where what is processed later finds it, whether the command's function takes it or not."""
-    ctx.meta[f"paleo_lite.{option.name}"] = value
-    return value
+class Documented(click.Option):
+    """An option whose help is what a function of the Python face says of the argument in its documentation: said once.
+
+    Parameters
+    ----------
+    of : str
+        The function of `paleo_lite` whose argument has the option's name. Its text is read when help is asked for.
+    """
+
+    def __init__(self, *words: Any, of: str, **settings: Any) -> None:
+        super().__init__(*words, **settings)
+        self.of = of
+        if self.help is None:
+            del self.help
+
+    @functools.cached_property
+    def help(self) -> str | None:  # type: ignore[override]
+        """What the function says, in the words of a terminal, where the option has no help of its own."""
+        import paleo_lite
+
+        text = inspect.getdoc(paleo_lite.__getattr__(self.of))
+        if text is None:  # Python runs without any: -OO
+            return ""
+        entry = re.search(rf"^{self.name} : .*\n((?: +.*\n)+)", text, re.MULTILINE)
+        assert entry is not None, f"the documentation of paleo_lite.{self.of} says nothing of {self.name}"
+        plain = re.sub(
+            r'``"?(.*?)"?``',
+            lambda value: f"'{value[1]}'" if " " in value[1] else value[1],  # as a shell wants it
+            " ".join(entry[1].split()),
+        )
+        return re.sub(r"`(\w+)`", lambda name: f"--{name[1].replace('_', '-')}", plain)
 
 
-FORCE: dict[str, Any] = {
-    "is_flag": True, "is_eager": True, "callback": remember, "help": "Replace files that are there.",
-}  # fmt: skip
+FORCE: dict[str, Any] = {"is_flag": True, "is_eager": True, "help": "Replace files that are there."}
 """Known when the files are."""
-
-
-def _run_rules(ctx: click.Context, option: click.Parameter, files: tuple[Path, ...]) -> None:
-    """Run files that say how operations are counted."""
-    import runpy
-
-    from ..errors import BadFile
-
-    for file in () if ctx.resilient_parsing else files:
-        try:
-            runpy.run_path(str(file))
-        except Exception as error:
-            raise BadFile(f"{file}: {type(error).__name__}: {error}") from error
 
 
 def together(*options: Decorator) -> Decorator:
@@ -92,7 +111,7 @@ debug = _option("--debug", is_flag=True, expose_value=False, callback=set_debug,
 
 # What is computed.
 
-network = partial(click.argument, "network", shell_complete=complete_networks)
+network = partial(click.argument, "network", type=NETWORK)
 image_size = _documented("--image-size", type=WHOLE, metavar="PIXELS")
 sequence_length = _documented("--sequence-length", type=WHOLE, metavar="TOKENS")
 context = _documented("--context", type=WHOLE, metavar="TOKENS")
@@ -103,8 +122,7 @@ inputs = _option(
     "detector's image. It runs that module's code: name only what you would run.",
 )  # fmt: skip
 rules = _option(
-    "--rules", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), multiple=True, expose_value=False,
-    callback=_run_rules, is_eager=True,
+    "--rules", metavar="FILE", type=Rules(), multiple=True, expose_value=False, is_eager=True,
     help="A Python file that calls paleo_lite.rule for operations of your own, and is run.",
 )  # fmt: skip
 precision = _documented("--precision", type=PRECISIONS, default="fp32")
@@ -120,7 +138,7 @@ phase = _option(
 optimizer = _option(
     "--optimizer", type=Names("optimizer", ".timing.options:OPTIMIZERS"), help="Update rule of training. [default: sgd]"
 )
-_TRAINING = (
+training = together(
     optimizer(),
     click.option("--mixed-precision", is_flag=True, help="Train in fp16 or bf16 with master weights in fp32."),
     click.option(
@@ -132,33 +150,23 @@ _TRAINING = (
         "--accumulation", type=WHOLE, metavar="N", help="Micro-batches per update of the weights. [default: 1]"
     ),
 )  # fmt: skip
+"""How a network is trained, which a command makes one argument with `trained`."""
 
 
-def training(command: Callable[..., Any]) -> Callable[..., Any]:
-    """How a network is trained: the command gets ``training``, None where nothing is said of it."""
+def trained(question: dict[str, Any]) -> TrainingOptions | None:
+    """How a network is trained, taken out of what was asked; None where nothing is said of it."""
+    names = ("optimizer", "mixed_precision", "checkpointing", "accumulation")
+    said = {name: value for name in names if (value := question.pop(name))}
+    if not said:
+        return None
+    from ..timing.options import TrainingOptions
 
-    @functools.wraps(command)
-    def gathered(
-        *words: Any,
-        optimizer: str | None,
-        mixed_precision: bool,
-        checkpointing: str | None,
-        accumulation: int | None,
-        **rest: Any,
-    ) -> Any:
-        training = None
-        if optimizer or mixed_precision or checkpointing or accumulation:
-            from ..timing.options import TrainingOptions
-
-            training = TrainingOptions(optimizer or "sgd", mixed_precision, checkpointing or "none", accumulation or 1)
-        return command(*words, training=training, **rest)
-
-    return together(*_TRAINING)(gathered)
+    return TrainingOptions(**{"optimizer": "sgd", **said})
 
 
 # Where it runs.
 
-gpu = _documented("--gpu", required=True, metavar="DEVICE", shell_complete=complete_devices)
+gpu = _documented("--gpu", required=True, metavar="DEVICE", type=DEVICE)
 clock = _documented("--clock", type=Names("clock", ".hardware.device:CLOCKS"))
 unit = _documented("--unit", type=Names("unit", ".hardware.device:UNITS"))
 hardware_files = _option(
@@ -171,7 +179,7 @@ hardware_files = _option(
 time_model = _documented("--time-model", type=MODELS)
 ppp = _documented("--ppp", type=SHARE)
 concurrent = _documented("--concurrent", is_flag=True)
-calibration = _documented("--calibration", metavar="FILE|NAME", shell_complete=complete_calibrations)
+calibration = _documented("--calibration", metavar="FILE|NAME", type=CALIBRATION)
 
 # Many devices.
 
@@ -184,9 +192,9 @@ price = _option(
     help="Price of an hour of one device. [default: what the registry has]",
 )  # fmt: skip
 cluster = together(
-    _of_scale("--link", metavar="LINK", shell_complete=complete_links),
-    _of_scale("--topology", metavar="TEXT|FILE", shell_complete=complete_topologies),
-    _of_scale("--platform", metavar="NAME|FILE", shell_complete=complete_platforms),
+    _of_scale("--link", metavar="LINK", type=LINK),
+    _of_scale("--topology", metavar="TEXT|FILE", type=TOPOLOGY),
+    _of_scale("--platform", metavar="NAME|FILE", type=PLATFORM),
     _of_scale("--scaling", type=SCALINGS),
     click.option("--strategy", type=STRATEGIES, default="data", show_default=True, help="How work is divided."),
     click.option("--collective", type=COLLECTIVES, help="How gradients are summed. [default: the fastest]"),
@@ -204,7 +212,7 @@ direction = _option(
     "--direction", type=Names("direction", ".efficiency:DIRECTIONS"), default="all", help="Kernels of which pass."
 )
 decompressed = _option(
-    "--decompressed", metavar="SIZE", type=Quantity("B"), expose_value=False, callback=_allow_decompressed,
+    "--decompressed", metavar="SIZE", type=Decompressed("B"), expose_value=False,
     help="What a gzip file may hold, such as 20GB. [default: 64 times its size]",
 )  # fmt: skip
 name_pattern = _documented("--name-pattern", metavar="REGEX", of="efficiency")
@@ -218,3 +226,149 @@ top = _option(
 )
 output = _option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), cls=Printing)
 force = partial(click.option, "--force", cls=Printing, **FORCE)
+
+
+# Answers.
+
+FORMATS = ("table", "json", "csv", "markdown")
+
+
+class Answer(NamedTuple):
+    """What a command found.
+
+    Attributes
+    ----------
+    to_dict : callable
+        Gives the documented JSON.
+    document : callable, optional
+        Gives the `Document` (or lines) to print; without it only JSON is.
+    drawn : callable, optional
+        Gives what its chart draws; without it there is none.
+    failures : sequence of str
+        Sentences on what went wrong with a part of it; the command exits with 1.
+    exit_code : int
+    chart : str
+        The chart that draws it, where it is not the command's usual one.
+    """
+
+    to_dict: Callable[[], Any] = dict
+    document: Callable[[], Any] | None = None
+    drawn: Callable[[], Any] | None = None
+    failures: Sequence[str] = ()
+    exit_code: int = 0
+    chart: str = ""
+
+
+class Drawing(NamedTuple):
+    """A chart to be drawn into a file."""
+
+    path: Path
+    kind: str
+    theme: str
+    force: bool
+
+    def draw(self, answer: Answer) -> None:
+        """Draw an answer.
+
+        Raises
+        ------
+        BadValue
+            If the answer has nothing to draw.
+        """
+        if answer.drawn is None:
+            raise BadValue("there is no chart of this answer: leave the chart's file out")
+        kind = answer.chart or self.kind
+        Plot(kind, answer.drawn(), self.theme).save(self.path, self.force)
+        click.echo(f"{self.path}: {KINDS[kind].shows}", err=True)
+
+
+class ChartFile(Value):
+    """The file of a chart; refused before anything is computed: other formats, what cannot be written, no libraries."""
+
+    name = "path"
+    fields = ("kind",)
+    kind: str
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Drawing:
+        said = {} if ctx is None else ctx.params
+        drawing = Drawing(Path(value), self.kind, said.get("theme", "light"), bool(said.get("force")))
+        if ctx is None or not ctx.resilient_parsing:
+            check_chart_file(drawing.path, drawing.kind, drawing.force)
+        return drawing
+
+
+class AnswerCommand(click.Command):
+    """A command that returns an `Answer`, which is printed in a chosen format, and drawn where a chart is asked for.
+
+    What its own options say, the format and the chart's, its function does not get; ``click.pass_obj`` gives them.
+
+    Parameters
+    ----------
+    chart : str, optional
+        The chart that ``--plot`` draws; without it the first of the command's own.
+    """
+
+    def __init__(self, *words: Any, chart: str = "", **settings: Any) -> None:
+        super().__init__(*words, **settings)
+        chart = chart or next((name for name, kind in KINDS.items() if kind.command == self.name), "")
+        replaces = any(param.name == "force" for param in self.params)
+        self.own = chart_options(chart, "--plot", force=not replaces) if chart else []
+        self.own.append(
+            Printing(["--format"], type=click.Choice(FORMATS), default="table", show_default=True, help="How to print.")
+        )
+        self.params += [*self.own, DEBUG]
+
+    def invoke(self, ctx: click.Context) -> None:
+        ctx.obj = {option.name: ctx.params.pop(option.name or "") for option in self.own}
+        answer: Answer | None = super().invoke(ctx)
+        if answer is None:  # the command has said all itself
+            return
+        if ctx.obj["format"] == "json":
+            import json
+
+            click.echo(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
+        elif answer.document is not None:
+            from ..report.terminal import show_document
+
+            document = answer.document()
+            if isinstance(document, str):
+                click.echo(document)
+            else:
+                show_document(document, ctx.obj["format"], sys.stdout)
+        for failure in answer.failures:
+            click.echo(f"paleo-lite: {failure}", err=True)
+        if (drawing := ctx.obj.get("chart")) is not None:
+            drawing.draw(answer)
+        if answer.failures or answer.exit_code:
+            ctx.exit(answer.exit_code or 1)
+
+
+command = partial(click.command, cls=AnswerCommand)
+
+
+def chart_options(kind: str, *names: str, required: bool = False, force: bool = True) -> list[click.Option]:
+    """The file of a chart under one of `names`, and its theme; `force` where the command has none."""
+    what = "The chart" if required else f"A chart beside the answer: {KINDS[kind].shows}"
+    replaced = [Printing(["--force"], **FORCE)] if force else []
+    return [
+        Printing([*names, "chart"], metavar="FILE", type=ChartFile(kind), required=required,
+                 help=f"{what}; .png, .svg or .html."),
+        Printing(["--theme"], type=Names("theme", ".report.charts.theme:THEMES"), default="light", show_default=True,
+                 is_eager=True, help="Colours of the chart."),  # known when the file is
+        *replaced,
+    ]  # fmt: skip
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error, where that is a terminal, of what is called with (done, total)."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    with click.progressbar(length=1, label=what, show_pos=True, file=sys.stderr) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.length = total
+            bar.update(done - bar.pos)
+
+        yield show

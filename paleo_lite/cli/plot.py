@@ -11,10 +11,8 @@ import click
 from ..api.plotting import KINDS, batch, timeline
 from ..errors import BadValue, UnknownName
 from . import options
-from .command import Answer, chart_of, chart_options
-from .completing import complete_devices
-from .options import Printing
-from .values import WHOLE
+from .options import Answer, AnswerCommand, Printing, chart_options
+from .values import DEVICE, WHOLE
 
 
 class _Kinds(click.Group):
@@ -25,15 +23,12 @@ class _Kinds(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Kinds"):
-            formatter.write_dl([(name, kind.shows) for name, kind in KINDS.items()])
+            formatter.write_dl([(name, kind.sentence) for name, kind in KINDS.items()])
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in KINDS and not name.startswith("-") and not ctx.resilient_parsing:
+            raise click.UsageError(str(UnknownName("chart", name, KINDS)), ctx)
         return _Drawn(name) if name in KINDS else None
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and not args[0].startswith("-") and args[0] not in KINDS:
-            raise click.UsageError(str(UnknownName("chart", args[0], KINDS)), ctx)
-        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=_Kinds, subcommand_metavar="KIND [ARGS]...")
@@ -57,21 +52,23 @@ class _Drawn(click.Command):
 
     def __init__(self, name: str) -> None:
         kind = KINDS[name]
-        text = kind.shows
+        text = kind.sentence
         if kind.command:
-            module = importlib.import_module(f".{kind.command}", __package__)
-            self.asked: click.Command = getattr(module, kind.command)
+            command: AnswerCommand = getattr(importlib.import_module(f".{kind.command}", __package__), kind.command)
+            params = [param for param in command.params if param not in command.own]
+            self.asked = click.Command(command.name, callback=command.callback, params=params)
             text += f"\n\nThe arguments are those of `paleo-lite {kind.command}`, which prints the numbers."
         else:
             self.asked = _OWN[name]
             text = self.asked.help or text
         params = [param for param in self.asked.params if not isinstance(param, Printing)]
-        super().__init__(name, params=[*params, *chart_options(name, "-o", "--output", required=True)], help=text)
+        self.own = chart_options(name, "-o", "--output", required=True)
+        super().__init__(name, params=[*params, *self.own], help=text)
 
     def invoke(self, ctx: click.Context) -> None:
+        ctx.obj = {option.name: ctx.params.pop(option.name or "") for option in self.own}
         answer: Answer = ctx.invoke(self.asked, **ctx.params)
-        drawing = chart_of(ctx)
-        assert drawing is not None  # its option is required
+        drawing = ctx.obj["chart"]
         if answer.chart not in ("", drawing.kind):
             raise BadValue(f"the chart {drawing.kind} shows one answer: `paleo-lite plot {answer.chart}` shows several")
         drawing.draw(answer)
@@ -80,7 +77,7 @@ class _Drawn(click.Command):
 @click.command("batch")
 @options.network()
 @click.option(
-    "--gpu", "gpus", required=True, multiple=True, metavar="DEVICE", shell_complete=complete_devices,
+    "--gpu", "gpus", required=True, multiple=True, metavar="DEVICE", type=DEVICE,
     help="Device, by name or alias; may be given several times.",
 )  # fmt: skip
 @click.option(

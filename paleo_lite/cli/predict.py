@@ -11,16 +11,13 @@ from ..api.prediction import predict_several
 from ..errors import BadValue
 from ..report.predictions import explain_layer, prediction_page
 from . import options
-from .command import Answer, command
-from .completing import complete_layers
-from .documented import Documented
-from .options import Printing
-from .values import WHOLE, Several
+from .options import Answer, Documented, Printing, command
+from .values import DEVICE, LAYER, NETWORK, WHOLE, Several
 
 
 @command()
-@options.network(required=False, type=Several())
-@options.gpu(type=Several(), help="Device, by name or alias, such as k80 or v100-sxm2; several with commas.")
+@options.network(required=False, type=Several(NETWORK))
+@options.gpu(type=Several(DEVICE), help="Device, by name or alias, such as k80 or v100-sxm2; several with commas.")
 @options.precision(type=Several(options.PRECISIONS))
 @options.batch_size(type=Several(WHOLE), help="Samples per pass; 1,8,32 or a range.")
 @options.phase(
@@ -51,13 +48,13 @@ from .values import WHOLE, Several
     "--explain",
     metavar="LAYER",
     cls=Printing,
-    shell_complete=complete_layers,
+    type=LAYER,
     help="Show the arithmetic of one layer.",
 )
 @options.top(default="10", help="How many of the slowest layers to list.")
-@click.pass_context
+@click.pass_obj
 def predict(
-    ctx: click.Context, /, network: str | None, explain: str | None, top: int | None, memory: bool, **question: Any
+    said: dict[str, Any], /, network: str | None, explain: str | None, top: int | None, memory: bool, **question: Any
 ) -> Answer:
     """Predict how long NETWORK takes on a device.
 
@@ -75,6 +72,7 @@ def predict(
       paleo-lite predict vgg16 --gpu k40m --ppp 0.62
       paleo-lite predict --macs 15503M --gpu k80
     """
+    question["training"] = options.trained(question)
     asked = {name: question[name] for name in ("gpu", "precision", "phase", "batch_size")}
     if any(isinstance(value, list) for value in (network, *asked.values())):
         if explain:
@@ -83,7 +81,7 @@ def predict(
         lists = {f"{name}s": _listed(value) for name, value in asked.items()}
         several = predict_several(_listed(network), **lists, **rest)
         return Answer(several.to_dict, several.document, lambda: several, chart="devices")
-    in_json = ctx.meta.get("paleo_lite.format") == "json" and network is not None
+    in_json = said.get("format") == "json" and network is not None
     prediction = run_prediction(network, memory=memory or in_json, **question)
     return Answer(
         prediction.to_dict,

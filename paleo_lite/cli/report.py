@@ -54,5 +54,5 @@ def report(**question: Any) -> None:
     """
     from ..api.reporting import report as write_report
 
-    written = write_report(**question)
+    written = write_report(training=options.trained(question), **question)
     click.echo(f"{written.path}: {written.page.title}, {written.bytes / 1e6:.2f} MB", err=True)

@@ -10,12 +10,11 @@ import click
 from ..api.scaling import scale as run_scale
 from ..units import parse_quantity
 from . import options
-from .command import Answer, command
-from .documented import Documented
-from .values import SHARE, WHOLE, Names, Number
+from .options import Answer, Documented, command
+from .values import LINK, SHARE, WHOLE, Names, Number
 
 if TYPE_CHECKING:
-    from ..distributed.job import Settings, Split
+    from ..distributed.job import Settings
 
 _documented = functools.partial(click.option, cls=Documented, of="scale")
 
@@ -60,7 +59,9 @@ _documented = functools.partial(click.option, cls=Documented, of="scale")
     "--measured", multiple=True, metavar="TEXT",
     help="What you measured, '16 workers: 5,900 samples/s' or '16 workers: 350 ms': several allowed.",
 )  # fmt: skip
-@click.option("--storage", metavar="STORE", help="Where samples lie: hdd, ssd, nvme, memory, '500 MB/s'; of each node.")
+@click.option(
+    "--storage", type=LINK, metavar="STORE", help="Where samples lie: hdd, ssd, nvme, memory, '500 MB/s'; of each node."
+)
 @click.option(
     "--decode", metavar="RATE", help="Samples a second that a node decodes: 3,000/s. [default: nothing to decode]"
 )
@@ -98,16 +99,27 @@ def scale(**asked: Any) -> Answer:
     """
     from ..report.scale import scale_page
 
-    settings = settings_of(asked)
-    table = run_scale(asked.pop("network"), settings=settings, **asked)
+    settings, training = settings_of(asked), options.trained(asked)
+    table = run_scale(asked.pop("network"), settings=settings, training=training, **asked)
     return Answer(table.to_dict, lambda: scale_page(table), lambda: table)
 
 
+_SPLIT = {
+    "tensor": "tensor", "pipeline": "pipeline", "interleaved": "interleaved", "micro_batch": "micro_batch",
+    "sequence_parallel": "sequence", "recompute": "recompute", "zero": "zero_stage", "context_parallel": "context",
+    "expert_parallel": "experts",
+}  # fmt: skip
+"""Options that say how many devices share what, and the fields of a `Split`."""
+
+
 def settings_of(asked: dict[str, Any]) -> Settings:
-    """How devices exchange, taken out of what was asked."""
-    from ..distributed.job import BUCKET_BYTES, Settings
+    """How devices exchange, and how many share what, taken out of what was asked."""
+    from ..distributed.job import BUCKET_BYTES, Settings, Split
 
     bucket = asked.pop("bucket_size")
+    shared = {field: value for name, field in _SPLIT.items() if (value := asked.pop(name)) not in (None, False)}
+    if "zero_stage" in shared:
+        shared["zero_stage"] = int(shared["zero_stage"])
     return Settings(
         collective=asked.pop("collective"),
         gradient_precision=asked.pop("gradient_precision"),
@@ -116,20 +128,5 @@ def settings_of(asked: dict[str, Any]) -> Settings:
         micro_batches=asked.pop("micro_batches"),
         slowdown=asked.pop("slowdown") or 0.0,
         interference=asked.pop("interference") or 0.0,
-        split=_split(asked),
+        split=Split(**shared) if shared else None,
     )
-
-
-def _split(asked: dict[str, Any]) -> Split | None:
-    """How many devices share what, taken out of what was asked."""
-    from ..distributed.job import Split
-
-    names = {"tensor": "tensor", "pipeline": "pipeline", "interleaved": "interleaved", "micro_batch": "micro_batch",
-             "sequence_parallel": "sequence", "recompute": "recompute", "zero": "zero_stage",
-             "context_parallel": "context", "expert_parallel": "experts"}  # fmt: skip
-    given = {field: value for name, field in names.items() if (value := asked.pop(name)) not in (None, False)}
-    if not given:
-        return None
-    if "zero_stage" in given:
-        given["zero_stage"] = int(given["zero_stage"])
-    return Split(**given)

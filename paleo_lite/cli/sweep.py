@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -11,26 +12,20 @@ from ..distributed.collectives import COLLECTIVES
 from ..sweeps.space import AUTOMATIC, ROWS_UNASKED
 from ..timing import TIME_MODELS
 from . import options
-from .command import Answer, command, progress
-from .completing import complete_devices, complete_links, complete_networks, completing
-from .values import Quantity
+from .options import Answer, command, progress
+from .values import DEVICE, LINK, NETWORK, Offered, Quantity
 
-
-def _names(option: str, what: str, *lists: str, default: str | None = "", **settings: Any) -> options.Decorator:
-    """Names with commas, completed from lists of the package; without a default (None) they are required."""
-    settings |= {"required": True} if default is None else {"default": default, "show_default": bool(default)}
-    settings |= {"shell_complete": completing(*lists)} if lists else {}
-    return click.option(option, **{"metavar": "NAMES", "help": what, **settings})
+_names = partial(click.option, metavar="NAMES", show_default=True)
 
 
 @command()
-@_names("--networks", "Networks, with commas, or all.", default=None, shell_complete=complete_networks)
+@_names("--networks", required=True, type=NETWORK, help="Networks, with commas, or all.")
+@_names("--gpus", required=True, type=DEVICE, metavar="DEVICES", help="Devices, with commas, or all.")
+@_names("--precisions", type=Offered(".units:PRECISION_BYTES"), default="fp32", help="Precisions, with commas, or all.")
 @_names(
-    "--gpus", "Devices, with commas, or all.", default=None, metavar="DEVICES",
-    shell_complete=complete_devices,
+    "--phases", type=Offered(".counting:PHASES .counting:GENERATING"), default="inference",
+    help="Phases, with commas, or all.",
 )  # fmt: skip
-@_names("--precisions", "Precisions, with commas, or all.", ".units:PRECISION_BYTES", default="fp32")
-@_names("--phases", "Phases, with commas, or all.", ".counting:PHASES", ".counting:GENERATING", default="inference")
 @click.option(
     "--batch-sizes", default="1", show_default=True, metavar="RANGE",
     help="1,2,4 or 1:1024:x2 (doubling) or 8:64:+8; of all workers together, or per worker for weak scaling.",
@@ -40,22 +35,28 @@ def _names(option: str, what: str, *lists: str, default: str | None = "", **sett
     help="Tokens of a sequence; in decode those in the cache. [default: as many as each network says]",
 )  # fmt: skip
 @_names(
-    "--time-models", f"{AUTOMATIC} (what predict takes), {', '.join(TIME_MODELS)}.", ".timing:TIME_MODELS",
-    default=AUTOMATIC,
+    "--time-models", type=Offered(".timing:TIME_MODELS"), default=AUTOMATIC,
+    help=f"{AUTOMATIC} (what predict takes), {', '.join(TIME_MODELS)}.",
 )  # fmt: skip
 @options.ppp()
 @click.option(
     "--workers", default="1", show_default=True, metavar="RANGE", help="Devices together; a range as --batch-sizes."
 )
 @_names(
-    "--strategies", "How work is divided, as for `paleo-lite scale`.", ".distributed.strategies:STRATEGIES",
-    default="data",
+    "--strategies", type=Offered(".distributed.strategies:STRATEGIES"), default="data",
+    help="How work is divided, as for `paleo-lite scale`.",
 )  # fmt: skip
-@_names("--scalings", "strong, weak, or strong,weak for both.", ".distributed.scale:SCALINGS", default="strong")
-@_names("--links", "Between workers: names of links, or rates: '25 GB/s'.", shell_complete=complete_links)
 @_names(
-    "--collectives", f"How gradients are summed: {', '.join(COLLECTIVES)}. [default: the fastest]",
-    ".distributed.collectives:COLLECTIVES",
+    "--scalings", type=Offered(".distributed.scale:SCALINGS"), default="strong",
+    help="strong, weak, or strong,weak for both.",
+)  # fmt: skip
+@_names(
+    "--links", type=LINK, default="", show_default=False,
+    help="Between workers: names of links, or rates: '25 GB/s'.",
+)  # fmt: skip
+@_names(
+    "--collectives", type=Offered(".distributed.collectives:COLLECTIVES"), default="", show_default=False,
+    help=f"How gradients are summed: {', '.join(COLLECTIVES)}. [default: the fastest]",
 )  # fmt: skip
 @options.optimizer(default="sgd", help="Update rule of training.")
 @click.option(

@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from ..api.calibrations import validate as hold_out
-from .command import Answer, command, progress
-from .completing import complete_devices
-from .values import Names
+from .options import Answer, command, progress
+from .values import DEVICE, Names
 
 
 @command()
@@ -21,7 +20,7 @@ from .values import Names
     "--split", type=Names("split", ".calibration.validate:SPLITS"), default="network", show_default=True,
     help="What is held out at a time.",
 )  # fmt: skip
-@click.option("--gpu", "gpus", multiple=True, shell_complete=complete_devices, help="Only this device.")
+@click.option("--gpu", "gpus", multiple=True, type=DEVICE, help="Only this device.")
 @click.option("--precision", "precisions", multiple=True, help="Only this precision.")
 def validate(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[str, ...]) -> Answer:
     """Hold measurements out, predict them from the rest, and say how far off that is.

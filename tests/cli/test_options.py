@@ -1,6 +1,6 @@
 """Options that commands share: one definition each, names from their lists, one sentence on what is wrong.
 
-Tests: cli/options.py, cli/values.py, cli/completing.py, cli/documented.py.
+Tests: cli/options.py, cli/values.py.
 """
 
 from __future__ import annotations

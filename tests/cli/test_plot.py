@@ -1,6 +1,6 @@
 """``--plot`` and ``paleo-lite plot``: every kind from the command line, and what is refused before it is computed.
 
-Tests: api/plotting.py, cli/command.py.
+Tests: api/plotting.py.
 """
 
 from __future__ import annotations
