@@ -1,29 +1,46 @@
-"""`Grid`: the rows of a chunk while they are computed, as arrays over named axes."""
+"""`Grid`: the rows of a chunk while they are computed, as arrays over named axes, and the times of one worker in them.
+
+What chunks have in common, networks, devices and their counts, is looked up once in each process.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..counting.work import passes_of
+from ..counting import Work, count
+from ..counting.fusion import fuse
+from ..counting.work import ENGINE, passes_of, trains
+from ..distributed.data_parallel import gradient_bytes, make_buckets
+from ..distributed.job import BUCKET_BYTES
 from ..distributed.strategies import STRATEGIES
-from ..hardware import Device, Machine
-from ..timing.broadcast import Passes
+from ..errors import PaleoError
+from ..hardware import Device, Machine, find_device
+from ..networks import Network, find_network
+from ..timing.broadcast import Case, Passes, Stack, alike, stack
 from ..timing.calibrated import sums_by
-from ..timing.models import RooflineModel, TimeModel, Want
+from ..timing.memory import memory_coefficients, model_bytes
+from ..timing.models import LEARNT, RooflineModel, TimeModel, Want, find_model
+from ..timing.options import TrainingOptions, with_update
+from ..timing.workload import Workload
 from ..units import PRECISION_BYTES
-from .inputs import ModelOf, device_of, model_or_reason, network_of, stack_of, work_of
-from .space import Chunk, Sized, Space
+from .contexts import at_context
+from .space import AUTOMATIC, Chunk, Sized, Space
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
+
+ModelOf = Callable[[Device, str, "str | None", str], TimeModel]
+"""From device, precision, None or ``calibrated``, and execution to the best model there is, or a `PaleoError`."""
 
 AXES = ("case", "device", "model", "scaling", "strategy", "link", "collective", "workers", "batch")
 """The axes of all rows, from the slowest. A case is a network in a phase; the batch is the one that was asked for."""
@@ -34,11 +51,6 @@ def along(values: Any, *axes: str) -> NDArray[Any]:
     array = np.asarray(values)
     lengths = dict(zip(axes, array.shape))
     return array.reshape([lengths.get(axis, 1) for axis in AXES])
-
-
-def at(**chosen: int) -> tuple[slice, ...]:
-    """An index of the rows that stand at these places of these axes; no axis is dropped."""
-    return tuple(slice(chosen[axis], chosen[axis] + 1) if axis in chosen else slice(None) for axis in AXES)
 
 
 class Words:
@@ -53,15 +65,12 @@ class Words:
         return self.values.setdefault(word, len(self.values))
 
     @classmethod
-    def of(cls, words: NDArray[Any]) -> Words:
-        """A column of an array of words; the empty one is none."""
-        column = cls(np.empty(words.shape, dtype=np.int32))
-        column.codes[...] = np.reshape([column.code(word) if word else -1 for word in words.flat], words.shape)
+    def of(cls, words: NDArray[Any], shape: tuple[int, ...]) -> Words:
+        """A column of an array of words, repeated over all rows, flat; the empty word is none."""
+        column = cls(np.empty(0, dtype=np.int32))
+        codes = np.array([column.code(word) if word else -1 for word in words.flat], dtype=np.int32)
+        column.codes = np.broadcast_to(codes.reshape(words.shape), shape).ravel()
         return column
-
-    def over(self, shape: tuple[int, ...]) -> Words:
-        """The same repeated over all rows, flat."""
-        return Words(np.broadcast_to(self.codes, shape).ravel(), tuple(self.values))
 
 
 class Grid:
@@ -70,7 +79,7 @@ class Grid:
     Parameters
     ----------
     model_of : callable
-        See `inputs.ModelOf`.
+        See `ModelOf`.
 
     Attributes
     ----------
@@ -85,6 +94,8 @@ class Grid:
         Numbers by name, over `AXES`.
     collective, reason : Words
         How gradients are exchanged; why a row is infeasible.
+    by_layer : bool
+        Whether a strategy asks for more than sums of the layers whose gradients are exchanged together.
     """
 
     def __init__(self, space: Space, chunk: Chunk, model_of: ModelOf) -> None:
@@ -97,20 +108,16 @@ class Grid:
         strong = np.where(self.batches % self.workers[:, None], -1, self.batches // self.workers[:, None])
         weak = np.broadcast_to(self.batches, strong.shape)
         self.per_worker: Ints = np.array([weak if scaling == "weak" else strong for scaling in space.scalings])
+        self.by_layer = any(STRATEGIES[name].timed for name in space.strategies)
         self.models: dict[tuple[int, int], TimeModel] = {}
+        execution = ENGINE if chunk.cases[0][0].phase else "eager"  # text is written by an engine
         for device, model in np.ndindex(len(self.devices), len(space.time_models)):
-            answer = model_or_reason(
-                space.time_models[model], self.devices[device], chunk.precision, space.ppp, model_of, chunk.execution
-            )
+            asked = space.time_models[model], self.devices[device], chunk.precision
+            answer = model_or_reason(*asked, space.ppp, model_of, execution)
             if isinstance(answer, str):
                 self.refuse(answer, device=device, model=model)
             else:
                 self.models[device, model] = answer
-
-    @property
-    def by_layer(self) -> bool:
-        """Whether a strategy asks for more than sums of the layers whose gradients are exchanged together."""
-        return any(STRATEGIES[name].timed for name in self.space.strategies)
 
     def refuse(self, reason: str, where: Any = True, **chosen: int) -> None:
         """Give rows their reason; of several the first stays.
@@ -122,7 +129,8 @@ class Grid:
         **chosen : int
             Places on axes.
         """
-        codes = self.reason.codes[at(**chosen)]  # a view
+        places = (slice(chosen[axis], chosen[axis] + 1) if axis in chosen else slice(None) for axis in AXES)
+        codes = self.reason.codes[tuple(places)]  # a view
         refused = np.broadcast_to(where, codes.shape) & (codes < 0)
         if refused.any():
             codes[refused] = self.reason.code(reason)
@@ -228,3 +236,108 @@ def _groups(cases: Sequence[tuple[Sized, str]], entries: int) -> list[tuple[int,
             groups.append((first, place + 1))
             first, held = place + 1, 0
     return [*groups, (first, len(cases))] if first < len(cases) else groups
+
+
+@lru_cache(256)
+def network_of(name: Sized) -> Network:
+    """A network by name and length."""
+    if name.phase == "decode" and name.length is not None:
+        return at_context(name.name, name.length, _of_size(2)).network
+    return find_network(name.name, tokens=name.tokens)
+
+
+@lru_cache(512)
+def device_of(name: str, files: tuple[str, ...]) -> Device:
+    """A device by name."""
+    return find_device(name, [Path(file) for file in files])
+
+
+@lru_cache(512)
+def counted(name: Sized, number_bytes: int) -> Work:
+    """A network's work with numbers of that size: what precisions of one size have in common."""
+    if name.phase == "decode" and name.length is not None:
+        return at_context(name.name, name.length, _of_size(number_bytes)).work
+    layers = network_of(name).layers
+    work = count(layers, _of_size(number_bytes))
+    if not name.phase:
+        return work
+    return fuse(layers, work, ENGINE)
+
+
+def _of_size(number_bytes: int) -> str:
+    """A precision with numbers of that size: memory and traffic are alike for all of them."""
+    return next(precision for precision, size in PRECISION_BYTES.items() if size == number_bytes)
+
+
+def work_of(name: Sized, precision_bytes: int, optimizer: str) -> Work:
+    """A network's work with the update of an optimizer."""
+    return with_update(counted(name, precision_bytes), _of_size(precision_bytes), TrainingOptions(optimizer))
+
+
+@lru_cache(2048)
+def memory_parts(
+    name: Sized, precision_bytes: int, phase: str, optimizer: str
+) -> tuple[tuple[int, int, int], int, int]:
+    """Bytes of parameters, gradients and optimizer state, other fixed bytes, and bytes per sample of a case."""
+    training = trains(phase)  # memory is that of a step or of a forward pass, nothing between
+    workload = Workload(
+        network_of(name), _of_size(precision_bytes), phase="training" if training else phase,
+        training=TrainingOptions(optimizer) if training else None,
+    ).doing(counted(name, precision_bytes))  # fmt: skip
+    fixed, per_sample = memory_coefficients(workload)
+    model = model_bytes(workload)
+    return model, fixed - sum(model), per_sample
+
+
+@lru_cache(512)
+def exchanges_of(name: Sized, number_bytes: int, optimizer: str) -> dict[tuple[Any, ...], Any]:
+    """Where what no device and no batch changes is kept once it is known: exchanges of gradients, memory."""
+    return {}
+
+
+@lru_cache(64)
+def groups_of(name: Sized, precision_bytes: int, optimizer: str, by_layer: bool) -> list[int]:
+    """Of each layer the group of those that are alike; or, if not by layer, of those that share all their buckets."""
+    layers, work = network_of(name).layers, work_of(name, precision_bytes, optimizer)
+    if by_layer:
+        return alike(layers, work)
+    gradients = gradient_bytes(Workload(network_of(name), _of_size(precision_bytes), phase="training").doing(work))
+    ahead = make_buckets(gradients[::-1], BUCKET_BYTES, BUCKET_BYTES).of_layer[::-1]
+    buckets = zip(make_buckets(gradients).of_layer.tolist(), ahead.tolist())
+    numbers: dict[tuple[int, int], int] = {}
+    return [numbers.setdefault(both, len(numbers)) for both in buckets]
+
+
+@lru_cache(64)
+def stack_of(
+    cases: tuple[tuple[Sized, str], ...], precision_bytes: int, optimizer: str, by_layer: bool | None = None
+) -> Stack:
+    """The entries of several networks and phases; those of training in the pieces of `groups_of`, unless it is None."""
+    return stack(
+        [
+            Case(
+                network_of(name).layers,
+                work_of(name, precision_bytes, optimizer),
+                phase,
+                ()
+                if by_layer is None or phase != "training"
+                else groups_of(name, precision_bytes, optimizer, by_layer),
+            )
+            for name, phase in cases
+        ]
+    )
+
+
+def model_or_reason(
+    name: str, device: Device, precision: str, ppp: float | None, model_of: ModelOf, execution: str = "eager"
+) -> TimeModel | str:
+    """A device's time model by the name that the sweep gives it, or why there is none."""
+    try:
+        machine = Machine(device)
+        machine.peak(precision)
+        machine.vector_peak(precision)
+        if name in (AUTOMATIC, LEARNT):
+            return model_of(device, precision, None if name == AUTOMATIC else name, execution)
+        return find_model(name, ppp)
+    except PaleoError as error:
+        return str(error)

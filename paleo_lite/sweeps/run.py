@@ -25,8 +25,7 @@ from ..extras import need
 from ..files import locked, write_aside
 from ..result import Result
 from .chunk import compute_chunk
-from .grid import Words
-from .inputs import ModelOf
+from .grid import ModelOf, Words
 from .space import Chunk, Space
 
 FORMATS = (".parquet", ".csv")
@@ -104,7 +103,7 @@ def run_sweep(
     output : Path
         ``.parquet`` or ``.csv``.
     model_of : callable
-        A function of a module, as it travels between processes; see `inputs.ModelOf`.
+        A function of a module, as it travels between processes; see `grid.ModelOf`.
     jobs : int, optional
         Processes, one per core without it.
     scheduler : str, optional

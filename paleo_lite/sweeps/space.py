@@ -13,13 +13,12 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from ..counting import GENERATING, PHASES
-from ..counting.work import ENGINE
 from ..distributed.collectives import COLLECTIVES
 from ..distributed.links import link_rate
 from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES
 from ..errors import BadValue, UnknownName
-from ..hardware import Device, find_device
+from ..hardware import find_device
 from ..networks import find_network, is_network_file
 from ..networks.network import Tokens
 from ..ranges import parse_range
@@ -73,11 +72,6 @@ class Chunk(NamedTuple):
     cases: tuple[tuple[Sized, str], ...]
     gpus: tuple[str, ...]
     batch_sizes: tuple[int, ...]
-
-    @property
-    def execution(self) -> str:
-        """How it is executed: text is written by an engine."""
-        return ENGINE if self.cases[0][0].phase else "eager"
 
 
 class Space(Result, msgspec.Struct, frozen=True):
@@ -179,10 +173,12 @@ class Space(Result, msgspec.Struct, frozen=True):
         for network, _ in (case for group in self._cases for case in group):
             if network.tokens is not None and not (network.phase and 0 < (network.length or 0) < longest):
                 _check(network)  # what writes at the longest does at others
+        boards = [find_device(name, files) for name in self.gpus]
         return msgspec.structs.replace(
             self,
             networks=tuple(name if is_network_file(name) else find_network(name).name for name in self.networks),
-            gpus=tuple(dict.fromkeys(_one_of(find_device(name, files)) for name in self.gpus)),
+            # The device that a worker is: of a board of several, one.
+            gpus=tuple(dict.fromkeys(board.parts.device if board.parts else board.id for board in boards)),
         )
 
     def describe(self) -> str:
@@ -207,9 +203,7 @@ class Space(Result, msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         """Combinations."""
-        return (
-            len(self.precisions) * self._case_count * len(self.gpus) * len(self.batch_sizes) * prod(self.spread)
-        )  # fmt: skip
+        return prod(len(getattr(self, name)) for name in _DIMENSIONS)
 
     @property
     def _cases(self) -> list[tuple[tuple[Sized, str], ...]]:
@@ -222,16 +216,13 @@ class Space(Result, msgspec.Struct, frozen=True):
         )
         return [group for group in groups if group]
 
-    @property
-    def _case_count(self) -> int:
-        return len(self.networks) * len(self.sequence_lengths) * len(self.phases)
-
     def steps(self) -> tuple[int, int, int]:
         """How many cases, devices and batch sizes a chunk has at most."""
         most = max(CHUNK_ROWS // prod(self.spread), 1)
         gpus = min(len(self.gpus), most)
         batches = min(len(self.batch_sizes), max(most // gpus, 1))
-        return min(self._case_count, max(most // (gpus * batches), 1)), gpus, batches
+        cases = len(self.networks) * len(self.sequence_lengths) * len(self.phases)
+        return min(cases, max(most // (gpus * batches), 1)), gpus, batches
 
     @property
     def chunk_count(self) -> int:
@@ -273,11 +264,6 @@ def _slices(values: tuple, step: int) -> Iterator[tuple]:  # type: ignore[type-a
     return (values[start : start + step] for start in range(0, len(values), step))
 
 
-def _one_of(device: Device) -> str:
-    """The device that a worker is: of a board of several, one."""
-    return device.id if device.parts is None else device.parts.device
-
-
 def parse_names(text: str, what: str, everything: Sequence[str] = ()) -> tuple[str, ...]:
     """Names with commas, or ``all``.
 
@@ -290,12 +276,9 @@ def parse_names(text: str, what: str, everything: Sequence[str] = ()) -> tuple[s
         return tuple(everything)
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise BadValue(f"{what} {text!r}: expected names with commas between them, such as {_example(everything)}")
+        example = ",".join(everything[:2]) or "a,b"
+        raise BadValue(f"{what} {text!r}: expected names with commas between them, such as {example}")
     return names
-
-
-def _example(everything: Sequence[str]) -> str:
-    return ",".join(everything[:2]) or "a,b"
 
 
 def parse_numbers(text: str, what: str) -> tuple[int, ...]:

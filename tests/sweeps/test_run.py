@@ -1,6 +1,6 @@
 """Sweeps: every row is what the one-at-a-time path says, nothing is lost when they stop, sizes are known before.
 
-Tests: sweeps/chunk.py, sweeps/grid.py, sweeps/inputs.py, sweeps/space.py, sweeps/workers.py.
+Tests: sweeps/chunk.py, sweeps/grid.py, sweeps/space.py.
 """
 
 from __future__ import annotations
