@@ -15,8 +15,7 @@ import msgspec
 from paleo_lite.counting import count
 from paleo_lite.networks import find_network
 from paleo_lite.paleo.layers import parameter_bytes
-from paleo_lite.paleo.model_parallel import activations_ms, divide
-from paleo_lite.paleo.scale import paleo_scale
+from paleo_lite.paleo.scale import activations_ms, divide, paleo_scale
 from paleo_lite.paleo.simulator import Simulator, make_simulator
 
 DECIMAL = 1e9 / 2**30

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue, UnknownPrecision
 from ..hardware import Device
-from ..input_pipeline.feeding import DECODE_PER_WORKER_S, SAMPLE, Feeding, feed
-from ..input_pipeline.places import SEPARATE_NODES, find_link, find_store, link_of_host, sources
+from ..input_pipeline.feeding import (
+    DECODE_PER_WORKER_S,
+    SAMPLE,
+    SEPARATE_NODES,
+    Feeding,
+    feed,
+    find_link,
+    find_store,
+    link_of_host,
+    sources,
+)
 from ..input_pipeline.remedies import Upgrades, plan, remedies, rules
 from ..networks import Network
 from ..report.document import Shown

@@ -32,9 +32,7 @@ from ..measure.machine import (
     other_work,
     peak_per_s,
 )
-from ..measure.probes import Probed, probes, run_probes
-from ..measure.setup import Setup, set_up
-from ..measure.steps import STEPS, OutOfMemory, time_step
+from ..measure.running import STEPS, OutOfMemory, Probed, Setup, probes, run_probes, set_up, time_step
 from ..networks import find_network
 from ..report.measure import Measured, TimedStep
 from ..timing.fitted import rates_of

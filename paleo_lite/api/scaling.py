@@ -192,7 +192,7 @@ def _inputs(
 ) -> Inputs:
     """What feeds a node's devices."""
     from ..distributed.job import Inputs
-    from ..input_pipeline.places import find_store, link_of_host
+    from ..input_pipeline.feeding import find_store, link_of_host
 
     try:
         per_s = None if decode is None else parse_quantity(str(decode).replace(",", "").removesuffix("/s"), "")

@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from ..api.measuring import measure as measure_machine
-from ..measure.setup import DEVICES
-from ..measure.steps import STEPS
+from ..measure.running import DEVICES, STEPS
 from . import options
 from .options import Answer, Documented, command
 from .values import WHOLE, Names
@@ -23,7 +22,7 @@ _documented = functools.partial(click.option, cls=Documented, of="measure")
 @_documented("--device", type=click.Choice(DEVICES), default="cpu", show_default=True)
 @_documented("--quick", is_flag=True)
 @_documented("--threads", type=WHOLE)
-@options.precision(type=Names("precision", ".measure.setup:PRECISIONS"))
+@options.precision(type=Names("precision", ".measure.running:PRECISIONS"))
 @click.option("--phase", "phases", multiple=True, type=click.Choice(STEPS), help="Default: inference and training.")
 @_documented("--channels-last", is_flag=True)
 @_documented("--compile", "compiled", is_flag=True)

@@ -15,8 +15,7 @@ import msgspec
 from ..counting import count
 from ..errors import CalibrationFailed
 from ..units import format_si
-from .probes import Probed
-from .setup import Setup
+from .running import Probed, Setup
 
 SOURCE = "measured by paleo-lite measure"
 

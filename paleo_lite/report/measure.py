@@ -13,7 +13,7 @@ from ..calibration.store import Calibration
 from ..calibration.validate import Point
 from ..counting import count
 from ..measure.clock import Timing
-from ..measure.probes import Probed
+from ..measure.running import Probed
 from ..result import Result
 from ..timing.terms import LEVEL, QUANTILES
 from ..units import format_si

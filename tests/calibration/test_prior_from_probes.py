@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paleo_lite.calibration.prior import PROBE_DEVIATION, TimedLayer, base_prior, narrow_by_probes
-from paleo_lite.measure.probes import Probe, convolution, elementwise, gemm
+from paleo_lite.measure.running import Probe, convolution, elementwise, gemm
 from paleo_lite.networks import Network
 from paleo_lite.timing.calibrated import NAMES, Rates, evaluate
 from paleo_lite.timing.features import features_of

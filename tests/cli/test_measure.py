@@ -29,8 +29,7 @@ from paleo_lite.errors import BadValue
 from paleo_lite.hardware import find_device
 from paleo_lite.hardware.registry import read_device
 from paleo_lite.measure.clock import Effort, HostClock
-from paleo_lite.measure.probes import convolution, elementwise, gemm
-from paleo_lite.measure.setup import Setup
+from paleo_lite.measure.running import Setup, convolution, elementwise, gemm
 
 pytestmark = pytest.mark.slow
 

@@ -1,6 +1,6 @@
 """Feeding a device: stages by hand, side by side and in turns, random reads, rules of thumb, remedies in order.
 
-Tests: input_pipeline/places.py, input_pipeline/remedies.py.
+Tests: input_pipeline/remedies.py.
 """
 
 from __future__ import annotations

@@ -25,8 +25,7 @@ from paleo_lite.measure.machine import (
     other_work,
     peak_per_s,
 )
-from paleo_lite.measure.probes import Probe, Probed, convolution, elementwise, gemm
-from paleo_lite.measure.setup import Setup, set_up
+from paleo_lite.measure.running import Probe, Probed, Setup, convolution, elementwise, gemm, set_up
 
 tomli_w = pytest.importorskip("tomli_w")
 

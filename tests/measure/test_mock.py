@@ -1,4 +1,7 @@
-"""Mock loader and trainer: one batch for ever, and the rate at which batches come when nothing is done with them."""
+"""Mock loader and trainer: one batch for ever, and the rate at which batches come when nothing is done with them.
+
+Tests: measure/loops.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import pytest
 
 from paleo_lite.errors import BadValue
 from paleo_lite.measure import mock_loader, mock_trainer
-from paleo_lite.measure.mock import count_samples
+from paleo_lite.measure.loops import count_samples
 
 
 class Clock:

@@ -1,4 +1,7 @@
-"""Probes: what torch really runs has the shapes and the work that the layer says."""
+"""Probes: what torch really runs has the shapes and the work that the layer says.
+
+Tests: measure/running.py.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,7 @@ from paleo_lite.counting import count
 from paleo_lite.counting.kinds import class_of
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
 from paleo_lite.measure.clock import Run
-from paleo_lite.measure.probes import Probe, convolution, elementwise, gemm, probes, run_probes
-from paleo_lite.measure.setup import Setup, set_up
+from paleo_lite.measure.running import Probe, Setup, convolution, elementwise, gemm, probes, run_probes, set_up
 
 
 class Looking:

@@ -1,4 +1,7 @@
-"""Steps of networks: what is run, in which phase, and what happens when there is no room."""
+"""Steps of networks: what is run, in which phase, and what happens when there is no room.
+
+Tests: measure/running.py.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,7 @@ torch = pytest.importorskip("torch")
 
 from paleo_lite.errors import BadValue  # noqa: E402
 from paleo_lite.measure.clock import Effort, Run  # noqa: E402
-from paleo_lite.measure.setup import Setup, set_up  # noqa: E402
-from paleo_lite.measure.steps import OutOfMemory, time_step  # noqa: E402
+from paleo_lite.measure.running import OutOfMemory, Setup, set_up, time_step  # noqa: E402  # noqa: E402
 
 pytestmark = pytest.mark.slow  # importing torch takes seconds
 

@@ -1,7 +1,4 @@
-"""What PALEO counts, against figures of its release and by hand.
-
-Tests: paleo/convolution.py.
-"""
+"""What PALEO counts, against figures of its release and by hand."""
 
 from __future__ import annotations
 
@@ -11,8 +8,7 @@ from paleo_lite.counting import INPUT, Layer, count
 from paleo_lite.errors import CountFailed, UnsupportedPhase
 from paleo_lite.networks import find_network
 from paleo_lite.paleo import REVISIONS
-from paleo_lite.paleo.convolution import Term, gradient_of
-from paleo_lite.paleo.layers import PASSES, layer_terms, parameter_bytes
+from paleo_lite.paleo.layers import PASSES, Term, gradient_of, layer_terms, parameter_bytes
 
 
 def conv(size, channels, maps, kernel, stride=1, pad=0, out=None, parent=0, **attributes):

@@ -1,7 +1,4 @@
-"""``--compat paleo``: the released PALEO's published answers for many workers, one by one.
-
-Tests: paleo/model_parallel.py.
-"""
+"""``--compat paleo``: the released PALEO's published answers for many workers, one by one."""
 
 from __future__ import annotations
 
@@ -16,8 +13,7 @@ from paleo_lite.counting import Layer
 from paleo_lite.errors import BadValue, CountFailed, UnknownName
 from paleo_lite.networks import Network, find_network
 from paleo_lite.paleo import REVISIONS
-from paleo_lite.paleo.model_parallel import activations_ms, divide, slowest_branches
-from paleo_lite.paleo.scale import PLATFORMS, paleo_scale
+from paleo_lite.paleo.scale import PLATFORMS, activations_ms, divide, paleo_scale, slowest_branches
 from paleo_lite.paleo.simulator import make_simulator
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 
 from paleo_lite.errors import BadValue, MissingExtra
 from paleo_lite.measure.clock import EventClock, HostClock
-from paleo_lite.measure.setup import set_up
+from paleo_lite.measure.running import set_up
 
 pytestmark = pytest.mark.slow  # importing torch takes seconds
 

@@ -1,0 +1,297 @@
+"""What is timed, and how torch runs it: steps of whole networks on real memory, and probes.
+
+A probe is a single operation whose work is known by its shapes alone: a `Layer` at a batch size, counted by the same
+rules as the layers of a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from ..counting import Layer
+from ..counting.layer import INPUT
+from ..errors import BadValue
+from ..extras import need
+from .clock import ROUNDS, Clock, Effort, EventClock, HostClock, Run, Timing, best_of, time_call
+
+PRECISIONS = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16", "tf32": "float32"}
+"""Precisions that torch runs whole networks in, and the type of their numbers."""
+
+DEVICES = ("cpu", "cuda")
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """How to run.
+
+    Attributes
+    ----------
+    device : {"cpu", "cuda"}
+    precision : str
+        One of `PRECISIONS`.
+    threads : int
+        Of the CPU; on CUDA they only launch.
+    channels_last, compiled : bool
+        Memory format of images, and whether networks go through ``torch.compile``.
+    """
+
+    torch: Any
+    device: str
+    precision: str
+    threads: int
+    channels_last: bool
+    compiled: bool
+    clock: Clock
+
+    @property
+    def dtype(self) -> Any:
+        """The torch type of the numbers."""
+        return getattr(self.torch, PRECISIONS[self.precision])
+
+    @property
+    def software(self) -> str:
+        """Framework and options, as a measurement records them; no comma, which a CSV would take for its own."""
+        words = [f"torch {self.torch.__version__.partition('+')[0]}"]
+        if self.device == "cpu":
+            words.append(f"{self.threads} threads" if self.threads != 1 else "1 thread")
+        words += ["channels-last"] * self.channels_last + ["compiled"] * self.compiled
+        return " ".join(words)
+
+    def images(self, *shape: int) -> Any:
+        """Random numbers of a shape; what a network does takes as long whatever they are."""
+        made = self.torch.rand(*shape, device=self.device).to(self.dtype)
+        if self.channels_last and len(shape) == 4:
+            made = made.contiguous(memory_format=self.torch.channels_last)
+        return made
+
+
+@contextmanager
+def set_up(
+    device: str, precision: str, threads: int | None = None, channels_last: bool = False, compiled: bool = False
+) -> Iterator[Setup]:
+    """Prepare torch, and leave it afterwards as it was.
+
+    In fp32 on CUDA the tensor cores' tf32 is switched off, which torch leaves on for convolutions: it is a precision of
+    its own.
+
+    Raises
+    ------
+    BadValue
+        If the device or precision is unavailable here.
+    """
+    torch = need("torch", "measuring this machine", "torch")
+    if device not in DEVICES:
+        raise BadValue(f"the device is {' or '.join(DEVICES)}, not {device!r}")
+    if precision not in PRECISIONS:
+        raise BadValue(f"torch cannot run whole networks in {precision}: measure in one of {', '.join(PRECISIONS)}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise BadValue("torch sees no CUDA device here: measure with --device cpu, or install a CUDA build of torch")
+    if device == "cpu" and precision == "tf32":
+        raise BadValue("tf32 is a precision of tensor cores, which a CPU lacks: measure fp32")
+    if threads is not None and threads < 1:
+        raise BadValue(f"threads must be a whole number of 1 or more, not {threads!r}")
+    before = (torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+    try:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        clock: Clock = EventClock(torch.cuda) if device == "cuda" else HostClock()
+        yield Setup(torch, device, precision, torch.get_num_threads(), channels_last, compiled, clock)
+    finally:
+        torch.set_num_threads(before[0])
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before[1:]
+
+
+# Steps of whole networks ----------------------------------------------------------------------------------------------
+
+
+STEPS = ("inference", "forward+backward", "training")
+"""Phases that can be timed by themselves."""
+
+
+class OutOfMemory(Exception):
+    """The device has no room for a step: a smaller batch may fit."""
+
+
+def time_step(
+    module: Any, setup: Setup, phase: str, batch_size: int, image_size: int = 224, effort: Effort | None = None
+) -> Timing:
+    """Time a step of a network.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Takes images; is moved to the setup's device and precision.
+    phase : str
+        One of `STEPS`; training is forward, backward and a step of plain stochastic gradient descent.
+
+    Raises
+    ------
+    BadValue
+        If the phase is none of `STEPS`.
+    OutOfMemory
+        If the device has no room for it.
+    """
+    if phase not in STEPS:
+        raise BadValue(f"a step of {phase!r} cannot be timed on its own: expected one of {', '.join(STEPS)}")
+    torch = setup.torch
+    try:
+        module = module.to(setup.device, setup.dtype)
+        if setup.channels_last:
+            module = module.to(memory_format=torch.channels_last)
+        module.train(phase != "inference")
+        if setup.compiled:
+            torch.compiler.reset()  # each batch size is compiled for itself, and does not count as one shape too many
+        called = torch.compile(module, dynamic=False) if setup.compiled else module
+        images = setup.images(batch_size, 3, image_size, image_size)
+        if phase == "inference":
+            with torch.inference_mode():
+                return time_call(lambda: called(images), setup.clock, effort)
+        return time_call(_training(module, called, images, setup, phase == "training"), setup.clock, effort)
+    except RuntimeError as error:
+        # Only CUDA has a class for it.
+        if not isinstance(error, torch.cuda.OutOfMemoryError) and "allocate memory" not in str(error):
+            raise
+        raise OutOfMemory(str(error).partition("\n")[0]) from None
+    finally:
+        module.zero_grad(set_to_none=True)  # the next batch size needs the room
+
+
+def _training(module: Any, called: Any, images: Any, setup: Setup, updates: bool) -> Run:
+    """A training step; its loss is the sum of the outputs, which costs next to nothing."""
+    # A rate of 0 would let weights stand, but some libraries skip it; this one leaves them what they were in effect.
+    optimizer = setup.torch.optim.SGD(module.parameters(), lr=1e-12)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        called(images).sum().backward()
+        if updates:
+            optimizer.step()
+
+    return step
+
+
+# Probes ---------------------------------------------------------------------------------------------------------------
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """One operation to time.
+
+    Attributes
+    ----------
+    purpose : {"gemm", "convolution", "stream", "launch"}
+    """
+
+    purpose: str
+    layer: Layer
+    batch_size: int
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a matrix product and nothing else, as a dense 1x1 convolution of stride 1 is too."""
+        plain = self.layer.attributes.get("stride") == [1, 1] and "groups" not in self.layer.attributes
+        return self.purpose == "gemm" or (
+            self.purpose == "convolution" and plain and self.layer.weights[0][2:] == (1, 1)
+        )
+
+
+class Probed(msgspec.Struct, frozen=True):
+    """A probe and what it took."""
+
+    probe: Probe
+    timing: Timing
+
+
+def gemm(rows: int, columns: int, inner: int) -> Probe:
+    """A product of ``rows x inner`` by ``inner x columns``."""
+    weight = (columns, inner)
+    layer = Layer(
+        f"gemm {rows}x{columns}x{inner}", "linear", ((1, inner),), ((1, columns),), (weight,), (INPUT,), columns * inner
+    )
+    return Probe("gemm", layer, rows)
+
+
+def convolution(
+    channels: int, outputs: int, size: int, kernel: int, batch_size: int, groups: int = 1, stride: int = 1
+) -> Probe:
+    """A convolution of square images, padded so that its output is as large as its input over the stride."""
+    weight = (outputs, channels // groups, kernel, kernel)
+    after = -(-size // stride)
+    attributes: dict[str, Any] = {"stride": [stride, stride], "padding": [kernel // 2, kernel // 2]}
+    if groups > 1:
+        attributes["groups"] = groups
+    kind = "depthwise" if groups == channels else "grouped" if groups > 1 else "conv"
+    layer = Layer(
+        f"{kind} {kernel}x{kernel}/{stride} {channels}-{outputs} at {size}", "conv2d",
+        ((1, channels, size, size),), ((1, outputs, after, after),), (weight,), (INPUT,),
+        outputs * (channels // groups) * kernel * kernel, attributes,
+    )  # fmt: skip
+    return Probe("convolution", layer, batch_size)
+
+
+def elementwise(purpose: str, kind: str, elements: int) -> Probe:
+    """A copy or a ReLU of so many numbers: reads them, writes as many."""
+    return Probe(purpose, Layer(f"{kind} {elements}", kind, ((1, elements),), ((1, elements),), (), (INPUT,)), 1)
+
+
+def probes(quick: bool, scale: int = 1) -> list[Probe]:
+    """The probes of a calibration.
+
+    Parameters
+    ----------
+    quick : bool
+        Fewer and smaller ones.
+    scale : int
+        Batch sizes and sizes of matrices and streams grow by it: a GPU needs more work than a CPU to show what it can
+        do.
+    """
+    side, batch = (1024 if quick else 2048) * min(scale, 4), (2 if quick else 4) * scale
+    stream = 2**24 * (1 if quick else 4) * scale  # numbers: more than caches hold
+    convolutions = [
+        convolution(64, 64, 56, 3, batch), convolution(256, 256, 14, 3, batch),
+        convolution(256, 64, 56, 1, batch), convolution(256, 1024, 14, 1, batch),
+        convolution(64, 128, 56, 3, batch, stride=2), convolution(3, 64, 224, 7, batch, stride=2),
+        convolution(256, 256, 28, 3, batch, groups=32), convolution(96, 96, 56, 3, batch, groups=96),
+        convolution(384, 384, 14, 3, batch, groups=384),
+    ]  # fmt: skip
+    if not quick:
+        convolutions += [
+            convolution(128, 128, 28, 3, batch), convolution(512, 512, 7, 3, batch),
+            convolution(128, 512, 28, 1, batch), convolution(512, 2048, 7, 1, batch),
+            convolution(256, 512, 14, 3, batch, stride=2), convolution(512, 512, 14, 3, batch, groups=32),
+            convolution(192, 192, 28, 5, batch, groups=192),
+        ]  # fmt: skip
+    return [
+        *(gemm(size, size, size) for size in (side // 4, side // 2, side)),
+        *convolutions,
+        elementwise("stream", "copy", stream), elementwise("stream", "relu", stream),
+        elementwise("launch", "relu", 16),
+    ]  # fmt: skip
+
+
+def run_probes(chosen: Sequence[Probe], setup: Setup, effort: Effort | None = None) -> list[Probed]:
+    """Time probes, one after the other, in `ROUNDS`."""
+    with setup.torch.inference_mode():
+        rounds = [[time_call(_call(probe, setup), setup.clock, effort) for probe in chosen] for _ in range(ROUNDS)]
+    return [Probed(probe, best_of(timings)) for probe, timings in zip(chosen, zip(*rounds))]
+
+
+def _call(probe: Probe, setup: Setup) -> Run:
+    """What runs the probe, its tensors made beforehand."""
+    torch, layer = setup.torch, probe.layer
+    numbers = setup.images(probe.batch_size, *layer.inputs[0][1:])
+    if layer.kind == "linear":
+        weight = setup.images(*layer.weights[0])
+        return lambda: torch.nn.functional.linear(numbers, weight)
+    if layer.kind == "conv2d":
+        weight = setup.images(*layer.weights[0])
+        stride, padding = layer.attributes["stride"], layer.attributes["padding"]
+        groups = layer.attributes.get("groups", 1)
+        return lambda: torch.nn.functional.conv2d(numbers, weight, None, stride, padding, 1, groups)
+    written = torch.empty_like(numbers)  # memory that is there already: a fresh page costs more than its bytes
+    if layer.kind == "copy":
+        return lambda: written.copy_(numbers)
+    return lambda: torch.clamp_min(numbers, 0, out=written)
