@@ -203,7 +203,7 @@ def trace_factory(
     if reference.startswith(TIMM):
         return _trace_timm(reference, given, image_size)
     if reference.startswith(HUGGING_FACE):
-        from .hugging_face import read_hugging_face
+        from .transformers import read_hugging_face
 
         return read_hugging_face(reference, given, image_size, tokens)
     if image_size is not None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..counting import CONSTANT
-from .config import Config
-from .tape import ACTIVATIONS, Blob, Tape
+from .builder import Blob
+from .tape import ACTIVATIONS, Config, Tape
 
 
 def embedded(tape: Tape, name: str, tokens: Blob, rows: int, size: int, **rest: Any) -> Blob:

@@ -2,7 +2,7 @@
 or as many proposals as are asked for.
 
 What chooses among boxes (sorting, suppression of overlaps) is left out, which a note says. The module's own attributes
-are replaced for the length of a trace, within `untouched.left_as_found`.
+are replaced for the length of a trace, within `trace.left_as_found`.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..counting import CONSTANT
-from .config import Config
+from .builder import Blob
 from .decoders import embedded
-from .tape import ACTIVATIONS, Blob, Tape
+from .tape import ACTIVATIONS, Config, Tape
 
 
 def bert(tape: Tape, config: Config, head: bool) -> None:

@@ -7,16 +7,15 @@ keeps its name (``onnx.NonZero``), and is reported as not counted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..counting import INPUT, Layer, Shape
+from ..counting import INPUT, KINDS, Layer, Shape
 from ..errors import BadDescriptor, BadValue
 from ..extras import need
 from .network import Lengths, Network, Tokens
-from .operations_of_onnx import KINDS_OF, LIKE_WEIGHTS, READERS, RECURRENT
 
 _QUOTED = re.compile(r"'([^']*)'")
 """A name in torch's list of them, which is text of the file's."""
@@ -178,7 +177,7 @@ class _Graph:
             return
         kind, extra = KINDS_OF.get(node.op_type, f"onnx.{node.op_type}"), dict[str, Any]()
         if node.op_type in READERS and node.domain in ("", "ai.onnx"):
-            kind, extra = READERS[node.op_type](attributes, [value.shape for value in operands], shapes, kind)
+            kind, extra = READERS[node.op_type](Operator(attributes, [value.shape for value in operands], shapes, kind))
         weights = [value for value in operands if value.parent is None and value.numbers]
         if kind in LIKE_WEIGHTS:
             weights = weights[: LIKE_WEIGHTS[kind]]
@@ -234,3 +233,95 @@ class _Graph:
         name = (module[0] if module else "") or node.name.strip("/") or node.op_type
         count = self._names[name] = self._names.get(name, 0) + 1
         return name if count == 1 else f"{name}#{count}"
+
+
+class Operator(NamedTuple):
+    """What an operator says: its attributes, the shapes that it reads and writes, and what kind of layer it is."""
+
+    attributes: dict[str, Any]
+    reads: Sequence[Shape]
+    writes: Sequence[Shape]
+    kind: str
+
+
+Made = tuple[str, dict[str, Any]]
+"""The kind and attributes of the layer that it becomes."""
+
+KINDS_OF = {operator: kind.name for kind in KINDS.values() for operator in kind.onnx.split()}
+LIKE_WEIGHTS = {kind.name: kind.onnx_weights for kind in KINDS.values() if kind.onnx_weights is not None}
+
+
+def _convolution(operator: Operator) -> Made:
+    rank = len(operator.reads[1]) - 2
+    made: dict[str, Any] = {
+        "stride": list(operator.attributes.get("strides", [1] * rank)),
+        "padding": list(operator.attributes.get("pads", [0] * rank))[:rank],
+    }
+    if any(step != 1 for step in operator.attributes.get("dilations", ())):
+        made["dilation"] = list(operator.attributes["dilations"])
+    if operator.attributes.get("group", 1) != 1:
+        made["groups"] = operator.attributes["group"]
+    if "transpose" in operator.kind:
+        made["transposed"] = True
+    return f"{operator.kind.removesuffix('2d')}{rank}d", made
+
+
+def _pool(operator: Operator) -> Made:
+    kernel = list(operator.attributes["kernel_shape"])
+    made = {"kernel": kernel, "stride": list(operator.attributes.get("strides", [1] * len(kernel)))}
+    padding = list(operator.attributes.get("pads", []))[: len(kernel)]
+    return operator.kind, made | ({"padding": padding} if any(padding) else {})
+
+
+def _mean(operator: Operator) -> Made:
+    """The mean of images is what torch computes it as: an adaptive pooling to one position."""
+    if (
+        len(operator.reads[0]) == len(operator.writes[0]) == 4
+        and prod(operator.writes[0][2:]) == 1
+        and operator.reads[0][:2] == operator.writes[0][:2]
+    ):
+        return "adaptive_avg_pool", {}
+    return operator.kind, {"function": "mean"}
+
+
+def _resize(operator: Operator) -> Made:
+    mode = str(operator.attributes.get("mode", b"nearest"), "utf-8")
+    return operator.kind, {"mode": "linear" if mode == "bilinear" else mode}
+
+
+def _attention(operator: Operator) -> Made:
+    """Of queries with heads apart; those whose heads lie side by side keep their name."""
+    if len(operator.reads[0]) != 4:
+        return "onnx.Attention", {}
+    return operator.kind, {"causal": True} if operator.attributes.get("is_causal") else {}
+
+
+def _einsum(operator: Operator) -> Made:
+    """Of two operands a matrix product: what is in neither the result nor alike in both is summed over."""
+    before, _, after = str(operator.attributes["equation"], "utf-8").replace(" ", "").partition("->")
+    terms = before.replace("...", "").split(",")
+    after = after.replace("...", "") or "".join(one for one in before if before.count(one) == 1)
+    if len(terms) != 2:
+        return operator.kind, {}
+    # What an ellipsis stands for comes first, as in the result.
+    sizes = {
+        one: size for term, shape in zip(terms, operator.reads) for one, size in zip(reversed(term), reversed(shape))
+    }
+    return "matmul", {"inner": prod(sizes[one] for one in set("".join(terms)) - set(after))}
+
+
+RECURRENT = {"LSTM": (4, (3, 2, 3, 5)), "GRU": (3, (2, 1, 2, 5)), "RNN": (1, (0, 1, 0, 1))}
+"""Gates; and of each step so many times the state in sigmoids, tanhs, products, and sums (ONNX's formulas)."""
+
+
+READERS: dict[str, Callable[[Operator], Made]] = {
+    "Conv": _convolution, "ConvTranspose": _convolution, "MaxPool": _pool, "AveragePool": _pool,
+    "ReduceMean": _mean, "Resize": _resize, "Upsample": _resize, "GridSample": _resize, "Attention": _attention,
+    "Einsum": _einsum,
+    "MatMul": lambda operator: (operator.kind, {"inner": operator.reads[0][-1]}),
+    "LRN": lambda operator: (operator.kind, {"size": operator.attributes["size"]}),
+    "GroupNormalization": lambda operator: (operator.kind, {"num_groups": operator.attributes["num_groups"]}),
+    "Gelu": lambda operator: (
+        "gelu_tanh" if operator.attributes.get("approximate") == b"tanh" else operator.kind, {}
+    ),
+}  # fmt: skip

@@ -1,12 +1,14 @@
 """Transformers by their Hugging Face ``config.json``: the layers that tracing them would give, without torch.
 
 Each architecture is one record of `ARCHITECTURES`. How many tokens a pass takes is no matter of the config: `Tokens`
-says it.
+says it. Of ``hf:PATH`` what has no record is built by the installed ``transformers``, without weights and without a
+network connection, and traced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,11 +16,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..counting import GENERATING
-from ..errors import BadDescriptor, BadValue
+from ..errors import BadDescriptor, BadValue, FactoryFailed
 from . import decoders, encoders
-from .config import Config
-from .network import Network, Tokens
-from .tape import Lengths, Tape
+from .descriptor import read_bounded
+from .inputs import Input
+from .network import Lengths, Network, Tokens
+from .tape import Config, Tape
 
 LONGEST = 2048
 """Tokens of a sequence where nobody says how many: no more than this, and than the model knows positions."""
@@ -129,12 +132,8 @@ def read_config(data: bytes, path: str, image_size: int | None = None, tokens: T
     name = Path(path).parent.name if Path(path).name == "config.json" and Path(path).parent.name else Path(path).stem
     notes = () if tokens.length or tokens.context or architecture.reads != "text" else (_assumed(tokens, lengths),)
     return tape.network(name, inputs, f"Hugging Face config, {model}", notes)._replace(
-        lengths=lengths, blocks=blocks, remade=partial(_remade, data, path, image_size)
+        lengths=lengths, blocks=blocks, remade=partial(read_config, data, path, image_size)
     )
-
-
-def _remade(data: bytes, path: str, image_size: int | None, tokens: Tokens) -> Network:
-    return read_config(data, path, image_size, tokens)
 
 
 def _split(config: Config, architecture: Architecture, tape: Tape, tokens: Tokens) -> int:
@@ -221,4 +220,98 @@ def _lengths(config: Config, architecture: Architecture, tokens: Tokens) -> Leng
     return Lengths(1 if tokens.phase == "decode" else keys // tokens.ring, keys, generating)
 
 
-__all__ = ["ARCHITECTURES", "GENERATING", "LONGEST", "Architecture", "BadDescriptor", "Tokens", "read_config"]
+def read_hugging_face(
+    reference: str, given: Sequence[Input] = (), image_size: int | None = None, tokens: Tokens | None = None
+) -> Network:
+    """The network of a config.
+
+    Parameters
+    ----------
+    reference : str
+        ``hf:PATH``.
+    given : sequence of Input
+        What forward is called with; without it what such models are called with.
+
+    Raises
+    ------
+    BadDescriptor, BadValue, TraceFailed, MissingExtra
+    """
+    path = Path(reference.partition(":")[2])
+    if path.suffix != ".json":
+        path = path / "config.json"
+    if not path.is_file():
+        raise BadDescriptor(f"{reference}: there is no {path}; names of the hub would need a network connection")
+    data = read_bounded(path)
+    try:
+        fields = msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadDescriptor(f"{path}: {error}") from None
+    known = ARCHITECTURES.get(str(fields.get("model_type")))
+    listed = fields.get("architectures")
+    named = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], str) else None
+    if known is not None and not given and (named is None or named in known.heads):
+        return read_config(data, str(path), image_size, tokens)
+    return _built(reference, fields, named, given, image_size, tokens or Tokens())
+
+
+def _built(
+    reference: str, fields: dict[str, Any], named: str | None, given: Sequence[Input], image_size: int | None,
+    tokens: Tokens,
+) -> Network:  # fmt: skip
+    """Built by ``transformers`` on the meta device, and traced."""
+    from .torch_import import import_torch, import_torchvision
+
+    import_torch(f"tracing {reference}")
+    from .build import build
+    from .lengths import trace_inputs
+
+    try:
+        import_torchvision()  # which transformers imports, beside a CPU build of torch too
+        transformers = importlib.import_module("transformers")
+    except ImportError:
+        raise FactoryFailed(f"{reference} needs transformers: pip install transformers") from None
+    rest = {key: value for key, value in fields.items() if key not in ("model_type", "use_cache", "auto_map")}
+    try:
+        config = transformers.AutoConfig.for_model(fields.get("model_type"), **rest, use_cache=False)
+        if image_size is not None:
+            config.image_size = image_size
+        factory = transformers.AutoModel.from_config if named is None else getattr(transformers, named)
+        if named is not None and not (isinstance(factory, type) and issubclass(factory, transformers.PreTrainedModel)):
+            raise TypeError(f"{named} is not a model")  # a file may name anything
+        module = build(lambda: factory(config))
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        raise FactoryFailed(f"{reference} cannot be built: {type(error).__name__}: {said}") from error
+    inputs, length = list(given), tokens.length
+    if not given:
+        inputs, length = _usual_inputs(reference, module, config, length), None
+    version = f"transformers {transformers.__version__}"
+    return trace_inputs(module, inputs, length, name=reference, source=version)
+
+
+def _usual_inputs(reference: str, module: Any, config: Any, length: int | None) -> list[Input]:
+    """What a model of that sort is called with."""
+    parts = [config, *(getattr(config, name) for name in ("text_config", "vision_config") if hasattr(config, name))]
+
+    def said(name: str) -> Any:
+        return next((getattr(part, name) for part in parts if getattr(part, name, None) is not None), None)
+
+    main = str(getattr(module, "main_input_name", ""))
+    tokens = length or min(LONGEST, said("max_position_embeddings") or LONGEST)
+    inputs = []
+    if main == "input_ids" or hasattr(config, "text_config"):
+        inputs.append(Input((tokens,), "int64", "input_ids"))
+    if main == "pixel_values" or hasattr(config, "vision_config"):
+        size = said("image_size")
+        sides = tuple(size) if isinstance(size, (list, tuple)) else (size or 224,) * 2
+        inputs.append(Input((said("num_channels") or 3, *sides), "float32", "pixel_values"))
+    if main == "input_features":
+        inputs.append(Input((config.num_mel_bins, 2 * config.max_source_positions), "float32", main))
+    if main == "input_values":
+        inputs.append(Input((16_000,), "float32", main))
+    if not inputs:
+        raise BadValue(f"{reference}: what its forward takes is not known: --input NAME=TYPE:SHAPE for each")
+    if getattr(config, "is_encoder_decoder", False) and main != "pixel_values":
+        most = getattr(config, "max_target_positions", None) or tokens
+        inputs.append(Input((length or min(tokens, most),), "int64", "decoder_input_ids"))
+    return inputs

@@ -1,4 +1,7 @@
-"""``hf:PATH``: read without ``transformers`` where the architecture is known, else built by it and traced."""
+"""``hf:PATH``: read without ``transformers`` where the architecture is known, else built by it and traced.
+
+Tests: networks/transformers.py.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,14 @@
-"""Sums by module: against torch's own modules, and fvcore's."""
+"""Sums by module: against torch's own modules, and fvcore's.
+
+Tests: networks/counts.py.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from paleo_lite.networks import count_network, find_network
-from paleo_lite.networks.modules import READABLE, module_rows
+from paleo_lite.networks.counts import READABLE, module_rows
 
 
 def layer(name, count=1, macs=1, parameters=1):

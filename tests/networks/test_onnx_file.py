@@ -1,7 +1,4 @@
-"""ONNX files: counted as the modules that torch's own exporter made them from.
-
-Tests: networks/operations_of_onnx.py.
-"""
+"""ONNX files: counted as the modules that torch's own exporter made them from."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.counting import KINDS
 from paleo_lite.errors import BadDescriptor, BadValue
-from paleo_lite.networks.operations_of_onnx import KINDS_OF, LIKE_WEIGHTS
+from paleo_lite.networks.onnx_file import KINDS_OF, LIKE_WEIGHTS
 
 pytestmark = pytest.mark.slow
 onnx = pytest.importorskip("onnx")

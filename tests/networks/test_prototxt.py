@@ -1,6 +1,6 @@
 """Caffe network files: real networks written the way their authors published them, and every way to be wrong.
 
-Tests: networks/builder.py, networks/prototxt_layers.py, networks/prototxt_text.py.
+Tests: networks/builder.py, networks/prototxt_text.py.
 """
 
 from __future__ import annotations

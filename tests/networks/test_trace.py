@@ -1,7 +1,6 @@
 """Tracing: probes whose answers are known by hand, what cannot be traced, and that nothing is left behind.
 
-Tests: networks/calls.py, networks/inside.py, networks/recorder.py, networks/tensors.py, networks/user_code.py,
-networks/untouched.py.
+Tests: networks/calls.py, networks/recorder.py, networks/user_code.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Configs of Hugging Face's: published sizes, and layer for layer what tracing the module gives.
 
-Tests: networks/config.py, networks/decoders.py, networks/encoders.py, networks/tape.py.
+Tests: networks/decoders.py, networks/encoders.py, networks/tape.py.
 """
 
 from __future__ import annotations
