@@ -15,7 +15,7 @@ from pathlib import Path
 
 import paleo_lite as pl
 from paleo_lite.errors import PaleoError
-from paleo_lite.timing.options import TrainingOptions
+from paleo_lite.timing.workload import TrainingOptions
 from validation.steps.published import published_steps
 
 NETWORKS = (

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .networks import network_names
     from .networks.inputs import Values
     from .timing import Workload
-    from .timing.options import TrainingOptions
+    from .timing.workload import TrainingOptions
 
 __all__ = [
     "Calibration", "Machine", "PaleoError", "Settings", "Split", "TrainingOptions", "Values", "Workload", "__version__",
@@ -66,7 +66,7 @@ _NAMES = {
     "networks": "network_names",
     "networks.inputs": "Values",
     "timing": "Workload",
-    "timing.options": "TrainingOptions",
+    "timing.workload": "TrainingOptions",
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
 """The modules of these names, imported at first use: the command line's help and completion need none of them."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ..calibration.several import Predictions
     from ..calibration.store import Calibration
-    from ..timing.options import TrainingOptions
+    from ..timing.workload import TrainingOptions
 
 
 class Common(TypedDict, total=False):
@@ -177,7 +177,7 @@ def predict(
         and workload.phase in ("inference", "forward", "prefill")
     ):
         return predict_workload(workload, machine, model)
-    from ..timing.predict import predict_with_memory
+    from ..timing.capacity import predict_with_memory
 
     return predict_with_memory(workload, machine, model, fit_batch=fit_batch)
 

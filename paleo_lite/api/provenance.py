@@ -17,7 +17,7 @@ from ..hardware import Device
 from ..networks import Network, is_network_file
 from ..report.document import Made, Source
 from ..timing import Prediction
-from ..timing.options import TrainingOptions
+from ..timing.workload import TrainingOptions
 from ..units import format_shape
 from .question import parameters_of, paths_of
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..calibration.store import Calibration
     from ..hardware import Device
     from ..networks import Network
-    from ..timing.options import TrainingOptions
+    from ..timing.workload import TrainingOptions
 
 _OF_EITHER = ("gpu", "precision", "hardware_files", "output", "force")
 _OF_A_PROFILE = ("profile", "name_pattern", "program")

@@ -133,7 +133,7 @@ def scale(
     """
     from ..distributed.job import Settings
     from ..distributed.run import Request, run
-    from ..timing.options import TrainingOptions
+    from ..timing.workload import TrainingOptions
 
     check_names(scale, question, ManyDevices)
     asked: dict[str, Any] = dict(question)

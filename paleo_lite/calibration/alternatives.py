@@ -10,8 +10,8 @@ import msgspec
 from ..errors import PaleoError
 from ..hardware import Machine, list_devices
 from ..timing import Prediction, TimeModel, Workload, predict
-from ..timing.options import TrainingOptions
-from ..timing.predict import predict_with_memory
+from ..timing.capacity import predict_with_memory
+from ..timing.workload import TrainingOptions
 from .choose import choose_model
 
 NARROWER = {

@@ -11,7 +11,7 @@ from ..counting import KINDS
 from ..efficiency.by_kind import PassTimes
 from ..result import Result
 from ..timing import Prediction
-from ..timing.terms import Terms
+from ..timing.models import Terms
 from .ppp import AT_PEAK
 
 if TYPE_CHECKING:

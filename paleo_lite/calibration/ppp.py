@@ -18,8 +18,7 @@ from ..errors import BadFile, CalibrationFailed
 from ..hardware import Machine
 from ..result import Result
 from ..timing import Workload, predict
-from ..timing.models import PppModel
-from ..timing.terms import LEVEL, QUANTILES
+from ..timing.models import LEVEL, QUANTILES, PppModel
 from .fit import workload_of
 from .measurements import Measurement, Provenance, provenance_of
 

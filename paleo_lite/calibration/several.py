@@ -22,7 +22,7 @@ import numpy as np
 from ..result import Result
 from ..timing import Prediction
 from ..timing.fitted import CalibratedModel
-from ..timing.terms import LEVEL, interval_of
+from ..timing.models import LEVEL, interval_of
 from ..version import __version__
 
 if TYPE_CHECKING:

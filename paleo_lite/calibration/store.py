@@ -15,8 +15,7 @@ from ..files import read_typed, shipped, write_aside
 from ..result import Result
 from ..timing.calibrated import NAMES, PARAMETERS
 from ..timing.fitted import CalibratedModel
-from ..timing.models import PppModel
-from ..timing.terms import QUANTILES
+from ..timing.models import QUANTILES, PppModel
 from .measurements import Measurement, Provenance, provenance_of
 
 if TYPE_CHECKING:

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 import numpy as np
 
-from ..counting.work import UNFUSED
+from ..counting.work import UNFUSED, passes_of
 from ..errors import BadValue
 from ..hardware import Device, Machine
 from ..networks import find_network
 from ..result import Result
 from ..timing.fitted import CalibratedModel, own_variance
+from ..timing.models import interval_of
 from ..timing.prediction import Prediction
-from ..timing.terms import interval_of
 from ..timing.workload import Workload
 from ..units import element_bytes
 from .choose import SCATTER
@@ -239,7 +239,7 @@ def narrowest(prediction: Prediction) -> tuple[Workload, tuple[float, float]] | 
     asked, model, slopes = prediction.workload, prediction.model, prediction.terms.slopes
     if not isinstance(model, CalibratedModel) or slopes is None or asked.execution != "eager":
         return None
-    phase = PHASES[any(name.startswith("backward") for name in asked.passes)]
+    phase = PHASES[any(name.startswith("backward") for name in passes_of(asked.phase))]
     names = dict.fromkeys((*SMALL, *(name for name in NETWORKS if name == asked.network.name)))
     ones = [Workload(find_network(name), asked.precision, 1, phase) for name in names]
     steps = [

@@ -14,7 +14,7 @@ from ..files import read_typed
 from ..hardware import Device, Machine, find_device
 from ..result import Result
 from ..timing.fitted import works_in
-from ..timing.terms import QUANTILES
+from ..timing.models import QUANTILES
 from ..units import format_si
 from .choose import SCATTER as POOL_SCATTER
 from .fit import Fit, MeasuredRuns, held_out, runs_of

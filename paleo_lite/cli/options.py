@@ -40,7 +40,7 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from ..timing.options import TrainingOptions
+    from ..timing.workload import TrainingOptions
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -136,13 +136,15 @@ phase = _option(
     help="training is forward + backward + update; forward alone is that of a training step.",
 )  # fmt: skip
 optimizer = _option(
-    "--optimizer", type=Names("optimizer", ".timing.options:OPTIMIZERS"), help="Update rule of training. [default: sgd]"
+    "--optimizer",
+    type=Names("optimizer", ".timing.workload:OPTIMIZERS"),
+    help="Update rule of training. [default: sgd]",
 )
 training = together(
     optimizer(),
     click.option("--mixed-precision", is_flag=True, help="Train in fp16 or bf16 with master weights in fp32."),
     click.option(
-        "--checkpointing", type=Names("checkpointing", ".timing.options:CHECKPOINTING"),
+        "--checkpointing", type=Names("checkpointing", ".timing.workload:CHECKPOINTING"),
         help="Activations that training computes again: none, those inside about sqrt(n) segments, or inside every "
         "block. [default: none]",
     ),
@@ -159,7 +161,7 @@ def trained(question: dict[str, Any]) -> TrainingOptions | None:
     said = {name: value for name in names if (value := question.pop(name))}
     if not said:
         return None
-    from ..timing.options import TrainingOptions
+    from ..timing.workload import TrainingOptions
 
     return TrainingOptions(**{"optimizer": "sgd", **said})
 

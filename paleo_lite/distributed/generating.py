@@ -16,7 +16,7 @@ from ..errors import BadValue
 from ..networks.network import Tokens
 from ..timing import Prediction, Workload, predict
 from ..timing.memory import memory_of
-from ..timing.terms import interval_of
+from ..timing.models import interval_of
 from .collectives import exchange_time_s
 from .job import Job, Settings, Split, Step
 from .topology import Topology, apart

@@ -16,7 +16,7 @@ from ..hardware import Machine
 from ..input_pipeline.feeding import SAMPLE, Store
 from ..timing import RooflineModel, TimeModel, Workload, predict
 from ..timing.memory import Memory, memory_by_micro_batch
-from ..timing.predict import RECOMPUTE
+from ..timing.training import RECOMPUTE
 from ..units import element_bytes, parse_quantity
 
 if TYPE_CHECKING:

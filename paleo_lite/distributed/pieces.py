@@ -19,8 +19,8 @@ from ..networks.network import Tokens
 from ..timing import Workload
 from ..timing.blocks import of_training
 from ..timing.memory import Memory, memory_by_micro_batch
-from ..timing.predict import micro_batch
-from ..timing.terms import Terms
+from ..timing.models import Terms
+from ..timing.training import micro_batch
 from .job import Job, Split
 
 Held = Callable[[int], Memory]

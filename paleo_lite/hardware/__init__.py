@@ -1,8 +1,7 @@
 """Floor 3: where it runs."""
 
 from .device import Device, Figure, Link, LinkRegistry, Peak, PeakRate, Price
-from .machine import Machine
-from .registry import find_device, list_devices, read_device, read_links
+from .registry import Machine, find_device, list_devices, read_device, read_links
 
 __all__ = [
     "Device",

@@ -225,7 +225,13 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             have = ", ".join(dict.fromkeys(f"{p.precision} ({p.unit})" for p in self.peaks))
             wanted = precision if unit is None else f"{precision} ({unit})"
             raise UnknownPrecision(f"{self.name} has no {wanted} peak: it has {have}")
-        rates = [rate for peak in listed if (rate := self._at_clock(peak, clock)) is not None]
+        rates, wanted_hz = [], self.clock_hz(clock)  # type: ignore[arg-type]
+        for peak in listed:
+            # A tensor clock is the boost of the tensor cores: the data sheet's figure stands for boost.
+            if peak.clock == clock or (peak.clock == "tensor" and clock == "boost"):
+                rates.append(PeakRate(peak, peak.per_s, clock, ""))
+            elif wanted_hz is not None and (listed_hz := self.clock_hz(peak.clock)) is not None:
+                rates.append(PeakRate(peak, peak.per_s * wanted_hz / listed_hz, clock, peak.clock))
         if not rates:
             raise UnknownPrecision(
                 f"{self.name} has no {clock} clock on record, so its {precision} peak at {clock} is unknown: "
@@ -237,15 +243,6 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         by_unit = {rate.peak.unit for rate in listed_here}
         candidates = listed_here + [rate for rate in exact if rate.peak.unit not in by_unit]
         return max(candidates, key=lambda rate: rate.per_s)
-
-    def _at_clock(self, peak: Peak, clock: str) -> PeakRate | None:
-        # A tensor clock is the boost of the tensor cores: the data sheet's figure stands for boost.
-        if peak.clock == clock or (peak.clock == "tensor" and clock == "boost"):
-            return PeakRate(peak, peak.per_s, clock, "")
-        wanted, listed = self.clock_hz(clock), self.clock_hz(peak.clock)  # type: ignore[arg-type]
-        if wanted is None or listed is None:
-            return None
-        return PeakRate(peak, peak.per_s * wanted / listed, clock, peak.clock)
 
 
 class PeakRate(msgspec.Struct, frozen=True):

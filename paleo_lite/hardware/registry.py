@@ -1,4 +1,4 @@
-"""Finding devices and links: the TOML files of ``hardware/``, and the ones a user adds.
+"""Finding devices and links, the TOML files of ``hardware/`` and the ones a user adds; `Machine`, where a network runs.
 
 A name is matched whatever its case, spaces, hyphens, underscores and maker (``Tesla K80``, ``k80``), but it has to mean
 one device: where it could mean several, the error lists them.
@@ -17,7 +17,7 @@ import msgspec
 from ..errors import AmbiguousName, BadDevice, BadQuantity, UnknownName
 from ..files import is_there, read_typed, shipped
 from ..units import parse_quantity
-from .device import Clock, Device, Figure, LinkRegistry
+from .device import Clock, Device, Figure, LinkRegistry, PeakRate
 
 _MAKERS = {"nvidia", "amd", "intel", "tesla", "geforce", "quadro", "instinct", "radeon"}
 _BYTES_AT_MOST = 2**20
@@ -160,3 +160,59 @@ def read_links(path: Path | None = None) -> LinkRegistry:
             except BadQuantity as error:
                 raise BadDevice(f"{path}: link.{identity}.{field}: {error}") from None
     return links
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """A device as somebody runs it.
+
+    Attributes
+    ----------
+    clock : {"base", "boost"} or None
+        None: the device's default.
+    unit : {"vector", "tensor"} or None
+        That multiplies and accumulates; None: the fastest.
+    board : Device or None
+        What was asked for, where `device` is one of several on it: a program sees these, never the whole.
+    """
+
+    device: Device
+    clock: str | None = None
+    unit: str | None = None
+    board: Device | None = None
+
+    @classmethod
+    def one_of(cls, device: Device, clock: str | None = None, unit: str | None = None) -> Machine:
+        """What a program gets of a device: of a board of several, one of them."""
+        if device.parts is None:
+            return cls(device, clock, unit)
+        return cls(find_device(device.parts.device), clock, unit, device)
+
+    @property
+    def together(self) -> int:
+        """How many of the device there are on what was asked for: programs on each run beside each other."""
+        return 1 if self.board is None or self.board.parts is None else self.board.parts.count
+
+    @property
+    def name(self) -> str:
+        """Of what was asked for."""
+        if self.board is None:
+            return self.device.name
+        return f"one of the {self.together} GPUs of a {self.board.name}"
+
+    def peak(self, precision: str) -> PeakRate:
+        """The peak that multiply-accumulates are held against: of the fastest unit that does them in this precision.
+
+        Cards whose vector units are slower in fp16 than in fp32 compute fp16 networks in fp32 (cuDNN's pseudo-half
+        configuration converts on load): there it is the fp32 peak.
+        """
+        rate = self.device.find_peak(precision, self.unit, self.clock)
+        if precision == "fp16" and rate.peak.unit == "vector":
+            return max(rate, self.vector_peak(precision), key=lambda one: one.per_s)
+        return rate
+
+    def vector_peak(self, precision: str) -> PeakRate:
+        """The peak of all other arithmetic.
+
+        Frameworks compute elementwise work on numbers narrower than fp32 in fp32 (PyTorch's ``opmath_t``).
+        """
+        return self.device.find_peak("fp64" if precision == "fp64" else "fp32", "vector", self.clock)

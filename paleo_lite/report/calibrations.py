@@ -12,7 +12,7 @@ from ..calibration.ppp import PppCalibration
 from ..calibration.store import AnyCalibration, Calibration
 from ..calibration.suggest import Suggestions
 from ..calibration.validate import Point, Row, Validation, explain
-from ..timing.terms import LEVEL, QUANTILES
+from ..timing.models import LEVEL, QUANTILES
 from ..units import format_si, say_interval
 from .document import (
     Column,

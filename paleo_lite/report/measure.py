@@ -15,7 +15,7 @@ from ..counting import count
 from ..measure.clock import Timing
 from ..measure.running import Probed
 from ..result import Result
-from ..timing.terms import LEVEL, QUANTILES
+from ..timing.models import LEVEL, QUANTILES
 from ..units import format_si
 from .document import (
     Column,

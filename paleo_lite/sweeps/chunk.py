@@ -23,8 +23,7 @@ from ..errors import BadValue, PaleoError
 from ..hardware import Machine
 from ..timing.broadcast import keep_memory
 from ..timing.memory import RESERVE_BYTES, shared_out, usable_bytes
-from ..timing.options import TrainingOptions
-from ..timing.workload import Workload
+from ..timing.workload import TrainingOptions, Workload
 from ..units import PRECISION_BYTES, format_si
 from ..version import __version__
 from .grid import (

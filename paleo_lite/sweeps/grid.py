@@ -27,8 +27,7 @@ from ..timing.broadcast import Case, Passes, Stack, alike, stack
 from ..timing.calibrated import sums_by
 from ..timing.memory import memory_coefficients, model_bytes
 from ..timing.models import LEARNT, RooflineModel, TimeModel, Want, find_model
-from ..timing.options import TrainingOptions, with_update
-from ..timing.workload import Workload
+from ..timing.workload import TrainingOptions, Workload, with_update
 from ..units import PRECISION_BYTES
 from .contexts import at_context
 from .space import AUTOMATIC, Chunk, Sized, Space

@@ -24,7 +24,7 @@ from ..networks.network import Tokens
 from ..ranges import parse_range
 from ..result import Result
 from ..timing.models import TIME_MODELS
-from ..timing.options import OPTIMIZERS
+from ..timing.workload import OPTIMIZERS
 from ..units import PRECISION_BYTES
 
 AUTOMATIC = "default"

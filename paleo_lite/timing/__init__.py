@@ -1,8 +1,7 @@
 """Floor 4: from a workload and a machine to time."""
 
 from .models import TIME_MODELS, PeakModel, PppModel, RooflineModel, TimeModel, describe, find_model
-from .predict import predict
-from .prediction import Prediction
+from .prediction import Prediction, predict
 from .workload import Workload
 
 __all__ = [

@@ -11,6 +11,7 @@ import numpy as np
 from ..counting import Layer
 from ..counting.kinds import class_of, gemm_of, is_attention
 from ..counting.kinds.products import MATRIX_CLASSES, computed_scores
+from ..counting.work import passes_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,15 +83,14 @@ def features_of(workload: Workload) -> Features:
     if made is not None:
         return made
     layers, work, phase, batch_size = workload.layers, workload.work, workload.phase, workload.batch_size
+    passes = passes_of(phase)
     kernels = work.column("kernels", phase, batch_size)
     place = np.argwhere(kernels > 0)
     classes = np.array([class_index(layer) for layer in layers], dtype=np.int64)
-    sizes = np.array(
-        [sizes_of(layers[layer], workload.passes[part], batch_size) for part, layer in place], dtype=np.float64
-    )
+    sizes = np.array([sizes_of(layers[layer], passes[part], batch_size) for part, layer in place], dtype=np.float64)
     sizes = sizes.reshape(len(place), 2)
     at = tuple(place.T)
-    part = np.array([PARTS[name] for name in workload.passes], dtype=np.int64)[place[:, 0]]
+    part = np.array([PARTS[name] for name in passes], dtype=np.int64)[place[:, 0]]
     tensors = np.array([len(layer.weights) for layer in layers], dtype=np.float64)[place[:, 1]]
     made = workload.__dict__["features"] = Features(
         flops=work.column("flops", phase, batch_size)[at].astype(np.float64),

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 import numpy as np
 
+from ..counting.work import passes_of
 from ..hardware import Machine, PeakRate
 from .calibrated import NAMES, EntryTerms, Rates, Steps, sensitivities, step_times
 from .features import Features, features_of
-from .models import Times, Want
-from .terms import Terms, interval_of
+from .models import Terms, Times, Want, interval_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,6 +33,18 @@ prediction: who asks runs other software than who measured."""
 def own_variance(scatter: float) -> float:
     """Variance of a prediction's logarithm besides that of the parameters: of single measurements, and of families."""
     return scatter**2 + UNFAMILIAR**2
+
+
+def works_in(machine: Machine, precision: str) -> PeakRate:
+    """The peak that libraries compute a precision at.
+
+    fp64 runs on vector units: of devices with fp64 tensor cores cuDNN's convolutions do not take those (an A100 is held
+    out with 17% error against its vector peak, with 73% against its tensor cores'). AMD's rocBLAS does: an MI210
+    reaches 1.8 times its vector peak.
+    """
+    if precision == "fp64" and machine.unit is None and machine.device.vendor == "NVIDIA":
+        return machine.vector_peak(precision)
+    return machine.peak(precision)
 
 
 class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
@@ -80,14 +92,14 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         """The formula in one line."""
         return f"({compute} at its class's efficiency ^4 + {memory} at its share ^4 + shortest kernel ^4)^(1/4)"
 
-    def peak(self, machine: Machine, precision: str) -> PeakRate:
-        """See `works_in`."""
-        return works_in(machine, precision)
+    peak = staticmethod(works_in)
 
     def evaluate(self, workload: Workload, machine: Machine) -> Terms:
         """See `TimeModel.evaluate`; layers that wait for the host are stretched by one factor."""
         features, rates = features_of(workload), rates_of(machine, workload.precision)
-        if (products := workload.options.products) is not None:  # narrower: as much less to compute as they are faster
+        passes = passes_of(workload.phase)
+        products = None if workload.training is None else workload.training.products
+        if products is not None:  # narrower: as much less to compute as they are faster
             faster = machine.peak(products).per_s / machine.peak(workload.precision).per_s * self.products
             narrow = workload.narrow[features.place[:, 1]] & (features.part < 3)
             features = msgspec.structs.replace(features, padding=features.padding / np.where(narrow, faster, 1.0))
@@ -95,7 +107,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         total, deviation, slopes = self._steps(features, rates, run, 1, entries=entries)
         # How much longer than the device's own work layers take because the host launches them; 1: not at all.
         waiting = float((total - self.overhead_s)[0] / entries.device_s.sum())
-        shape = len(workload.passes), len(workload.layers)
+        shape = len(passes), len(workload.layers)
 
         def laid_out(seconds: Floats) -> Floats:
             laid = np.zeros(shape)
@@ -103,7 +115,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
             return laid
 
         return Terms(
-            workload.passes, laid_out(entries.compute_s), laid_out(entries.memory_s),
+            passes, laid_out(entries.compute_s), laid_out(entries.memory_s),
             laid_out(entries.device_s * waiting), self.overhead_s, float(deviation[0]), waiting,
             laid_out(entries.floor_s), slopes[0, :, 0],
         )  # fmt: skip
@@ -148,16 +160,4 @@ def rates_of(machine: Machine, precision: str) -> Rates:
     """The rates that a calibration of this device and precision refers to."""
     vector, matrix = machine.vector_peak(precision).per_s, works_in(machine, precision).per_s
     multiprocessors = float(machine.device.cores.multiprocessors.value)
-    return Rates(matrix, vector, machine.bandwidth_bytes_per_s, multiprocessors)
-
-
-def works_in(machine: Machine, precision: str) -> PeakRate:
-    """The peak that libraries compute a precision at.
-
-    fp64 runs on vector units: of devices with fp64 tensor cores cuDNN's convolutions do not take those (an A100 is held
-    out with 17% error against its vector peak, with 73% against its tensor cores'). AMD's rocBLAS does: an MI210
-    reaches 1.8 times its vector peak.
-    """
-    if precision == "fp64" and machine.unit is None and machine.device.vendor == "NVIDIA":
-        return machine.vector_peak(precision)
-    return machine.peak(precision)
+    return Rates(matrix, vector, machine.device.bandwidth_bytes_per_s, multiprocessors)

@@ -7,21 +7,19 @@ and how far they are from what frameworks allocate.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from math import prod
 from typing import Any
 
 import msgspec
 
-from ..counting import KINDS
+from ..counting import KINDS, Layer
 from ..counting.work import trains
 from ..errors import BadValue
 from ..hardware import Device
 from ..units import WEIGHT_BYTES, element_bytes
 from .checkpointing import find_segments
-from .liveness import NONE, Bytes, Plan, make_plan, peak_forward, peak_training, saved_bytes
-from .options import MASTER_BYTES, OPTIMIZERS, TrainingOptions
-from .workload import COUNTS_KEPT, Same, Workload, matrix_weights
+from .liveness import NONE, Bytes, make_plan, peak_forward, peak_training, saved_bytes
+from .workload import MASTER_BYTES, OPTIMIZERS, TrainingOptions, Workload, matrix_weights, remembered
 
 ZERO_FROM_STAGE = (3, 2, 1)
 """The stage from which ZeRO shares out parameters, gradients and the optimizer's state."""
@@ -159,18 +157,12 @@ def _parts(workload: Workload, stage: int, shards: int) -> list[Bytes]:
     statistics_bytes = statistics * (max(number_bytes, 4) if workload.options.mixed_precision else number_bytes)
     model[0] = Bytes(0, model[0].fixed + statistics_bytes)
     training = workload.options if trains(workload.phase) else None
-    return [*model, *_find_tensors(Same(layers), number_bytes, training)]
+    return [*model, *remembered(_find_tensors, layers, number_bytes, training)]
 
 
-@lru_cache(COUNTS_KEPT)
-def _plan(layers: Same, number_bytes: int) -> Plan:
-    return make_plan(layers.layers, number_bytes)
-
-
-@lru_cache(4 * COUNTS_KEPT)
-def _find_tensors(same: Same, number_bytes: int, options: TrainingOptions | None) -> list[Bytes]:
+def _find_tensors(layers: tuple[Layer, ...], number_bytes: int, options: TrainingOptions | None) -> list[Bytes]:
     """All parts but those of the model, in the order of `Memory`; at inference there are no options."""
-    layers, plan = same.layers, _plan(same, number_bytes)
+    plan = remembered(make_plan, layers, number_bytes)
     inputs = Bytes(sum(plan.graph.buffers[which].bytes_(number_bytes) for which in plan.graph.inputs), 0)
     if options is None:
         cached = sum(prod(shape) for layer in layers if layer.kind == "cache" for shape in layer.outputs)

@@ -1,18 +1,18 @@
-"""Time models: the protocol, the ones without fitted parameters, and the one list of all of them."""
+"""Time models: the protocol, the `Terms` that they make, the ones without fitted parameters, and the list of all."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 
+from ..counting.work import passes_of
 from ..errors import BadValue, UnknownName
 from ..hardware import Machine, PeakRate
-from .terms import Terms
 from .workload import Workload
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .broadcast import Laid
 
     Seconds = NDArray[np.float64]
+
+OneOrMany = TypeVar("OneOrMany", float, "Seconds")
 
 
 class TimeModel(Protocol):
@@ -98,6 +100,94 @@ class TimeModel(Protocol):
         ...
 
 
+QUANTILES = {0.8: 1.476, 0.9: 2.015}
+"""Two-sided quantiles of Student's t with 5 degrees of freedom: residuals have longer tails than a normal's."""
+
+LEVEL = 0.9
+
+
+def interval_of(time_s: OneOrMany, deviation: OneOrMany, level: float = LEVEL) -> tuple[OneOrMany, OneOrMany]:
+    """Seconds between which a time lies with this probability, from the standard deviation of its logarithm."""
+    reach = np.exp(QUANTILES[level] * deviation)
+    return time_s / reach, time_s * reach
+
+
+class Terms(msgspec.Struct, frozen=True, eq=False):
+    """Seconds over the axes (pass, layer), and what is known of the whole.
+
+    Attributes
+    ----------
+    passes : tuple of str
+        Names of the first axis.
+    compute_s, memory_s : ndarray, shape (passes, layers)
+        Arithmetic, and memory traffic, as if there were nothing else.
+    floor_s : ndarray, shape (passes, layers), or None
+        Shortest kernels; None for models that know of none.
+    layers_s : ndarray, shape (passes, layers)
+        What the model makes of them: together the step without its overhead.
+    overhead_s : float
+        Seconds of a step that belong to no layer; 0 for models that know of none.
+    deviation : float or None
+        Standard deviation of the logarithm of the time; None for models that do not say.
+    slopes : ndarray, shape (parameters,), or None
+        Derivatives of the logarithm of the time by those of the model's parameters; None for models without.
+    waiting : float
+        By what factor the host, launching more slowly than the device computes, stretches the layers; 1: not at all.
+    """
+
+    passes: tuple[str, ...]
+    compute_s: Seconds
+    memory_s: Seconds
+    layers_s: Seconds
+    overhead_s: float = 0.0
+    deviation: float | None = None
+    waiting: float = 1.0
+    floor_s: Seconds | None = None
+    slopes: Seconds | None = None
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of the step."""
+        return float(self.layers_s.sum()) + self.overhead_s
+
+    def of(self, *passes: str) -> Seconds:
+        """Seconds of some passes by layer, shape (layers,); passes that the step does not have take none."""
+        chosen = [name in passes for name in self.passes]
+        seconds: Seconds = self.layers_s[chosen].sum(axis=0)
+        return seconds
+
+    def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
+        """Seconds between which the step lies with this probability; None where the model does not say."""
+        if self.deviation is None:
+            return None
+        return interval_of(self.time_s, self.deviation, level)
+
+
+BOUNDS = {
+    "arithmetic": "layers whose arithmetic takes longer than their memory traffic",
+    "memory traffic": "layers whose memory traffic takes longer than their arithmetic",
+    "short kernels": "layers so small that starting and ending a kernel takes longer than either",
+    "waiting for the host": "the device is idle until the host has launched the next kernel",
+    "overhead": "what a step takes whatever its layers are",
+}
+"""What time is spent on, and what that means."""
+
+
+def bound_seconds(terms: Terms, uses_memory: bool) -> dict[str, float]:
+    """Seconds by what bounds them, in the order of `BOUNDS`: together the time. Bytes may play no part in a model.
+
+    A layer's pass counts in full to the largest of its terms. Where the host launches more slowly than the device
+    computes, the device's time of all layers is stretched by one factor; what that adds is waiting.
+    """
+    device_s = terms.layers_s / terms.waiting
+    none = np.zeros_like(device_s)
+    memory_s = terms.memory_s if uses_memory else none
+    floor_s = none if terms.floor_s is None else terms.floor_s
+    largest = np.argmax(np.stack([terms.compute_s, memory_s, floor_s]), axis=0)
+    seconds = [float(device_s[largest == place].sum()) for place in range(3)]
+    return dict(zip(BOUNDS, [*seconds, float(terms.layers_s.sum() - device_s.sum()), terms.overhead_s]))
+
+
 class Want(NamedTuple):
     """What `TimeModel.evaluate_many` is to say beside the times: intervals, and the seconds of each piece."""
 
@@ -131,9 +221,7 @@ class TwoTerms:
     deviation_of: Callable[[Workload], float] | None = None
     """Says the standard deviation of the logarithm of a time; None for models that do not."""
 
-    def peak(self, machine: Machine, precision: str) -> PeakRate:
-        """See `TimeModel.peak`."""
-        return machine.peak(precision)
+    peak = staticmethod(Machine.peak)
 
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
         """Seconds of each layer from the seconds of its arithmetic and of its memory traffic at peak, any shape."""
@@ -143,14 +231,15 @@ class TwoTerms:
         """See `TimeModel.evaluate`: products against the peak, all other arithmetic against the vector units."""
         work, phase, batch = workload.work, workload.phase, workload.batch_size
         per_s: Any = machine.peak(workload.precision).per_s
-        multiplies = np.array([[name != "update" for name in workload.passes]]).T & work.matrix
+        passes, options = passes_of(phase), workload.training
+        multiplies = np.array([[name != "update" for name in passes]]).T & work.matrix
         other_per_s = machine.vector_peak(workload.precision).per_s if workload.has_layers else per_s
-        if products := workload.options.products:
-            per_s = np.where(workload.narrow, machine.peak(products).per_s, per_s)
+        if options is not None and options.products:
+            per_s = np.where(workload.narrow, machine.peak(options.products).per_s, per_s)
         compute_s = work.counts_by_pass(phase, batch) / np.where(multiplies, per_s, other_per_s)
-        memory_s = work.column("bytes", phase, batch) / machine.bandwidth_bytes_per_s
+        memory_s = work.column("bytes", phase, batch) / machine.device.bandwidth_bytes_per_s
         return Terms(
-            workload.passes,
+            passes,
             compute_s,
             memory_s,
             self.time_s(compute_s, memory_s),
@@ -161,7 +250,7 @@ class TwoTerms:
         """See `TimeModel.evaluate_many`."""
         features = laid.features
         rates = np.where(features.matrix, machine.peak(precision).per_s, machine.vector_peak(precision).per_s)
-        seconds = self.time_s(features.flops / rates, features.bytes / machine.bandwidth_bytes_per_s)
+        seconds = self.time_s(features.flops / rates, features.bytes / machine.device.bandwidth_bytes_per_s)
         return Times(laid.by_case(seconds), None, None, laid.by_piece(seconds) if want.pieces else None)
 
 

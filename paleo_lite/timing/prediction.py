@@ -1,24 +1,25 @@
-"""`Prediction`: how long, layer by layer, and what it was computed from."""
+"""From a workload and a machine to a `Prediction`: how long, layer by layer, and what it was computed from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 
-from ..counting import Layer
-from ..errors import UnknownName
+from ..counting import GENERATING, Layer
+from ..counting.kinds import missing_note, own_note
+from ..errors import BadValue, UnknownName
 from ..extras import need
 from ..hardware import Device, Machine, PeakRate
 from ..result import Result
 from ..units import format_si, say_interval
 from ..version import __version__
-from .generating import generating_dict, tokens_per_s
-from .models import TimeModel
-from .terms import QUANTILES, Terms
+from .generating import STATIC, generating_dict, tokens_per_s
+from .models import QUANTILES, PeakModel, RooflineModel, Terms, TimeModel, interval_of
 from .workload import Workload
 
 if TYPE_CHECKING:
@@ -27,12 +28,160 @@ if TYPE_CHECKING:
     from .capacity import MemoryFit
 
 
+def predict(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
+    """Time a workload on a machine."""
+    prediction = _timed(workload, machine, model)
+    bound = RooflineModel() if workload.has_layers else PeakModel()
+    if model.is_forecast:
+        at_least = _timed(workload, machine, bound).terms
+        prediction = msgspec.structs.replace(prediction, bound_terms=at_least)
+        if prediction.time_s < at_least.time_s:
+            prediction = msgspec.structs.replace(prediction, notes=(*prediction.notes, _why_faster(prediction)))
+    if machine.board is not None:
+        whole = Machine(machine.board, machine.clock, machine.unit)
+        prediction = msgspec.structs.replace(prediction, board_bound_s=_timed(workload, whole, bound).time_s)
+    return prediction
+
+
+def _timed(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
+    """Time the passes of the phase, and what a training step makes of them, by one model."""
+    if model.needs_bytes and not workload.has_layers:
+        raise BadValue(f"the {model.name} model needs the bytes of a network: a bare FLOP count takes peak or ppp")
+    asked = workload
+    if workload.training is not None:
+        from .training import micro_batch, whole_step  # with what it needs, and only then
+
+        workload = micro_batch(workload, machine)
+    work, phase, batch_size = workload.work, workload.phase, workload.batch_size
+    terms = model.evaluate(workload, machine)
+    counts = work.counts_by_pass(phase, batch_size)
+    none = np.zeros((1, 1), dtype=np.int64)
+    passes = Prediction(
+        workload,
+        machine,
+        model,
+        terms,
+        counts_by_pass=counts,
+        macs_by_pass=work.column("macs", phase, batch_size) if workload.has_layers else none,
+        bytes_by_pass=work.column("bytes", phase, batch_size) if workload.has_layers else none,
+        matrix=work.matrix,
+        kernels=int(work.column("kernels", phase, batch_size).sum()) if workload.has_layers else None,
+        notes=_notes(workload, machine, model, terms),
+    )
+    return passes if asked.training is None else whole_step(passes, asked)
+
+
+def _notes(workload: Workload, machine: Machine, model: TimeModel, terms: Terms) -> tuple[str, ...]:
+    """What somebody who uses the number should know: of network and model, the machine's figures, and the count."""
+    work, device, precision, phase = workload.work, machine.device, workload.precision, workload.phase
+    notes = [*workload.network.notes, *(model.notes if workload.has_layers else ())]
+    peak, vector = machine.peak(precision), machine.vector_peak(precision) if workload.has_layers else None
+    if device.parts is not None:
+        notes.append(
+            f"{device.name} is {device.parts.count} devices on one {device.scope}; a program that uses one of them "
+            f"gets {device.parts.device}"
+        )
+    if peak.peak.unverified:
+        notes.append(f"the {peak.describe()} could not be checked against a primary source")
+    if vector is None:
+        return tuple(notes)
+    if phase in GENERATING:
+        notes.append(STATIC)
+    is_large = phase in GENERATING or (phase == "training" and workload.network.blocks)
+    if is_large and precision == "fp32":
+        narrow = [name for name in ("bf16", "fp16") if any(one.precision == name for one in device.peaks)]
+        if narrow:
+            notes.append(f"in fp32: language models mostly run in 16 bits, --precision {narrow[0]}")
+    if work.convention.unit != "FLOP" and model.takes_count:  # a convention in FLOPs goes with the peak
+        notes.append(
+            f"the {work.convention.name} convention counts a multiply-accumulate as 1, the peak counts it as 2: "
+            "compute times come out about half as long as they should"
+        )
+    if work.unknown:
+        notes.append(missing_note(work.unknown))
+    if own := own_note(work.kinds):
+        notes.append(own)
+    held = model.peak(machine, precision).peak
+    if (vector.peak.precision, vector.peak.unit) != (held.precision, held.unit):
+        notes.append(f"all but convolution, linear, matmul and attention are held against the {vector.describe()}")
+    if terms.waiting > 1.05:
+        notes.append(
+            f"the host launches kernels more slowly than the device runs them: {terms.waiting:.2g} times as long"
+        )
+    return tuple(notes)
+
+
+def _why_faster(prediction: Prediction) -> str:
+    """Why a forecast may beat the data sheet's bound: by the layers that do."""
+    from ..counting.algorithms import algorithms_of
+
+    peak, reasons = prediction.peak.peak, dict[str, None]()
+    for row, layer in zip(prediction.rows(), prediction.layers):
+        if row["time_s"] >= row["bound_s"]:
+            continue
+        if len(algorithms_of(layer, prediction.batch_size, prediction.precision, peak.unit)) > 1:
+            reasons["convolutions by an algorithm with fewer multiplications"] = None
+        elif layer.attributes.get("causal"):
+            reasons["attention without the scores that its mask hides"] = None
+        else:
+            reasons["such devices were measured above the clock of the data sheet"] = None
+    return f"faster than the bound: {'; '.join(reasons)}"
+
+
+class Figures(NamedTuple):
+    """What a prediction comes to.
+
+    Attributes
+    ----------
+    flops : int
+        The count, in the convention.
+    macs, bytes, parameters : int or None
+        Multiply-accumulates; bytes read and written; of the network; None where only a FLOP count was given.
+    intensity : float or None
+        Arithmetic intensity, FLOPs per byte.
+    peak, vector_peak : PeakRate
+        The peaks that multiply-accumulates and all other arithmetic are held against.
+    ridge_point : float
+        The intensity, FLOPs per byte, at which arithmetic and memory traffic take equally long at peak.
+    bound_s : float
+        Seconds that the data sheet allows: the roofline's, or FLOPs / peak for a bare count.
+    throughput_per_s : float or None
+        Samples per second on one device; None where nothing takes time.
+    mfu : float or None
+        Model FLOP/s utilisation: FLOPs over the peak, over the time; None where nothing takes time. Chowdhery et al.
+        2022 (PaLM, appendix B), here of all FLOPs, those of what is computed again too; None in a convention that
+        counts a multiply-accumulate as 1.
+    interval : tuple of float or None
+        Seconds between which the time lies at 90%; None for models that do not say.
+    intervals : dict
+        The same for each level in percent, ``"80"`` and ``"90"``; empty for models that do not say.
+    board : dict or None
+        Of a board of several devices what all do at once, each its own batch; and what the data sheet says of it.
+    """
+
+    flops: int
+    macs: int | None
+    bytes: int | None
+    parameters: int | None
+    intensity: float | None
+    peak: PeakRate
+    vector_peak: PeakRate
+    bandwidth_bytes_per_s: float
+    ridge_point: float
+    bound_s: float
+    throughput_per_s: float | None
+    mfu: float | None
+    interval: tuple[float, float] | None
+    intervals: dict[str, tuple[float, float]]
+    board: dict[str, Any] | None
+
+
 def _of(path: str) -> Any:
     """A property that asks one of a prediction's parts."""
     return property(attrgetter(path))
 
 
-class Prediction(Result, msgspec.Struct, frozen=True, eq=False):
+class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
     """The answer to "how long?", with everything it was made of.
 
     Attributes
@@ -84,75 +233,65 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False):
     layers: ClassVar[tuple[Layer, ...]] = _of("workload.layers")
     names: ClassVar[tuple[str, ...]] = _of("workload.work.names")
     kinds: ClassVar[tuple[str, ...]] = _of("workload.work.kinds")
-    bandwidth_bytes_per_s: ClassVar[float] = _of("machine.bandwidth_bytes_per_s")
+    bandwidth_bytes_per_s: ClassVar[float] = _of("figures.bandwidth_bytes_per_s")
     time_s: ClassVar[float] = _of("terms.time_s")
-    # Whether the time is what to expect; else it is what cannot be beaten: a bound.
     is_forecast: ClassVar[bool] = _of("model.is_forecast")
+    # Reckoned once, from them all: see `Figures`.
+    flops: ClassVar[int] = _of("figures.flops")
+    macs: ClassVar[int | None] = _of("figures.macs")
+    bytes: ClassVar[int | None] = _of("figures.bytes")
+    parameters: ClassVar[int | None] = _of("figures.parameters")
+    intensity: ClassVar[float | None] = _of("figures.intensity")
+    peak: ClassVar[PeakRate] = _of("figures.peak")
+    vector_peak: ClassVar[PeakRate] = _of("figures.vector_peak")
+    ridge_point: ClassVar[float] = _of("figures.ridge_point")
+    bound_s: ClassVar[float] = _of("figures.bound_s")
+    throughput_per_s: ClassVar[float | None] = _of("figures.throughput_per_s")
+    mfu: ClassVar[float | None] = _of("figures.mfu")
+    interval: ClassVar[tuple[float, float] | None] = _of("figures.interval")
+    intervals: ClassVar[dict[str, tuple[float, float]]] = _of("figures.intervals")
+    board: ClassVar[dict[str, Any] | None] = _of("figures.board")
 
-    @property
-    def parameters(self) -> int | None:
-        """Of the network; None where only a FLOP count was given."""
-        return self.workload.network.parameters if self.workload.has_layers else None
-
-    @property
-    def peak(self) -> PeakRate:
-        """The peak that multiply-accumulates are held against."""
-        return self.model.peak(self.machine, self.precision)
-
-    @property
-    def vector_peak(self) -> PeakRate:
-        """The peak that all other arithmetic is held against."""
-        return self.machine.vector_peak(self.precision) if self.workload.has_layers else self.peak
-
-    @property
-    def bound_s(self) -> float:
-        """Seconds that the data sheet allows: the roofline's, or FLOPs / peak for a bare count."""
-        return (self.bound_terms or self.terms).time_s
+    @cached_property
+    def figures(self) -> Figures:
+        """What it comes to."""
+        workload, machine, terms = self.workload, self.machine, self.terms
+        precision, time_s, known = workload.precision, self.time_s, workload.has_layers
+        peak = self.model.peak(machine, precision)
+        flops, moved = int(self.counts_by_pass.sum()), int(self.bytes_by_pass.sum()) if known else None
+        throughput_per_s = workload.batch_size / time_s if time_s else None
+        bandwidth_bytes_per_s = machine.device.bandwidth_bytes_per_s
+        intervals = {} if terms.deviation is None else {
+            f"{level:.0%}".rstrip("%"): interval_of(time_s, terms.deviation, level) for level in QUANTILES
+        }  # fmt: skip
+        board = None if machine.board is None else {
+            "gpu": machine.board.id,
+            "devices": machine.together,
+            "throughput_per_s": None if throughput_per_s is None else machine.together * throughput_per_s,
+            "bound_s": self.board_bound_s,
+        }  # fmt: skip
+        return Figures(
+            flops=flops,
+            macs=int(self.macs_by_pass.sum()) if known else None,
+            bytes=moved,
+            parameters=workload.network.parameters if known else None,
+            intensity=flops / moved if moved else None,
+            peak=peak,
+            vector_peak=machine.vector_peak(precision) if known else peak,
+            bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+            ridge_point=peak.per_s / bandwidth_bytes_per_s,
+            bound_s=(self.bound_terms or terms).time_s,
+            throughput_per_s=throughput_per_s,
+            mfu=flops / peak.per_s / time_s if time_s and workload.work.convention.unit == "FLOP" else None,
+            interval=intervals.get("90"),
+            intervals=intervals,
+            board=board,
+        )
 
     @property
     def calibration(self) -> str | None:
         """What the model's parameters were learnt from; None for models without."""
         return self.model.label or None
-
-    @property
-    def mfu(self) -> float | None:
-        """Model FLOP/s utilisation: FLOPs over the peak, over the time; None where nothing takes time.
-
-        Chowdhery et al. 2022 (PaLM, appendix B), here of all FLOPs, those of what is computed again too; None in a
-        convention that counts a multiply-accumulate as 1.
-        """
-        in_flops = self.workload.work.convention.unit == "FLOP"
-        return self.flops / self.peak.per_s / self.time_s if in_flops and self.time_s else None
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Seconds between which the time lies at 90%; None for models that do not say."""
-        return self.terms.interval()
-
-    @property
-    def intervals(self) -> dict[str, tuple[float, float]]:
-        """The same for each level in percent, ``"80"`` and ``"90"``; empty for models that do not say."""
-        said = {f"{level:.0%}".rstrip("%"): self.terms.interval(level) for level in QUANTILES}
-        return {level: interval for level, interval in said.items() if interval is not None}
-
-    @property
-    def throughput_per_s(self) -> float | None:
-        """Samples per second on one device; None where nothing takes time."""
-        return self.batch_size / self.time_s if self.time_s else None
-
-    @property
-    def board(self) -> dict[str, Any] | None:
-        """Of a board of several devices what all do at once, each its own batch; and what the data sheet says of it."""
-        if self.machine.board is None:
-            return None
-        together = self.machine.together
-        throughput = None if self.throughput_per_s is None else together * self.throughput_per_s
-        return {
-            "gpu": self.machine.board.id,
-            "devices": together,
-            "throughput_per_s": throughput,
-            "bound_s": self.board_bound_s,
-        }
 
     @property
     def passes_s(self) -> dict[str, float]:
@@ -168,31 +307,6 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False):
         """Seconds of each of `passes_s` that the device waits for the host: what is left is the same in every phase."""
         waiting = 1 - 1 / self.terms.waiting
         return {name: 0.0 if name == "overhead" else seconds * waiting for name, seconds in self.passes_s.items()}
-
-    @property
-    def flops(self) -> int:
-        """The count, in the convention."""
-        return int(self.counts_by_pass.sum())
-
-    @property
-    def macs(self) -> int | None:
-        """Multiply-accumulates; None where only a FLOP count was given."""
-        return int(self.macs_by_pass.sum()) if self.workload.has_layers else None
-
-    @property
-    def bytes(self) -> int | None:
-        """Bytes read and written; None where only a FLOP count was given."""
-        return int(self.bytes_by_pass.sum()) if self.workload.has_layers else None
-
-    @property
-    def intensity(self) -> float | None:
-        """Arithmetic intensity, FLOPs per byte."""
-        return self.flops / self.bytes if self.bytes else None
-
-    @property
-    def ridge_point(self) -> float:
-        """The intensity, FLOPs per byte, at which arithmetic and memory traffic take equally long at peak."""
-        return self.peak.per_s / self.bandwidth_bytes_per_s
 
     def bound(self, layer: int) -> str:
         """``compute``, ``memory``, ``nothing`` (it takes no time), ``fused`` (into another), ``unknown`` (no rule)."""

@@ -7,7 +7,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.calibration.alternatives import try_alternatives
 from paleo_lite.networks import find_network
-from paleo_lite.timing.options import TrainingOptions
+from paleo_lite.timing.workload import TrainingOptions
 
 ASKED = {
     "gpu": "v100-sxm2", "precision": "fp32", "batch_size": 8, "phase": "training", "time_model": None, "ppp": None,

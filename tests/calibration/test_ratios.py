@@ -15,7 +15,7 @@ from paleo_lite.calibration.several import SHARED, Estimate, log_ratio_variance,
 from paleo_lite.hardware import Machine
 from paleo_lite.timing import Workload
 from paleo_lite.timing.fitted import CalibratedModel, own_variance
-from paleo_lite.timing.predict import predict
+from paleo_lite.timing.prediction import predict
 
 
 def made(theta, covariance, moved=None, scatter=0.0) -> CalibratedModel:

@@ -30,7 +30,7 @@ from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
 from paleo_lite.timing import RooflineModel, Workload
-from paleo_lite.timing.options import TrainingOptions
+from paleo_lite.timing.workload import TrainingOptions
 from strategies import COLLECTIVE_NAMES, MORE, PLAIN_LINKS
 
 DEVICE = find_device("k80-die")

@@ -23,8 +23,7 @@ from paleo_lite.networks.network import Tokens
 from paleo_lite.networks.transformers import read_config
 from paleo_lite.timing import RooflineModel
 from paleo_lite.timing.memory import memory_of
-from paleo_lite.timing.options import TrainingOptions
-from paleo_lite.timing.workload import Workload
+from paleo_lite.timing.workload import TrainingOptions, Workload
 
 ADAM = TrainingOptions("adam", mixed_precision=True)
 NODE = "8x a100-sxm-80gb @ nvlink3-x12"

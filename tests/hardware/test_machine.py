@@ -1,4 +1,7 @@
-"""`Machine`: the rates of a device at a clock, against data sheets."""
+"""`Machine`: the rates of a device at a clock, against data sheets.
+
+Tests: hardware/registry.py.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import pytest
 
 from paleo_lite.errors import UnknownPrecision
 from paleo_lite.hardware import Machine, find_device
+from paleo_lite.timing import PeakModel, Workload, predict
 
 
 def test_products_go_by_the_fastest_unit_and_all_else_by_the_vector_units():
@@ -14,7 +18,7 @@ def test_products_go_by_the_fastest_unit_and_all_else_by_the_vector_units():
     assert v100.peak("fp16").per_s == 125e12
     assert v100.vector_peak("fp16").per_s == v100.peak("fp32").per_s == 15.7e12
     assert v100.vector_peak("fp64").per_s == 7.8e12
-    assert v100.bandwidth_bytes_per_s == 900e9
+    assert v100.device.bandwidth_bytes_per_s == 900e9
 
 
 def test_clock_and_unit_are_those_of_the_machine():
@@ -28,5 +32,6 @@ def test_clock_and_unit_are_those_of_the_machine():
 
 
 def test_a_board_of_two_says_so():
-    (note,) = [note for note in Machine(find_device("k80")).notes("fp32") if "board" in note]
+    notes = predict(Workload.of_flops(1e9), Machine(find_device("k80")), PeakModel()).notes
+    (note,) = [note for note in notes if "board" in note]
     assert "2 devices on one board" in note and "k80-die" in note

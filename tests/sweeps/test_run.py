@@ -37,7 +37,7 @@ from paleo_lite.sweeps.run import run_sweep
 from paleo_lite.sweeps.space import Space, parse_names, parse_numbers
 from paleo_lite.timing import RooflineModel, Workload, predict
 from paleo_lite.timing.memory import memory_of
-from paleo_lite.timing.options import TrainingOptions
+from paleo_lite.timing.workload import TrainingOptions
 
 pytestmark = pytest.mark.slow
 

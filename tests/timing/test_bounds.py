@@ -1,6 +1,6 @@
 """What a prediction's time is spent on: shares that add up, and that follow from the terms by hand.
 
-Tests: timing/terms.py.
+Tests: timing/models.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import re
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.timing.options import TrainingOptions
-from paleo_lite.timing.terms import BOUNDS, bound_seconds
+from paleo_lite.timing.models import BOUNDS, bound_seconds
+from paleo_lite.timing.workload import TrainingOptions
 
 TRAINED = TrainingOptions("adam", mixed_precision=True, checkpointing="sqrt", accumulation=4)
 CASES = {

@@ -1,6 +1,6 @@
 """Memory against torch's own tracker of whole steps, against papers, and against what was run and found by trying.
 
-Tests: timing/checkpointing.py, timing/options.py.
+Tests: timing/checkpointing.py, timing/workload.py.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from paleo_lite.timing.capacity import MemoryFit, fit_memory
 from paleo_lite.timing.checkpointing import find_segments
 from paleo_lite.timing.liveness import make_plan
 from paleo_lite.timing.memory import RESERVE_BYTES, largest_batch, memory_coefficients, memory_of
-from paleo_lite.timing.options import TrainingOptions
-from paleo_lite.timing.workload import Workload
+from paleo_lite.timing.workload import TrainingOptions, Workload
 
 pytestmark = pytest.mark.slow
 

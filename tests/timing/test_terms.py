@@ -1,4 +1,7 @@
-"""`Terms`: seconds by the name of their pass, and intervals by Student's t."""
+"""`Terms`: seconds by the name of their pass, and intervals by Student's t.
+
+Tests: timing/models.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import math
 import numpy as np
 import pytest
 
-from paleo_lite.timing.terms import QUANTILES, Terms
+from paleo_lite.timing.models import QUANTILES, Terms
 
 SECONDS = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
 STEP = Terms(("forward", "backward_data", "update"), SECONDS, SECONDS, SECONDS, overhead_s=4.0, deviation=0.1)

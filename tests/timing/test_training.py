@@ -1,6 +1,6 @@
 """A training step put together: each part from arithmetic by hand, each option from what it must change.
 
-Tests: timing/capacity.py.
+Tests: timing/capacity.py, timing/training.py.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
 from paleo_lite.timing import PeakModel, Prediction, RooflineModel, Workload, predict
+from paleo_lite.timing.capacity import predict_with_memory
 from paleo_lite.timing.memory import memory_of
-from paleo_lite.timing.options import TrainingOptions
-from paleo_lite.timing.predict import predict_with_memory, takes_tensor_cores
+from paleo_lite.timing.training import takes_tensor_cores
+from paleo_lite.timing.workload import TrainingOptions
 
 V100 = find_device("v100-sxm2")
 RESNET = find_network("resnet50")

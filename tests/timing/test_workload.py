@@ -8,7 +8,7 @@ from paleo_lite.errors import BadValue, UnknownName, UnsupportedPhase
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
 from paleo_lite.timing import PppModel, RooflineModel, Workload, predict
-from paleo_lite.timing.options import TrainingOptions
+from paleo_lite.timing.workload import TrainingOptions
 
 ALEXNET = find_network("alexnet")
 

@@ -18,7 +18,7 @@ from paleo_lite.calibration.prior import expect, traits_of
 from paleo_lite.errors import BadFile
 from paleo_lite.hardware import find_device
 from paleo_lite.networks import find_network
-from paleo_lite.timing.terms import QUANTILES
+from paleo_lite.timing.models import QUANTILES
 from validation.steps.dataset import Dataset
 from validation.steps.modern import modern_networks, published_engines
 from validation.steps.networks import published_networks

@@ -15,7 +15,7 @@ import numpy as np
 from paleo_lite.distributed.links import OPERATIONS, LinkRate, seconds_on
 from paleo_lite.errors import CalibrationFailed
 from paleo_lite.extras import need
-from paleo_lite.timing.terms import QUANTILES
+from paleo_lite.timing.models import QUANTILES
 
 from .published import MeasuredExchange
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from paleo_lite.errors import BadValue
 from paleo_lite.hardware import read_links
-from paleo_lite.timing.terms import QUANTILES
+from paleo_lite.timing.models import QUANTILES
 
 from .fit import by_operation, held_out, operation_cost, size_folds, worker_folds
 from .published import PLATFORMS, MeasuredExchange

@@ -30,7 +30,7 @@ from paleo_lite.profiles.names import OPERATIONS
 from paleo_lite.timing.calibrated import NAMES, Rates, sensitivities
 from paleo_lite.timing.features import Features, features_of
 from paleo_lite.timing.fitted import own_variance, rates_of
-from paleo_lite.timing.terms import QUANTILES
+from paleo_lite.timing.models import QUANTILES
 from paleo_lite.timing.workload import Workload
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from paleo_lite.calibration.validate import expected_from, scores
 from paleo_lite.report.document import Column, Document, Table, say_percent
 from paleo_lite.timing.calibrated import sensitivities
 from paleo_lite.timing.fitted import own_variance
-from paleo_lite.timing.terms import QUANTILES
+from paleo_lite.timing.models import QUANTILES
 
 COUNTS = (1, 2, 4, 8)
 LEAST = 16

@@ -19,7 +19,7 @@ from paleo_lite.calibration.validate import family_of
 from paleo_lite.report.document import Column, Document, Table
 from paleo_lite.timing.calibrated import sensitivities
 from paleo_lite.timing.fitted import CalibratedModel
-from paleo_lite.timing.terms import QUANTILES
+from paleo_lite.timing.models import QUANTILES
 
 GROUPS = 8
 """Parts that networks are held out in: two of one part are predicted by one fit, which has seen neither."""

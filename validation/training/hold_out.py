@@ -22,8 +22,7 @@ from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks.network import Tokens
 from paleo_lite.networks.transformers import read_config
 from paleo_lite.timing.blocks import TRAINING_FILE, TrainingConstants, of_training
-from paleo_lite.timing.options import TrainingOptions
-from paleo_lite.timing.workload import Workload
+from paleo_lite.timing.workload import TrainingOptions, Workload
 
 from .published import TrainedStep, trained_steps
 

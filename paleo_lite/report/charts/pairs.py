@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ...timing.terms import QUANTILES
+from ...timing.models import QUANTILES
 from .accuracy import Pair
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import msgspec
 
 from ...errors import BadValue
 from ...timing import Prediction
-from ...timing.terms import bound_seconds
+from ...timing.models import bound_seconds
 from ...units import format_si
 from ..document import say_percent
 from .layers import said_of

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...calibration.alternatives import Alternatives
 from ...timing import Prediction
-from ...timing.terms import BOUNDS, bound_seconds
+from ...timing.models import BOUNDS, bound_seconds
 from ...units import format_si, say_interval, say_number
 from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, title_of
 from ..charts.roofline import prediction_roofline

@@ -80,7 +80,7 @@ def prediction():
 
 
 def pl_options():
-    from paleo_lite.timing.options import TrainingOptions
+    from paleo_lite.timing.workload import TrainingOptions
 
     return TrainingOptions("sgd")
 
