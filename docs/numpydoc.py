@@ -35,7 +35,7 @@ class AsNumpydocMeans(Extension):
         """Write out what functions of a question take, as `help` does."""
         for module in pkg["api"].modules.values() if pkg.name == "paleo_lite" else ():
             for function in module.functions.values():
-                if any(decorator.callable_path.endswith(".asked") for decorator in function.decorators):
+                if any("(asked," in str(decorator.value) for decorator in function.decorators):
                     face = getattr(importlib.import_module(module.path), function.name)
                     function.parameters = Parameters(*map(_shown, inspect.signature(face).parameters.values()))
 

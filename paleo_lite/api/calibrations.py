@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from ..calibration.suggest import suggest as suggest_steps
 from ..calibration.validate import Validation, read_validation
 from ..calibration.validate import validate as hold_out
 from ..errors import BadValue
+from ..extras import need
 from ..files import check_new
 from ..hardware import Device, Machine
 from ..networks import find_network
@@ -39,8 +41,8 @@ from ..timing import Workload
 from ..timing.fitted import CalibratedModel
 from ..timing.models import LEARNT, TIME_MODELS
 from ..version import __version__
-from .profiles import need_pyarrow
-from .question import OnDevice, Paths, asked, paths_of
+from .profiles import READING
+from .question import OnDevice, Paths, asked, device_of, paths_of
 
 
 class Learnt(Result, msgspec.Struct, frozen=True, eq=False):
@@ -102,7 +104,7 @@ class CalibrateQuestion(_OfMeasurements, frozen=True, kw_only=True):
             raise BadValue("--suggest learns nothing and writes no file: leave --time-model and -o out")
 
 
-@asked(CalibrateQuestion)
+@partial(asked, CalibrateQuestion)
 def calibrate(question: CalibrateQuestion) -> AnyCalibration | Suggestions:
     """Learn a device's parameters from measured steps.
 
@@ -149,7 +151,7 @@ def calibrate(question: CalibrateQuestion) -> AnyCalibration | Suggestions:
     if question.suggest is None:
         return learn(question).calibration
     precision, phase = question.precision, question.phase or "inference"
-    machine = Machine.one_of(question.device)
+    machine = Machine.one_of(device_of(question.gpu, question.hardware_files))
     if question.measured:  # of whatever batch size
         model: Any = learn(structs.replace(question, batch_size=None)).calibration.model()
     else:
@@ -171,7 +173,8 @@ def learn(question: CalibrateQuestion) -> Learnt:
     """What `calibrate` learns, with what the parameters were fitted to."""
     output = None if question.output is None else Path(question.output)
     check_new(output, force=question.force)
-    further, device, precision = paths_of(question.hardware_files), question.device, question.precision
+    further, precision = paths_of(question.hardware_files), question.precision
+    device = device_of(question.gpu, further)
     measured, network = question.measured, question.network
     several = [measured] if isinstance(measured, (str, os.PathLike)) else list(measured)
     steps = [step for step in several if isinstance(step, Measurement)]
@@ -183,7 +186,7 @@ def learn(question: CalibrateQuestion) -> Learnt:
     if profiles:
         if network is None:
             raise BadValue(f"{profiles[0]} is not a measurements CSV: for profiles give --network")
-        need_pyarrow()
+        need(*READING)
         from ..efficiency.files import find_files
 
         files += find_files(profiles)
@@ -206,15 +209,17 @@ def learn(question: CalibrateQuestion) -> Learnt:
             from ..calibration.from_profiles import measure_profiles
 
             steps += measure_profiles(profiles, device.id, find_network(network).name, precision, *only, further)
-        learnt = _all_parameters(measurements_of(steps, device, precision, further), question, files)
+        learnt = _all_parameters(measurements_of(steps, device, precision, further), device, question, files)
     if output is not None:
         write_calibration(learnt.calibration, output, question.force)
     return learnt
 
 
-def _all_parameters(steps: Sequence[Measurement], question: CalibrateQuestion, files: Sequence[Path]) -> Learnt:
+def _all_parameters(
+    steps: Sequence[Measurement], device: Device, question: CalibrateQuestion, files: Sequence[Path]
+) -> Learnt:
     """From the prior that the pool of all devices gives."""
-    device, precision = question.device, question.precision
+    precision = question.precision
     prior = pool_prior(device, precision, steps[0].execution, steps[0].software)
     measurements, fit = fit_device(steps, device, precision, prior)
     error = held_out_error(measurements, device, precision, prior)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue, UnknownPrecision
@@ -25,7 +26,7 @@ from ..report.feeding import feeding_dict, feeding_page
 from ..timing import Prediction
 from ..units import element_bytes, parse_quantity
 from .prediction import predict, resolve
-from .question import OnDevice, asked
+from .question import OnDevice, asked, device_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -86,7 +87,7 @@ class FeedingQuestion(_OfNetwork, frozen=True, kw_only=True):
         )
 
 
-@asked(FeedingQuestion)
+@partial(asked, FeedingQuestion)
 def feeding(question: FeedingQuestion) -> Shown:
     """Say whether storage, CPU and host link can feed a network on a device, what limits, and what would help most.
 
@@ -127,7 +128,7 @@ def feeding(question: FeedingQuestion) -> Shown:
     PaleoError
         One of its classes.
     """
-    device, precision, phase = question.device, question.precision, question.phase
+    device, precision, phase = device_of(question.gpu, question.hardware_files), question.precision, question.phase
     network = resolve(question.network, question.image_size, question.inputs)
     same: dict[str, Any] = {
         "gpu": device, "batch_size": question.batch_size, "phase": phase, "ppp": question.ppp,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from ..calibration.choose import choose_model
@@ -44,7 +46,7 @@ class GemmQuestion(_Product, frozen=True, kw_only=True):
             raise BadValue("a bare peak takes no calibration, clock or unit, and no time model but peak")
 
 
-@asked(GemmQuestion)
+@partial(asked, GemmQuestion)
 def gemm(question: GemmQuestion) -> GemmTimes:
     """Time the product of an M x K and a K x N matrix, or several, and say what putting them into one gains.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ class MeasureQuestion(_Steps, frozen=True, kw_only=True):
         )
 
 
-@asked(MeasureQuestion)
+@partial(asked, MeasureQuestion)
 def measure(question: MeasureQuestion) -> Measured:
     """Calibrate this machine: time operations and networks, fit, then predict other networks and run them.
 

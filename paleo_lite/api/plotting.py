@@ -214,9 +214,9 @@ def batch(
 
 def timeline(path: str | Path, *, slices: int = 500) -> Any:
     """What ran when in a profile: what the chart of that name draws."""
-    from .profiles import need_pyarrow
+    from .profiles import READING
 
-    need_pyarrow()
+    need(*READING)
     from ..efficiency.timeline import read_timeline
     from ..profiles.detect import open_profile
 

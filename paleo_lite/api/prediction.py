@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -22,7 +23,7 @@ from ..timing import Prediction, TimeModel, Workload, find_model
 from ..timing import predict as predict_workload
 from ..timing.models import LEARNT
 from ..units import element_bytes, parse_quantity
-from .question import check_names
+from .question import refuse_unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,6 +60,9 @@ class Question(Common, total=False):
     execution: str | None
     convention: str
     concurrent: bool
+
+
+_OF_MODELS = ("time_model", "ppp", "concurrent", "calibration")
 
 
 def predict(
@@ -147,29 +151,21 @@ def predict(
     >>> import paleo_lite as pl
     >>> pl.predict("vgg16", gpu="k80", precision="fp64").time_s  # doctest: +SKIP
     """
-    check_names(predict, question, Question)
-    asked: dict[str, Any] = dict(question)
-    known = take(asked, "time_model", "ppp", "concurrent", "calibration")
-    if not asked.get("execution"):
-        asked["execution"] = ENGINE if asked.get("phase") in GENERATING else "eager"
-    # Whoever names a model of the data sheet's figures, or gives a count alone, asks about the whole board.
-    is_whole = network is None or known.get("ppp") is not None or known.get("time_model") not in (None, LEARNT)
-    machine = machine_of(gpu, asked, is_whole)
+    if not question.keys() <= Question.__annotations__.keys():
+        refuse_unknown("predict", question, (*inspect.signature(predict).parameters, *Question.__annotations__))
     if (network, flops, macs).count(None) != 2:
         raise BadValue("a prediction takes a network, a FLOP count or a MAC count: one of the three")
     if network is None:
-        if known.pop("calibration", None) is not None or fit_batch or memory:
+        if question.get("calibration") is not None or fit_batch or memory:
             raise BadValue(
                 "calibrations and memory need the layers of a network, which a bare FLOP count does not have"
             )
-        if known.get("ppp") is None and not known.get("concurrent"):
-            known["time_model"] = known.get("time_model") or "peak"
-        model = find_model(known.pop("time_model", None), **known)
-        return predict_workload(_bare(flops, macs, asked), machine, model)
-    if fit_batch and asked.get("batch_size", 1) != 1:
+        return _of_count(flops, macs, gpu, dict(question))
+    if fit_batch and question.get("batch_size", 1) != 1:
         raise BadValue("fitting the batch chooses its size: leave the batch size out")
-    assert network is not None
-    workload, model = workload_and_model(network, machine, asked, known)
+    # Whoever names a model of the data sheet's figures asks about the whole board.
+    is_whole = question.get("ppp") is not None or question.get("time_model") not in (None, LEARNT)
+    workload, machine, model = nouns(network, gpu, dict(question), is_whole)
     if (
         workload.training is None
         and not fit_batch
@@ -180,6 +176,86 @@ def predict(
     from ..timing.capacity import predict_with_memory
 
     return predict_with_memory(workload, machine, model, fit_batch=fit_batch)
+
+
+def nouns(
+    network: str | Network | nn.Module, gpu: str | Device, asked: dict[str, Any], is_whole: bool = False
+) -> tuple[Workload, Machine, TimeModel]:
+    """What is computed, where, and the model that answers of it, out of what was asked; of a board one device."""
+    known = {name: asked.pop(name) for name in _OF_MODELS if name in asked}
+    files = [Path(file) for file in asked.pop("hardware_files", ())]
+    device = find_device(gpu, files) if isinstance(gpu, str) else gpu
+    make = Machine if is_whole else Machine.one_of
+    machine = make(device, asked.pop("clock", None), asked.pop("unit", None))
+    precision, phase = asked.setdefault("precision", "fp32"), asked.setdefault("phase", "inference")
+    element_bytes(precision)
+    asked["execution"] = asked.get("execution") or (ENGINE if phase in GENERATING else "eager")
+    if (training := asked.get("training")) is not None:
+        asked["precision"], asked["training"] = training.split_precision(precision)
+        known["products"] = asked["training"].products
+    model = choose_model(machine.device, asked["precision"], **known, execution=asked["execution"])
+    tokens = Tokens(asked.pop("sequence_length", None), asked.pop("context", None), phase)
+    resolved = resolve(network, asked.pop("image_size", None), asked.pop("inputs", ()), tokens)
+    return Workload(resolved, **asked), machine, model
+
+
+def resolve(
+    network: str | Network | nn.Module, image_size: int | None, inputs: Sequence[str | Sequence[int]],
+    tokens: Tokens | None = None,
+) -> Network:  # fmt: skip
+    """The network that a name, factory or module stands for."""
+    given = list(inputs)
+    tokens = tokens or Tokens()
+    if isinstance(network, str) and ":" not in network and not given:
+        return find_network(network, image_size, tokens)
+    if isinstance(network, Network) and network.remade is not None:
+        return network if _is_made_for(network, tokens) else network.remade(tokens)
+    hugging_face = isinstance(network, str) and network.startswith(HUGGING_FACE)
+    if (tokens.context and not hugging_face) or (tokens.length and isinstance(network, Network)):
+        raise BadValue("--sequence-length and --context are for networks by name or config: others have their inputs")
+    if isinstance(network, Network):
+        return network
+    if not isinstance(network, str):
+        from ..networks.inputs import read_input
+        from ..networks.lengths import trace_inputs
+
+        if not given:
+            raise BadValue("a module needs the shape of its inputs: inputs=[(3, 224, 224)]")
+        return trace_inputs(network, [read_input(one) for one in given], tokens.length)
+    if ":" in network:
+        return trace_factory(network, given, image_size, tokens)
+    raise BadValue("--input is for package.module:factory; a shipped network takes --image-size")
+
+
+def _is_made_for(network: Network, tokens: Tokens) -> bool:
+    """Whether a network from a config has the layers of a phase, for as many tokens as are asked."""
+    if network.lengths is None or tokens.length or tokens.context:
+        return False
+    writes = network.lengths.keys > network.lengths.queries  # to tokens that are in the cache already
+    return network.lengths.cached == (tokens.phase in GENERATING) and writes == (tokens.phase == "decode")
+
+
+def _of_count(
+    flops: float | str | None, macs: float | str | None, gpu: str | Device, asked: dict[str, Any]
+) -> Prediction:
+    """Predict a bare count, of the whole board; one that looks like MACs given as FLOPs is questioned."""
+    known = {name: asked.pop(name) for name in ("time_model", "ppp", "concurrent") if name in asked}
+    asked.pop("calibration", None)
+    if not asked.get("execution"):
+        asked["execution"] = ENGINE if asked.get("phase") in GENERATING else "eager"
+    device = find_device(gpu, [Path(file) for file in asked.pop("hardware_files", ())]) if isinstance(gpu, str) else gpu
+    machine = Machine(device, asked.pop("clock", None), asked.pop("unit", None))
+    if known.get("ppp") is None and not known.get("concurrent"):
+        known["time_model"] = known.get("time_model") or "peak"
+    model = find_model(known.pop("time_model", None), **known)
+    if macs is not None:
+        return predict_workload(Workload.of_flops(2 * parse_quantity(macs, "MAC"), **asked), machine, model)
+    given = parse_quantity(flops or 0, "FLOP")
+    notes = tuple(
+        f"{name} has about as many multiply-accumulates, of 2 FLOPs each: for a MAC count say --macs {flops}"
+        for name in networks_of_macs(given)[:1]
+    )
+    return predict_workload(Workload.of_flops(given, notes=notes, **asked), machine, model)
 
 
 def predict_several(
@@ -212,10 +288,10 @@ def predict_several(
     """
     from ..calibration.several import Predictions
 
-    check_names(predict, question, Question)
+    refuse_unknown("predict", question, (*inspect.signature(predict).parameters, *Question.__annotations__))
     files = [Path(file) for file in question.get("hardware_files", ())]
     shapes = question.pop("image_size", None), question.pop("inputs", ())
-    lengths = _lengths(question)
+    lengths = question.pop("sequence_length", None), question.pop("context", None)
     devices = [find_device(gpu, files) if isinstance(gpu, str) else gpu for gpu in gpus]
     predictions: list[Prediction] = []
     failures: dict[str, PaleoError] = {}
@@ -234,85 +310,3 @@ def predict_several(
     if not predictions:
         raise next(iter(failures.values()), BadValue("name a network, a device, a precision, a phase and a batch size"))
     return Predictions(predictions, tuple(failures))
-
-
-def _bare(flops: float | str | None, macs: float | str | None, asked: dict[str, Any]) -> Workload:
-    """A bare count as a workload; one that looks like MACs given as FLOPs is questioned."""
-    if macs is not None:
-        return Workload.of_flops(2 * parse_quantity(macs, "MAC"), **asked)
-    given = parse_quantity(flops or 0, "FLOP")
-    notes = tuple(
-        f"{name} has about as many multiply-accumulates, of 2 FLOPs each: for a MAC count say --macs {flops}"
-        for name in networks_of_macs(given)[:1]
-    )
-    return Workload.of_flops(given, notes=notes, **asked)
-
-
-def take(asked: dict[str, Any], *names: str) -> dict[str, Any]:
-    """What is asked of these names, out of `asked`."""
-    return {name: asked.pop(name) for name in names if name in asked}
-
-
-def _lengths(asked: dict[str, Any]) -> tuple[int | None, int | None]:
-    """Sequence length and context, out of `asked`."""
-    return asked.pop("sequence_length", None), asked.pop("context", None)
-
-
-def machine_of(gpu: str | Device, asked: dict[str, Any], is_whole: bool = False) -> Machine:
-    """The machine that was asked for, with what is said of it taken out of `asked`; of a board one device."""
-    files = [Path(file) for file in asked.pop("hardware_files", ())]
-    device = find_device(gpu, files) if isinstance(gpu, str) else gpu
-    make = Machine if is_whole else Machine.one_of
-    return make(device, asked.pop("clock", None), asked.pop("unit", None))
-
-
-def workload_and_model(
-    network: str | Network | nn.Module, machine: Machine, asked: dict[str, Any], known: dict[str, Any]
-) -> tuple[Workload, TimeModel]:
-    """The workload, whose fields are what is left of `asked`, and the model that answers of it on a machine."""
-    precision = asked.get("precision", "fp32")
-    element_bytes(precision)
-    if (training := asked.get("training")) is not None:
-        asked["precision"], asked["training"] = training.split_precision(precision)
-        known = {**known, "products": asked["training"].products}
-    execution = asked.get("execution", "eager")
-    model = choose_model(machine.device, asked.get("precision", precision), **known, execution=execution)
-    tokens = Tokens(*_lengths(asked), asked.get("phase", "inference"))
-    network = resolve(network, asked.pop("image_size", None), asked.pop("inputs", ()), tokens)
-    return Workload(network, **asked), model
-
-
-def _is_made_for(network: Network, tokens: Tokens) -> bool:
-    """Whether a network from a config has the layers of a phase, for as many tokens as are asked."""
-    if network.lengths is None or tokens.length or tokens.context:
-        return False
-    writes = network.lengths.keys > network.lengths.queries  # to tokens that are in the cache already
-    return network.lengths.cached == (tokens.phase in GENERATING) and writes == (tokens.phase == "decode")
-
-
-def resolve(
-    network: str | Network | nn.Module, image_size: int | None, inputs: Sequence[str | Sequence[int]],
-    tokens: Tokens | None = None,
-) -> Network:  # fmt: skip
-    """The network that a name, factory or module stands for."""
-    given = list(inputs)
-    tokens = tokens or Tokens()
-    if isinstance(network, str) and ":" not in network and not given:
-        return find_network(network, image_size, tokens)
-    if isinstance(network, Network) and network.remade is not None:
-        return network if _is_made_for(network, tokens) else network.remade(tokens)
-    hugging_face = isinstance(network, str) and network.startswith(HUGGING_FACE)
-    if (tokens.context and not hugging_face) or (tokens.length and isinstance(network, Network)):
-        raise BadValue("--sequence-length and --context are for networks by name or config: others have their inputs")
-    if isinstance(network, Network):
-        return network
-    if not isinstance(network, str):
-        from ..networks.inputs import read_input
-        from ..networks.lengths import trace_inputs
-
-        if not given:
-            raise BadValue("a module needs the shape of its inputs: inputs=[(3, 224, 224)]")
-        return trace_inputs(network, [read_input(one) for one in given], tokens.length)
-    if ":" in network:
-        return trace_factory(network, given, image_size, tokens)
-    raise BadValue("--input is for package.module:factory; a shipped network takes --image-size")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,15 +24,13 @@ if TYPE_CHECKING:
     from ..calibration.store import Calibration
     from ..efficiency.analysis import Efficiency
     from ..efficiency.compare import Comparison
-    from ..efficiency.durations import DurationBook
     from ..efficiency.files import Method
     from ..efficiency.host import HostReport
     from ..efficiency.kernels import KernelReport
 
 
-def need_pyarrow() -> None:
-    """Refuse in one sentence where what reads profiles is absent."""
-    need("pyarrow", "reading profiles", "profiles")
+READING = ("pyarrow", "reading profiles", "profiles")
+"""What is needed, what for, and the extra that has it."""
 
 
 FITTED = [name for name, model in TIME_MODELS.items() if model.learns and model.takes]
@@ -44,13 +43,6 @@ class _OfProfiles(OnDevice, frozen=True):
 
 class _Read(_OfProfiles, frozen=True, kw_only=True):
     name_pattern: str | None = None
-
-    @property
-    def device(self) -> Device:
-        """The device, which has a peak in that precision."""
-        device = device_of(self.gpu, self.hardware_files)
-        device.find_peak(self.precision)  # before any work
-        return device
 
 
 class EfficiencyQuestion(_Read, frozen=True, kw_only=True):
@@ -69,24 +61,8 @@ class EfficiencyQuestion(_Read, frozen=True, kw_only=True):
     keep_going: bool = False
     on_done: Callable[[int, int], None] | None = None
 
-    def __post_init__(self) -> None:
-        if self.tau_init is not None and not self.durations:
-            raise BadValue("--tau-init is the initialisation of the TAU runs that --durations names: give both")
 
-    def book(self) -> DurationBook | None:
-        """The measured durations."""
-        if not self.durations:
-            return None
-        from ..efficiency.durations import read_durations
-
-        first = None if self.tau_init is None else Path(self.tau_init)
-        return read_durations(
-            paths_of(self.durations), initialisation=first, tau_batches=self.tau_batches,
-            name_pattern=self.name_pattern,
-        )  # fmt: skip
-
-
-@asked(EfficiencyQuestion)
+@partial(asked, EfficiencyQuestion)
 def efficiency(question: EfficiencyQuestion) -> Efficiency:
     r"""Say how well a device was used, from profiles.
 
@@ -136,12 +112,23 @@ def efficiency(question: EfficiencyQuestion) -> Efficiency:
     PaleoError
         One of its classes: a bad profile, an unknown device, column or precision.
     """
-    need_pyarrow()
+    need(*READING)
     from ..efficiency.analysis import ReadAs, measure_efficiency
 
-    device = question.device
+    device, durations = device_of(question.gpu, question.hardware_files), None
+    device.find_peak(question.precision)  # before any work
+    first = None if question.tau_init is None else Path(question.tau_init)
+    if question.durations:
+        from ..efficiency.durations import read_durations
+
+        durations = read_durations(
+            paths_of(question.durations), initialisation=first, tau_batches=question.tau_batches,
+            name_pattern=question.name_pattern,
+        )  # fmt: skip
+    elif first is not None:
+        raise BadValue("--tau-init is the initialisation of the TAU runs that --durations names: give both")
     reading = ReadAs(
-        question.method, question.name_pattern, question.steps, question.book(), question.batches, question.keep_going,
+        question.method, question.name_pattern, question.steps, durations, question.batches, question.keep_going,
         question.by,
     )  # fmt: skip
     return measure_efficiency(
@@ -158,7 +145,7 @@ class KernelsQuestion(_Read, frozen=True, kw_only=True):
     full_names: bool = False
 
 
-@asked(KernelsQuestion)
+@partial(asked, KernelsQuestion)
 def kernels(question: KernelsQuestion) -> KernelReport | HostReport:
     """Say where the time of a profile went, kernel by kernel, and what to optimise first.
 
@@ -186,7 +173,7 @@ def kernels(question: KernelsQuestion) -> KernelReport | HostReport:
     PaleoError
         One of its classes.
     """
-    need_pyarrow()
+    need(*READING)
     from ..efficiency.contradictions import doubts
     from ..efficiency.host import report_host
     from ..efficiency.kernels import report_kernels
@@ -194,7 +181,9 @@ def kernels(question: KernelsQuestion) -> KernelReport | HostReport:
     from ..profiles.detect import open_profile
     from ..profiles.evidence import evidence_of
 
-    device = None if question.gpu is None else question.device
+    device = None if question.gpu is None else device_of(question.gpu, question.hardware_files)
+    if device is not None:
+        device.find_peak(question.precision)  # before any work
     profiles = [open_profile(file, question.name_pattern) for file in _files(question.paths)]
     try:
         if device is None:
@@ -256,7 +245,7 @@ class CompareQuestion(_Sides, frozen=True, kw_only=True):
         return paths_of(self.a), paths_of(self.b)
 
 
-@asked(CompareQuestion)
+@partial(asked, CompareQuestion)
 def compare(question: CompareQuestion) -> Comparison | PredictedBeside:
     """Lay the kernels of two profiles side by side, or a prediction beside one.
 
@@ -289,7 +278,7 @@ def compare(question: CompareQuestion) -> Comparison | PredictedBeside:
     PaleoError
         One of its classes; also where the profile contradicts the question.
     """
-    need_pyarrow()
+    need(*READING)
     from ..efficiency.compare import compare as compare_profiles
     from ..efficiency.compare import find_repeats
     from ..profiles.detect import open_profile

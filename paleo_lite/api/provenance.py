@@ -19,7 +19,7 @@ from ..report.document import Made, Source
 from ..timing import Prediction
 from ..timing.workload import TrainingOptions
 from ..units import format_shape
-from .question import parameters_of, paths_of
+from .question import defaults_of, paths_of
 
 if TYPE_CHECKING:
     from ..calibration.store import Calibration
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 def given(question: Any) -> list[str]:
     """The names of what is not as it would be unasked."""
-    unasked = {field.name: field.default for field in parameters_of(type(question))}
-    return [name for name in unasked if getattr(question, name) not in (unasked[name], None, (), [])]
+    unasked = defaults_of(type(question))
+    return [
+        name for name in question.__struct_fields__ if getattr(question, name) not in (unasked.get(name), None, (), [])
+    ]
 
 
 def option(name: str) -> str:

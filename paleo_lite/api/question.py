@@ -9,13 +9,12 @@ import functools
 import inspect
 import os
 from collections import ChainMap
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
-from msgspec import NODEFAULT
 
 from ..hardware import Device, find_device
 
@@ -27,64 +26,67 @@ Q = TypeVar("Q")
 R = TypeVar("R")
 
 
-def asked(question: Callable[P, Q]) -> Callable[[Callable[[Q], R]], Callable[P, R]]:
+def asked(question: Callable[P, Q], answer: Callable[[Q], R]) -> Callable[P, R]:
     """Make a function of a question one that takes its fields: ``help`` and type checkers see them.
 
     Parameters
     ----------
     question : class
         The struct of the question; what its fields mean is said where it is asked, in the function's docstring.
+    answer : callable
+        The function, decorated ``@partial(asked, Struct)``.
     """
-    signature = inspect.Signature(parameters_of(question))
-
-    def face(answer: Callable[[Q], R]) -> Callable[P, R]:
-        name, returns = answer.__name__, answer.__annotations__["return"]
-
-        @functools.wraps(answer)
-        def ask(*words: P.args, **named: P.kwargs) -> R:
-            check_names(ask, named)
-            try:
-                signature.bind(*words, **named)
-            except TypeError as error:
-                raise TypeError(f"{name}() cannot be asked so: {error}") from None
-            return answer(question(*words, **named))
-
-        ask.__signature__ = signature.replace(return_annotation=returns)  # type: ignore[attr-defined]
-        return ask
-
-    return face
-
-
-def parameters_of(question: Any) -> list[inspect.Parameter]:
-    """The fields of a question as a function's parameters; types stay text, since not all are imported."""
-    fields, positional = question.__struct_fields__, question.__match_args__
-    types = ChainMap(*(vars(base).get("__annotations__", {}) for base in question.__mro__))
-    defaults = dict(zip(reversed(fields), reversed(question.__struct_defaults__)))
-    return [
+    kind: Any = question
+    positional, defaults = kind.__match_args__, defaults_of(kind)
+    types = ChainMap(*(vars(base).get("__annotations__", {}) for base in kind.__mro__))  # text: not all are imported
+    parameters = [
         inspect.Parameter(
             name,
             inspect.Parameter.POSITIONAL_OR_KEYWORD if name in positional else inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if (value := defaults.get(name, NODEFAULT)) is NODEFAULT else value,
+            default=defaults.get(name, inspect.Parameter.empty),
             annotation=types[name],
         )
-        for name in fields
+        for name in kind.__struct_fields__
     ]
+    signature = inspect.Signature(parameters, return_annotation=answer.__annotations__["return"])
+
+    @functools.wraps(answer)
+    def ask(*words: P.args, **named: P.kwargs) -> R:
+        try:
+            made = question(*words, **named)
+        except TypeError:
+            refuse_unknown(answer.__name__, named, signature.parameters)
+            try:
+                signature.bind(*words, **named)
+            except TypeError as error:
+                raise TypeError(f"{answer.__name__}() cannot be asked so: {error}") from None
+            raise
+        return answer(made)
+
+    ask.__signature__ = signature  # type: ignore[attr-defined]
+    return ask
 
 
-def check_names(function: Callable[..., Any], given: Collection[str], further: type | None = None) -> None:
-    """Refuse arguments that a function does not have, nor `further`, the typed dict that its last one unpacks.
+def defaults_of(question: type[msgspec.Struct]) -> dict[str, Any]:
+    """What a question's fields are where they are not said; those that must be said are not among them."""
+    known = zip(reversed(question.__struct_fields__), reversed(question.__struct_defaults__))
+    return {name: default for name, default in known if default is not msgspec.NODEFAULT}
+
+
+def refuse_unknown(function: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse arguments that a function does not have.
 
     Raises
     ------
     TypeError
         Which argument is unknown, and which is meant.
     """
-    known = [*inspect.signature(function).parameters, *(further.__annotations__ if further else ())]
+    known = list(known)
     for name in given:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             rest = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
-            raise TypeError(f"{function.__name__}() has no argument {name!r}: {rest}")
+            raise TypeError(f"{function}() has no argument {name!r}: {rest}")
 
 
 def paths_of(paths: Paths) -> list[Path]:
@@ -103,8 +105,3 @@ class OnDevice(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str | Device
     precision: str = "fp32"
     hardware_files: Paths = ()
-
-    @property
-    def device(self) -> Device:
-        """The device that is meant."""
-        return device_of(self.gpu, self.hardware_files)

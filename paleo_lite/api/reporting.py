@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from ..extras import need
 from ..files import check_new, save
 from ..report.document import Document
 from ..result import Result
-from .profiles import need_pyarrow
+from .profiles import READING
 from .provenance import given, made_from, network_sources, option, profile_sources, same_figures
 from .question import Paths, asked, device_of, paths_of
 
@@ -135,7 +136,7 @@ class ReportQuestion(_Subject, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in names}
 
 
-@asked(ReportQuestion)
+@partial(asked, ReportQuestion)
 def report(question: ReportQuestion) -> Report:
     """Write a report of a prediction or a profile: one HTML file that opens offline.
 
@@ -188,7 +189,7 @@ def report(question: ReportQuestion) -> Report:
 
 
 def _of_profile(question: ReportQuestion, path: Path) -> Document:
-    need_pyarrow()
+    need(*READING)
     from ..efficiency import TOOLS
     from ..efficiency.analysis import ReadAs, measure_efficiency
     from ..efficiency.kernels import report_kernels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,9 @@ from ..errors import BadQuantity, BadValue, UnknownName
 from ..hardware import Device
 from ..networks import Network
 from ..units import parse_quantity
-from .prediction import Common, machine_of, take, workload_and_model
+from .prediction import Common, nouns
 from .provenance import option
-from .question import check_names
+from .question import refuse_unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -135,11 +136,11 @@ def scale(
     from ..distributed.run import Request, run
     from ..timing.workload import TrainingOptions
 
-    check_names(scale, question, ManyDevices)
+    if not question.keys() <= ManyDevices.__annotations__.keys():
+        refuse_unknown("scale", question, (*inspect.signature(scale).parameters, *ManyDevices.__annotations__))
     asked: dict[str, Any] = dict(question)
     if compat is not None:
         return _as_paleo(network, gpu, settings, revision, {**asked, "advise": advise})
-    known = take(asked, "time_model", "ppp", "concurrent", "calibration")
     if settings is not None and settings.split is not None:
         if (strategy := asked.get("strategy", "data")) not in ("data", "together"):
             raise BadValue(f"--tensor, --pipeline and what goes with them are of --strategy together, not {strategy}")
@@ -151,10 +152,12 @@ def scale(
         raise UnknownName("phase of several devices", phase, ("training", *GENERATING))
     elif refused := [name for name in ("context", "weights", "execution") if asked.pop(name, None) is not None]:
         raise BadValue(f"{option(refused[0])} is of --phase prefill and decode, not of training")
+    else:
+        asked["training"] = asked.get("training") or TrainingOptions("sgd")
     asked["scaling"] = asked.get("scaling") or "weak"
     request = Request(
         cost_asked=asked.pop("cost", False),
-        **take(asked, *Request.__struct_fields__),
+        **{name: asked.pop(name) for name in Request.__struct_fields__ if name in asked},
     )
     topology = request.machine([Path(file) for file in asked.get("hardware_files", ())])
     gpu = gpu or topology.device
@@ -162,13 +165,10 @@ def scale(
         raise BadValue(
             "which device? Give a GPU, or a topology that names it: '2x k40m @ pcie3, 16 nodes @ infiniband'"
         )
-    machine = machine_of(gpu, asked)
-    fed = take(asked, "storage", "decode", "pageable")
+    fed = {name: asked.pop(name) for name in ("storage", "decode", "pageable") if name in asked}
+    workload, machine, model = nouns(network, gpu, asked)
     if any(fed.values()):
         settings = structs.replace(settings or Settings(), inputs=_inputs(machine.device, **fed))
-    if phase == "training":
-        asked["training"] = asked.get("training") or TrainingOptions("sgd")
-    workload, model = workload_and_model(network, machine, asked, known)
     return run(request, topology, workload, machine, model, settings, advise=advise)
 
 

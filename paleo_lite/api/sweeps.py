@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -94,7 +95,7 @@ class SweepQuestion(_Written, frozen=True, kw_only=True):
         return space
 
 
-@asked(SweepQuestion)
+@partial(asked, SweepQuestion)
 def sweep(question: SweepQuestion) -> Sweep | Space:
     """Predict every combination of networks, devices, batch sizes, ... into a file.
 
