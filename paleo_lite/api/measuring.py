@@ -14,7 +14,7 @@ import msgspec
 from ..calibration.choose import pool_prior
 from ..calibration.fit import calibrate, held_out_error
 from ..calibration.measurements import Measurement, write_csv
-from ..calibration.prior import Prior, TimedLayer, device_prior, narrow_by_probes
+from ..calibration.prior import Prior, device_prior, narrow_by_probes
 from ..calibration.store import make_calibration, write_calibration
 from ..calibration.validate import expected_from, predict_measured
 from ..errors import AmbiguousName, BadValue, CalibrationFailed, UnknownName
@@ -222,13 +222,8 @@ def _grid(names: Sequence[str], batches: Sequence[int], phases: Sequence[str]) -
 
 def _from_probes(machine: Device, precision: str, probed: Sequence[Probed], serial: bool) -> Prior:
     """What single operations on the machine say."""
-    timed = [
-        TimedLayer(measured.probe.layer, measured.probe.batch_size, measured.timing.median_s)
-        for measured in probed
-        if measured.probe.purpose != "launch"
-    ]
     base, rates = device_prior(machine, precision), rates_of(Machine(machine), precision)
-    return narrow_by_probes(base, timed, rates, precision, launch_s(probed), serial)
+    return narrow_by_probes(base, probed, rates, precision, launch_s(probed), serial)
 
 
 def _silent(text: str) -> None:

@@ -185,16 +185,13 @@ def lay_beside(path: str, measured: PassTimes, prediction: Prediction) -> Predic
 
 def learnt_from(beside: PredictedBeside, provenance: Provenance) -> tuple[str, ...]:
     """Whether what predicts has learnt from profiles of this very network: then their agreement proves little."""
-    if beside.prediction.network not in provenance.networks or not any(map(_of_profiles, provenance.sources)):
+    of_profiles = any(source.startswith("profiles") for source in provenance.sources)
+    if beside.prediction.network not in provenance.networks or not of_profiles:
         return ()
     return (
         f"the calibration has learnt from profiles of {beside.prediction.network} on this device "
         f"({provenance.points} measurements), perhaps from this one: that they agree is no test of it",
     )
-
-
-def _of_profiles(source: str) -> bool:
-    return source.startswith("profiles")
 
 
 def _by_kind(passes: Sequence[str], seconds: Floats, kinds: Sequence[str], merge: bool) -> dict[tuple[str, str], float]:

@@ -73,7 +73,7 @@ def measure_profiles(
             f"no forward or backward pass of {network}{'' if batch_size is None else f' with batch size {batch_size}'}"
             f" in these profiles: there are {', '.join(sorted(seen)) or 'none'}"
         )
-    return medians(measurements)
+    return sorted(medians(measurements))
 
 
 def _told_by(path: Path, configuration: Mapping[str, Any], network: str, batch_size: int | None) -> tuple[str, int]:

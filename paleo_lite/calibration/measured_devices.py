@@ -113,13 +113,13 @@ class MeasuredDevices:
             The label of what is held out; empty for nothing.
         """
         if held_out not in self._found:
-            self._found[held_out] = self._without(held_out) if held_out else self._everything()
+            if held_out:
+                self._found[held_out] = self._without(held_out)
+            else:
+                learnt = learn([*self.measured.values(), *self._operations])
+                self._found[""] = dict(zip(self.measured, learnt))
+                self.operations = learnt[len(self.measured) :]
         return self._found[held_out]
-
-    def _everything(self) -> dict[Key, Evidence]:
-        (*learnt,) = learn([*self.measured.values(), *self._operations])
-        self.operations = learnt[len(self.measured) :]
-        return dict(zip(self.measured, learnt))
 
     def _without(self, held_out: str) -> dict[Key, Evidence]:
         everything = self.evidence()

@@ -6,6 +6,8 @@ import csv
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
+from typing import TypeVar
 
 import msgspec
 
@@ -150,17 +152,15 @@ def write_csv(measurements: Iterable[Measurement]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def medians(measurements: list[Measurement]) -> list[Measurement]:
-    """Repeated rows of one source become their median."""
-    groups: dict[Measurement, list[float]] = {}
-    for step in measurements:
-        groups.setdefault(msgspec.structs.replace(step, time_s=0.0), []).append(step.time_s)
-    merged = []
-    for step, times in groups.items():
-        ordered, half = sorted(times), len(times) // 2
-        middle = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-        merged.append(msgspec.structs.replace(step, time_s=middle))
-    return sorted(merged)
+Run = TypeVar("Run", bound=msgspec.Struct)
+
+
+def medians(runs: Iterable[Run], seconds: str = "time_s") -> list[Run]:
+    """Runs that are alike but for their `seconds` become one with the median of them."""
+    groups: dict[Run, list[float]] = {}
+    for run in runs:
+        groups.setdefault(msgspec.structs.replace(run, **{seconds: 0.0}), []).append(getattr(run, seconds))
+    return [msgspec.structs.replace(run, **{seconds: median(times)}) for run, times in groups.items()]
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

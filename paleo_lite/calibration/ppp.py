@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, ClassVar
 
 import msgspec
@@ -20,7 +20,7 @@ from ..result import Result
 from ..timing import Workload, predict
 from ..timing.models import LEVEL, QUANTILES, PppModel
 from .fit import workload_of
-from .measurements import Measurement, Provenance, provenance_of
+from .measurements import Measurement, Provenance, medians, provenance_of
 
 AT_PEAK = PppModel(1.0)
 """Arithmetic and memory traffic at the data sheet's peaks, one after the other: what a PPP is a share of."""
@@ -188,7 +188,7 @@ def fit_ppp(
     CalibrationFailed
         If there is no run.
     """
-    runs = _medians(runs)
+    runs = sorted(medians(runs, "measured_s"), key=lambda run: (run.network, run.phase, run.batch_size))
     by_network: dict[str, list[float]] = {}
     for run in runs:
         by_network.setdefault(run.network, []).append(math.log(run.ppp))
@@ -208,15 +208,6 @@ def fit_ppp(
         1, PppModel.name, device, precision, ppp, ppp / reach, ppp * reach, between * math.sqrt(1 + 1 / count),
         within, runs, provenance, list(shares),
     )  # fmt: skip
-
-
-def _medians(runs: Iterable[PppRun]) -> list[PppRun]:
-    """Repeated runs of one step become their median."""
-    groups: dict[PppRun, list[float]] = {}
-    for run in runs:
-        groups.setdefault(msgspec.structs.replace(run, measured_s=0.0), []).append(run.measured_s)
-    merged = [msgspec.structs.replace(run, measured_s=median(seconds)) for run, seconds in groups.items()]
-    return sorted(merged, key=lambda run: (run.network, run.phase, run.batch_size))
 
 
 def check_ppp(calibration: PppCalibration, path: Path) -> PppCalibration:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from ..counting import Layer
 from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import CHANNELS_LAST, UNFUSED
 from ..hardware import Device, Machine
@@ -32,6 +31,8 @@ from ..timing.workload import Workload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from ..measure.running import Probed
 
     Floats = NDArray[np.float64]
 
@@ -351,16 +352,8 @@ PROBE_DEVIATION = 0.3
 """Deviation of a parameter's logarithm that a probe leaves at least: networks hold other shapes, and cold caches."""
 
 
-class TimedLayer(msgspec.Struct, frozen=True):
-    """One operation run by itself, and the seconds that it took."""
-
-    layer: Layer
-    batch_size: int
-    time_s: float
-
-
 def narrow_by_probes(
-    base: Prior, timed: Iterable[TimedLayer], rates: Rates, precision: str, launch_s: float, serial: bool
+    base: Prior, timed: Iterable[Probed], rates: Rates, precision: str, launch_s: float, serial: bool
 ) -> Prior:
     """The prior of a device on which single operations were timed.
 
@@ -372,8 +365,8 @@ def narrow_by_probes(
     ----------
     base : Prior
         What is kept where no probe measures a parameter.
-    timed : iterable of TimedLayer
-        Probes that need no time for anything else: not those of the launch itself.
+    timed : iterable of Probed
+        Operations run by themselves; those of the launch itself, which `launch_s` is of, are left out.
     launch_s : float
         Seconds of the shortest operation.
     serial : bool
@@ -390,27 +383,27 @@ def narrow_by_probes(
     for name in ("floor_s", "overhead_s", "overhead_backward_s") if serial else ("overhead_s",):
         believe(name, launch_s, 0.5)
     shares: dict[str, list[float]] = defaultdict(list)
-    for probe in timed:
-        name, share = _share(probe, rates, precision, mean)
-        if share is not None:
+    for probed in timed:
+        name, share = _share(probed, rates, precision, mean)
+        if share is not None and probed.probe.purpose != "launch":
             shares[name].append(share)
     for name, values in shares.items():
         believe(name, float(np.median(values)), float(np.std(np.log(values))))
     return Prior(mean, deviation)
 
 
-def _share(probe: TimedLayer, rates: Rates, precision: str, theta: Floats) -> tuple[str, float | None]:
+def _share(probed: Probed, rates: Rates, precision: str, theta: Floats) -> tuple[str, float | None]:
     """The parameter that a probe measures and its value; None where the other terms leave nothing of the time."""
-    network = Network("probe", (), (probe.layer,), 0)
-    features = features_of(Workload(network, precision, probe.batch_size))
+    network, time_s = Network("probe", (), (probed.probe.layer,), 0), probed.timing.median_s
+    features = features_of(Workload(network, precision, probed.probe.batch_size))
     values = np.exp(theta)
     work_class = CLASSES[int(features.work_class[0])]
     name = f"efficiency_{work_class}" if work_class in MATRIX_CLASSES else "share_other"
     values[NAMES.index(name)] = 1.0
     terms = evaluate(features, rates, values)
     own, other = (terms.compute_s, terms.memory_s) if work_class in MATRIX_CLASSES else (terms.memory_s, 0.0)
-    left = probe.time_s**POWER - float(np.sum(other**POWER + terms.floor_s**POWER))
+    left = time_s**POWER - float(np.sum(other**POWER + terms.floor_s**POWER))
     # Less than a third of the time does not measure this term.
-    if left < (probe.time_s / 3) ** POWER:
+    if left < (time_s / 3) ** POWER:
         return name, None
     return name, float(own[0]) / left ** (1 / POWER)

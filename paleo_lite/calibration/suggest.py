@@ -86,13 +86,8 @@ class Suggestion(msgspec.Struct, frozen=True):
 
     @property
     def step(self) -> str:
-        """As `paleo-lite measure` takes it."""
-        return step_text(self.network, self.batch_size, self.phase)
-
-
-def step_text(network: str, batch_size: int, phase: str) -> str:
-    """How a step is written: ``resnet18:16:inference``."""
-    return f"{network}:{batch_size}:{phase}"
+        """As `paleo-lite measure` takes it: ``resnet18:16:inference``."""
+        return f"{self.network}:{self.batch_size}:{self.phase}"
 
 
 class Suggestions(Result, msgspec.Struct, frozen=True):

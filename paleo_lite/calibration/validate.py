@@ -88,10 +88,6 @@ class Validation(Result, msgspec.Struct, frozen=True):
     rows: list[Row]
     points: list[Point]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The documented JSON, which `read_validation` reads."""
-        return dict(msgspec.to_builtins(self))
-
     def only(self, gpus: Sequence[str], precisions: Sequence[str]) -> Validation:
         """The same of some devices and precisions; of all where none is named."""
 
@@ -103,7 +99,7 @@ class Validation(Result, msgspec.Struct, frozen=True):
 
 
 def read_validation(path: Path) -> Validation:
-    """What `validate` said, out of a file of its JSON."""
+    """What `validate` said, out of a file of its JSON (`to_dict`)."""
     return read_typed(path, Validation, "stored validation", _BYTES_AT_MOST)
 
 
@@ -328,12 +324,16 @@ def _rank_correlation(one: Floats, other: Floats) -> float | None:
 
 def simple_times(runs: MeasuredRuns, folds: Sequence[NDArray[np.int64]]) -> dict[str, Floats]:
     """Seconds by simpler models on the same folds: one PPP, roofline, one PPP per class."""
+    from scipy.optimize import nnls
+
     compute, bound, by_class = simple_terms(runs)
     one_ppp, per_class = np.zeros(len(runs)), np.zeros(len(runs))
     for fold in folds:
         rest = np.setdiff1d(np.arange(len(runs)), fold)
         one_ppp[fold] = compute[fold] * np.median(runs.measured_s[rest] / compute[rest])
-        per_class[fold] = by_class[fold] @ _positive_least_squares(by_class[rest], runs.measured_s[rest])
+        # One positive factor per class, by least squares on relative error.
+        relative = by_class[rest] / runs.measured_s[rest][:, None]
+        per_class[fold] = by_class[fold] @ nnls(relative, np.ones(len(rest)))[0]
     return {"one_ppp": one_ppp, "roofline": bound, "per_class_ppp": per_class}
 
 
@@ -346,10 +346,3 @@ def simple_terms(runs: MeasuredRuns) -> tuple[Floats, Floats, Floats]:
     by_class = np.bincount(runs.run * classes + features.work_class, weights=roof, minlength=len(runs) * classes)
     total, bound = (np.bincount(runs.run, weights=part, minlength=len(runs)) for part in (compute, roof))
     return np.asarray(total, float), np.asarray(bound, float), np.asarray(by_class, float).reshape(len(runs), classes)
-
-
-def _positive_least_squares(columns: Floats, measured: Floats) -> Floats:
-    """One positive factor per class, by least squares on relative error."""
-    from scipy.optimize import nnls
-
-    return np.asarray(nnls(columns / measured[:, None], np.ones(len(measured)))[0])

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paleo_lite.calibration.prior import PROBE_DEVIATION, TimedLayer, base_prior, narrow_by_probes
-from paleo_lite.measure.running import Probe, convolution, elementwise, gemm
+from paleo_lite.calibration.prior import PROBE_DEVIATION, base_prior, narrow_by_probes
+from paleo_lite.measure.clock import Timing
+from paleo_lite.measure.running import Probe, Probed, convolution, elementwise, gemm
 from paleo_lite.networks import Network
 from paleo_lite.timing.calibrated import NAMES, Rates, evaluate
 from paleo_lite.timing.features import features_of
@@ -20,13 +21,14 @@ BASE = base_prior(tensor_cores=False)
 LAUNCH_S = 2e-6
 
 
-def simulated(probe: Probe, **true: float) -> TimedLayer:
+def simulated(probe: Probe, **true: float) -> Probed:
     """What the probe takes on a device with these parameters, the others at their prior."""
     values = np.exp(BASE.mean)
     for name, value in {"floor_s": LAUNCH_S, **true}.items():
         values[NAMES.index(name)] = value
     features = features_of(Workload(Network("probe", (), (probe.layer,), 0), batch_size=probe.batch_size))
-    return TimedLayer(probe.layer, probe.batch_size, float(evaluate(features, RATES, values).device_s[0]))
+    taken_s = float(evaluate(features, RATES, values).device_s[0])
+    return Probed(probe, Timing(taken_s, 0.0, 7, 1, True))
 
 
 def value(prior: object, name: str) -> float:

@@ -73,7 +73,7 @@ def modern_networks(folder: Path) -> Dataset:
                 execution=_execution(row),
             )
         )
-    return Dataset(medians(found), dict(left_out))
+    return Dataset(sorted(medians(found)), dict(left_out))
 
 
 _SOURCES = {
@@ -118,7 +118,7 @@ def published_engines(folder: Path) -> Dataset:
             left_out["another network than those shipped"] += 1
         else:
             found.append(_engine(row, network, "torch2trt" if converted else "PaddleClas TensorRT"))
-    return Dataset(medians(found), dict(left_out))
+    return Dataset(sorted(medians(found)), dict(left_out))
 
 
 def _engine(row: dict[str, str], network: str, source: str) -> Measurement:

@@ -83,4 +83,4 @@ def published_networks(folder: Path) -> Dataset:
                     source=f"{row['source']} {version}{cudnn}",
                 )
             )
-    return Dataset(medians(found), dict(left_out))
+    return Dataset(sorted(medians(found)), dict(left_out))

@@ -87,7 +87,7 @@ def published_timm(folder: Path) -> Dataset:
                     execution=_LAYOUTS[row["layout"]],
                 )
             )
-    return Dataset(medians(found), dict(left_out))
+    return Dataset(sorted(medians(found)), dict(left_out))
 
 
 def _run(row: dict[str, str]) -> tuple[str, ...]:

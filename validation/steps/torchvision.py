@@ -46,4 +46,4 @@ def torchvision_benchmark(folder: Path) -> Dataset:
                     source=source,
                 )
             )
-    return Dataset(medians(found), dict(left_out))
+    return Dataset(sorted(medians(found)), dict(left_out))
