@@ -67,23 +67,23 @@ class SweepQuestion(_Written, frozen=True, kw_only=True):
         PaleoError
             One of its classes: an unknown name, or what does not go together.
         """
-        further, workers = paths_of(self.hardware_files), _numbers(self.workers, "workers")
+        further, workers = paths_of(self.hardware_files), parse_numbers(self.workers, "workers")
         if self.links and workers == (1,):
             raise BadValue("--links join several workers: give --workers, such as --workers 1,2,4,8")
-        lengths = _numbers(self.sequence_lengths, "sequence lengths") if self.sequence_lengths else (None,)
+        lengths = parse_numbers(self.sequence_lengths, "sequence lengths") if self.sequence_lengths else (None,)
         space = Space(
-            networks=_names(self.networks, "networks", network_names()),
-            gpus=_names(self.gpus, "GPUs", [device.id for device in list_devices(further)]),
-            precisions=_names(self.precisions, "precisions", list(PRECISION_BYTES)),
-            phases=_names(self.phases, "phases", list(PHASES)),
-            batch_sizes=_numbers(self.batch_sizes, "batch sizes"),
+            networks=parse_names(self.networks, "networks", network_names()),
+            gpus=parse_names(self.gpus, "GPUs", [device.id for device in list_devices(further)]),
+            precisions=parse_names(self.precisions, "precisions", list(PRECISION_BYTES)),
+            phases=parse_names(self.phases, "phases", list(PHASES)),
+            batch_sizes=parse_numbers(self.batch_sizes, "batch sizes"),
             sequence_lengths=lengths,
-            time_models=_names(self.time_models, "time models"),
+            time_models=parse_names(self.time_models, "time models"),
             workers=workers,
-            strategies=_names(self.strategies, "strategies"),
-            scalings=_names(self.scalings, "scalings"),
-            links=_names(self.links, "links") if self.links else ("",),
-            collectives=_names(self.collectives, "collectives", list(COLLECTIVES)) if self.collectives else ("",),
+            strategies=parse_names(self.strategies, "strategies"),
+            scalings=parse_names(self.scalings, "scalings"),
+            links=parse_names(self.links, "links") if self.links else ("",),
+            collectives=parse_names(self.collectives, "collectives", list(COLLECTIVES)) if self.collectives else ("",),
             ppp=self.ppp,
             optimizer=self.optimizer,
             samples=parse_quantity(self.samples, ""),
@@ -160,16 +160,6 @@ def sweep(question: SweepQuestion) -> Sweep | Space:
     )  # fmt: skip
 
 
-def _names(names: Names, what: str, everything: Sequence[str] = ()) -> tuple[str, ...]:
-    return parse_names(names, what, everything) if isinstance(names, str) else tuple(names)
-
-
-def _numbers(numbers: Numbers, what: str) -> tuple[int, ...]:
-    if isinstance(numbers, str):
-        return parse_numbers(numbers, what)
-    return (numbers,) if isinstance(numbers, int) else tuple(numbers)
-
-
 def best(
     file: str | Path,
     *,
@@ -208,7 +198,7 @@ def best(
     PaleoError
         One of its classes: not a sweep's file, an unknown column, no row that fits.
     """
-    columns = _names(pareto, "columns") if pareto else ()
+    columns = parse_names(pareto, "columns") if pareto else ()
     return find_best(
         Path(file), minimise=minimise, maximise=maximise, where=where, pareto=columns, bounds=bounds, top=top,
         sample=sample,

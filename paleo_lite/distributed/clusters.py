@@ -93,11 +93,6 @@ class Scores(NamedTuple):
     inside: float
     between: float
 
-    @classmethod
-    def all(cls, score: float) -> Scores:
-        """The same for every parameter."""
-        return cls(score, score, score, score)
-
 
 class ClusterPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The population of clusters.
@@ -133,36 +128,31 @@ class ClusterPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         What was asked for stays: a share of a link's bandwidth that was given, a slowdown, no overlap.
         """
-        machine = msgspec.structs.replace(
-            machine,
-            inside=self._link(machine.inside, scores.inside),
-            between=self._link(machine.between, scores.between),
-        )
+        links: dict[str, LinkRate] = {}
+        for place in ("inside", "between"):
+            link: LinkRate | None = getattr(machine, place)
+            # A share that somebody gave stays; what was measured elsewhere is another's in this cluster.
+            if link is None or not (link.ppp_at or link.kind in self.share):
+                continue
+            ends = [math.log(share) for share in (self.bandwidth.worst, self.bandwidth.expected, self.bandwidth.best)]
+            factor = math.exp(Range(*ends).at(getattr(scores, place)))
+            if link.ppp_at:
+                shares = tuple((workers, share * factor) for workers, share in link.ppp_at)
+                links[place] = msgspec.structs.replace(link, ppp=link.ppp * factor, ppp_at=shares)
+            else:
+                label = f"{link.label}, share of {link.kind} links that were measured"
+                links[place] = msgspec.structs.replace(link, ppp=self.share[link.kind] * factor, label=label)
         changes = {}
         if not settings.slowdown and not settings.stragglers:
             changes["stragglers"] = max(self.stragglers.at(scores.stragglers), 0.0)
         if settings.overlap and settings.hiding == 1:
             changes["hiding"] = min(max(self.hiding.at(scores.hiding), 0.0), 1.0)
-        return machine, msgspec.structs.replace(settings, **changes)
-
-    def _link(self, link: LinkRate | None, score: float) -> LinkRate | None:
-        """A link whose share nobody gave; one that was measured elsewhere is another's in this cluster."""
-        if link is None or not (link.measured or link.kind in self.share):
-            return link
-        ends = [math.log(share) for share in (self.bandwidth.worst, self.bandwidth.expected, self.bandwidth.best)]
-        factor = math.exp(Range(*ends).at(score))
-        if link.measured:
-            measured = tuple((workers, share * factor) for workers, share in link.ppp_at)
-            return msgspec.structs.replace(link, ppp=link.ppp * factor, ppp_at=measured)
-        label = f"{link.label}, share of {link.kind} links that were measured"
-        return msgspec.structs.replace(link, ppp=self.share[link.kind] * factor, label=label)
+        return msgspec.structs.replace(machine, **links), msgspec.structs.replace(settings, **changes)
 
     def around(self, run: Run, machine: Topology, settings: Settings) -> Around:
         """See `Cluster`: between clusters that are good, or bad, in all respects."""
-        best, expected, worst = (
-            run(*self.at(Scores.all(score), machine, settings), 1.0) for score in (BEST, EXPECTED, WORST)
-        )
-        return Around(expected, best.time_s, worst.time_s)
+        steps = [run(*self.at(Scores(*[score] * 4), machine, settings), 1.0) for score in (BEST, EXPECTED, WORST)]
+        return Around(steps[1], steps[0].time_s, steps[2].time_s)
 
     def describe(self) -> str:
         """``as of 12 clusters that were measured (186 measurements; held out: ...)``."""

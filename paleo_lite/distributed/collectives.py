@@ -38,7 +38,7 @@ def exchange_time_s(topology: Topology, message_bytes: Any, collective: str | No
     message_bytes : float or array
         Bytes that each device contributes.
     collective : str, optional
-        One of `COLLECTIVES`; without one the fastest for each message, which `fastest` names.
+        One of `COLLECTIVES`; without one the fastest for each message, which `exchanged` names.
 
     Returns
     -------
@@ -66,11 +66,6 @@ def exchange_time_s(topology: Topology, message_bytes: Any, collective: str | No
     return float(seconds) if seconds.ndim == 0 else seconds
 
 
-def fastest(topology: Topology, messages: Floats) -> str:
-    """The collective of `candidates` that takes least for all messages together; of equals the first."""
-    return min(candidates(topology), key=lambda name: float(np.sum(exchange_time_s(topology, messages, name))))
-
-
 def exchanged(topology: Topology, messages: Floats, collective: str | None) -> tuple[Any, Any]:
     """Seconds of several messages together, and the collective: the one asked for, else the fastest for them.
 
@@ -96,7 +91,7 @@ def half_collective(topology: Topology, collective: str | None, strategy: str) -
 def candidates(topology: Topology) -> tuple[str, ...]:
     """The collectives that are chosen from; of equally fast ones the first is taken."""
     links = topology.links.values()
-    names = AS_MEASURED if any(link.measured for link in links) else EXACT
+    names = AS_MEASURED if any(link.ppp_at for link in links) else EXACT
     # With one kind of link hierarchical is the ring under another name.
     return names if len(links) > 1 else tuple(name for name in names if name != "hierarchical")
 

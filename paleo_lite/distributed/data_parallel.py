@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import BadValue
 from ..timing import Workload
 from ..units import element_bytes
-from .collectives import exchange_time_s, fastest, half_collective
+from .collectives import exchange_time_s, exchanged, half_collective
 from .job import BUCKET_BYTES, DeviceStep, Job, Settings, Step, plain
 from .topology import Topology
 
@@ -35,7 +35,7 @@ FUSION_BYTES = 64 * 2**20
 
 def data(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
     """Every device has the whole network and its share of the batch; gradients are added up by an all-reduce."""
-    step = job.at(samples_each(batch_size, topology.workers, "data parallelism"))
+    step = job.at(samples_each(batch_size, topology.workers))
     if topology.workers == 1:
         return step
     return beside_backward(step, job.counted(all_reduced, topology, settings), settings)
@@ -48,7 +48,7 @@ def zero(stage: int, job: Job, topology: Topology, batch_size: Any, settings: Se
     twice, before the forward and before the backward pass: 1.5 times as much (Rajbhandari et al. 2020, section 7).
     """
     workers = topology.workers
-    samples = samples_each(batch_size, workers, "ZeRO")
+    samples = samples_each(batch_size, workers)
     alone, memory = job.at(samples), plain(job.memory(samples, stage, workers).total_bytes)
     if workers == 1:
         return msgspec.structs.replace(alone, memory_bytes=memory)
@@ -66,7 +66,7 @@ def zero(stage: int, job: Job, topology: Topology, batch_size: Any, settings: Se
     )  # fmt: skip
 
 
-def samples_each(batch_size: Any, workers: int, what: str) -> Any:
+def samples_each(batch_size: Any, workers: int) -> Any:
     """Samples per worker.
 
     Raises
@@ -74,8 +74,6 @@ def samples_each(batch_size: Any, workers: int, what: str) -> Any:
     BadValue
         If the batch cannot be shared out evenly.
     """
-    if np.any(batch_size < workers):
-        raise BadValue(f"a batch of {batch_size} is smaller than {workers} workers: {what} needs a sample for each")
     if np.any(batch_size % workers):
         below, above = batch_size // workers * workers, (batch_size // workers + 1) * workers
         raise BadValue(
@@ -107,7 +105,7 @@ def all_reduced(job: Job, topology: Topology, settings: Settings, layers: int | 
     """Gradients (of the first `layers`) added up by an all-reduce."""
     precision, collective, size = settings.gradient_precision, settings.collective, settings.bucket_bytes
     gradients, buckets = job.counted(_buckets, precision, layers, size, settings.overlap)
-    collective = collective or fastest(topology, make_buckets(gradients, size, size).message_bytes)
+    collective = collective or exchanged(topology, make_buckets(gradients, size, size).message_bytes, None)[1]
     return Exchange(buckets, np.asarray(exchange_time_s(topology, buckets.message_bytes, collective)), collective)
 
 

@@ -381,15 +381,15 @@ class Job:
         key = batch_size.tobytes() if np.ndim(batch_size) else batch_size
         if key not in self._steps:
             self._steps[key] = self._step(batch_size)
-        step = self._steps[key]
-        return step if self.pace == 1 else step.stretched(self.pace)
+        step, longer = self._steps[key], self.computing * self.pace
+        return step if longer == 1 else step.stretched(longer)
 
     def _step(self, batch_size: Any) -> DeviceStep:
         workload = self.workload.but(batch_size=batch_size)
         prediction = predict(workload, self.machine, self.model)
         terms = prediction.terms
         forward = terms.of("forward")
-        step = DeviceStep.of(
+        return DeviceStep.of(
             forward + terms.overhead_s * (forward / forward.sum() if forward.sum() else 1 / len(forward)),
             terms.of("backward_data", "backward_weight", RECOMPUTE),
             float(terms.of("update").sum()),
@@ -399,7 +399,6 @@ class Job:
             model_notes=prediction.notes,
             micro_batches=workload.options.accumulation,
         )
-        return step.stretched(self.computing)
 
     def memory(self, batch_size: Any, zero_stage: int = 0, shards: int = 1) -> Memory:
         """Memory of one device, with what ZeRO shares out; of many batch sizes each part is an array."""

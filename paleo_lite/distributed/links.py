@@ -73,7 +73,8 @@ class LinkRate(msgspec.Struct, frozen=True):
         The share of the reached bandwidth that small messages have.
     ppp_at : tuple of (int, float)
         The same share where it was measured for several numbers of workers, in rising order: between them it is
-        interpolated over log(workers), beyond them it stays. `ppp` is that of most workers then.
+        interpolated over log(workers), beyond them it stays. `ppp` is that of most workers then. Empty where nothing
+        was measured.
     scatter : float
         Relative deviation of what was measured from the model; 0 where nothing was.
     kind : str
@@ -106,11 +107,6 @@ class LinkRate(msgspec.Struct, frozen=True):
         for share in (self.ppp, self.small_share, *(share for _, share in self.ppp_at)):
             if not 0 < share < math.inf:
                 raise BadValue(f"link {self.name}: the PPP must be a share above 0, not {share:g}")
-
-    @property
-    def measured(self) -> bool:
-        """Whether latency and PPP were fitted to measured collectives."""
-        return bool(self.ppp_at)
 
     def ppp_of(self, workers: Any) -> Any:
         """The share that so many workers reach (scalar or array)."""

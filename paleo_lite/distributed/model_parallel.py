@@ -104,7 +104,7 @@ def hybrid(job: Job, topology: Topology, batch_size: Any, settings: Settings) ->
     inputs are gathered before, their gradients scattered behind. Only the convolutions' gradients are exchanged.
     """
     workers, layers = topology.workers, job.workload.layers
-    samples = samples_each(batch_size, workers, "the hybrid strategy")
+    samples = samples_each(batch_size, workers)
     step = job.at(samples)
     if workers == 1:
         return step

@@ -176,7 +176,7 @@ def run(
         )  # fmt: skip
     used = topology.with_workers(max(counts))
     if cluster is not None and platform is None:
-        centre = cluster.scores if isinstance(cluster, Conditioned) else Scores.all(EXPECTED)
+        centre = cluster.scores if isinstance(cluster, Conditioned) else Scores(*[EXPECTED] * 4)
         used, _ = cluster_prior().at(centre, used, settings)
     return _table(request, used, job, rows, budget, samples, why, refused)
 

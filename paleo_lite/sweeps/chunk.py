@@ -249,12 +249,14 @@ def _derive(grid: Grid, single: Single) -> None:
     columns["scaling_efficiency"] = columns["speedup"] / workers
     flops = np.where(grid.per_worker > 0, single.flops[:, single.places(grid.per_worker)], np.nan)
     peaks = [device.find_peak(precision).per_s if precision in device.precisions else None for device in devices]
-    columns["efficiency"] = along(flops, "case", "scaling", "workers", "batch") / (time * grid.of_devices(peaks))
-    hours = columns["hours"] = space.samples / throughput / 3600
     prices = [space.price_usd_per_h or device.rent_usd_per_h for device in devices]
     powers = [space.power_w or device.power_w for device in devices]
-    columns["cost"] = hours * workers * grid.of_devices(prices)
-    columns["energy_j"] = hours * 3600 * workers * grid.of_devices(powers)
+    # Where one is absent, None becomes NaN, and so does what follows from it.
+    peak, price, power = (along(known, "device") for known in np.array([peaks, prices, powers], dtype=np.float64))
+    columns["efficiency"] = along(flops, "case", "scaling", "workers", "batch") / (time * peak)
+    hours = columns["hours"] = space.samples / throughput / 3600
+    columns["cost"] = hours * workers * price
+    columns["energy_j"] = hours * 3600 * workers * power
 
 
 def _table(grid: Grid) -> Columns:

@@ -111,12 +111,17 @@ class Grid:
         self.models: dict[tuple[int, int], TimeModel] = {}
         execution = ENGINE if chunk.cases[0][0].phase else "eager"  # text is written by an engine
         for device, model in np.ndindex(len(self.devices), len(space.time_models)):
-            asked = space.time_models[model], self.devices[device], chunk.precision
-            answer = model_or_reason(*asked, space.ppp, model_of, execution)
-            if isinstance(answer, str):
-                self.refuse(answer, device=device, model=model)
-            else:
-                self.models[device, model] = answer
+            name, machine = space.time_models[model], Machine(self.devices[device])
+            try:
+                machine.peak(chunk.precision)
+                machine.vector_peak(chunk.precision)
+                if name in (AUTOMATIC, LEARNT):
+                    kind = None if name == AUTOMATIC else name
+                    self.models[device, model] = model_of(machine.device, chunk.precision, kind, execution)
+                else:
+                    self.models[device, model] = find_model(name, space.ppp)
+            except PaleoError as error:
+                self.refuse(str(error), device=device, model=model)
 
     def refuse(self, reason: str, where: Any = True, **chosen: int) -> None:
         """Give rows their reason; of several the first stays.
@@ -133,10 +138,6 @@ class Grid:
         refused = np.broadcast_to(where, codes.shape) & (codes < 0)
         if refused.any():
             codes[refused] = self.reason.code(reason)
-
-    def of_devices(self, values: Sequence[float | None]) -> NDArray[Any]:
-        """A number of each device; where it is absent, so is what follows from it."""
-        return along([np.nan if value is None else value for value in values], "device")
 
 
 AT_LEAST = RooflineModel()
@@ -325,18 +326,3 @@ def stack_of(
             for name, phase in cases
         ]
     )
-
-
-def model_or_reason(
-    name: str, device: Device, precision: str, ppp: float | None, model_of: ModelOf, execution: str = "eager"
-) -> TimeModel | str:
-    """A device's time model by the name that the sweep gives it, or why there is none."""
-    try:
-        machine = Machine(device)
-        machine.peak(precision)
-        machine.vector_peak(precision)
-        if name in (AUTOMATIC, LEARNT):
-            return model_of(device, precision, None if name == AUTOMATIC else name, execution)
-        return find_model(name, ppp)
-    except PaleoError as error:
-        return str(error)

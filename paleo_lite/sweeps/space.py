@@ -264,28 +264,29 @@ def _slices(values: tuple, step: int) -> Iterator[tuple]:  # type: ignore[type-a
     return (values[start : start + step] for start in range(0, len(values), step))
 
 
-def parse_names(text: str, what: str, everything: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names with commas, or ``all``.
+def parse_names(names: str | Sequence[str], what: str, everything: Sequence[str] = ()) -> tuple[str, ...]:
+    """Names, as a sequence or with commas, or ``all``.
 
     Raises
     ------
     BadValue
         If a name is empty.
     """
-    if text.strip() == "all" and everything:
+    if not isinstance(names, str):
+        return tuple(names)
+    if names.strip() == "all" and everything:
         return tuple(everything)
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
+    named = tuple(name.strip() for name in names.split(","))
+    if not all(named):
         example = ",".join(everything[:2]) or "a,b"
-        raise BadValue(f"{what} {text!r}: expected names with commas between them, such as {example}")
-    return names
+        raise BadValue(f"{what} {names!r}: expected names with commas between them, such as {example}")
+    return named
 
 
-def parse_numbers(text: str, what: str) -> tuple[int, ...]:
-    """Numbers and ranges with commas: ``1,2,4``, ``1:1024:x2``, ``1,2,4,...,128``, ``1:8,16:64:+16``."""
-    if ":" not in text:
-        return tuple(parse_range(text, what))
-    numbers: dict[int, None] = {}
-    for part in text.split(","):
-        numbers |= dict.fromkeys(parse_range(part, what))
-    return tuple(numbers)
+def parse_numbers(numbers: str | int | Sequence[int], what: str) -> tuple[int, ...]:
+    """Numbers, and as text also ranges: ``1,2,4``, ``1:1024:x2``, ``1,2,4,...,128``, ``1:8,16:64:+16``."""
+    if not isinstance(numbers, str):
+        return (numbers,) if isinstance(numbers, int) else tuple(numbers)
+    if ":" not in numbers:
+        return tuple(parse_range(numbers, what))
+    return tuple(dict.fromkeys(number for part in numbers.split(",") for number in parse_range(part, what)))

@@ -60,23 +60,23 @@ def test_what_does_not_hide_is_exposed() -> None:
 )
 def test_ends_of_the_population(score, share, hiding, stragglers) -> None:
     """Linear between what is expected and an end; of the bandwidth the logarithm."""
-    machine, settings = PRIOR.at(Scores.all(score), flat(link_rate("ethernet20"), 8), Settings())
+    machine, settings = PRIOR.at(Scores(*[score] * 4), flat(link_rate("ethernet20"), 8), Settings())
     assert machine.between.ppp == pytest.approx(share)
     assert (settings.hiding, settings.stragglers) == (pytest.approx(hiding), pytest.approx(stragglers))
 
 
 def test_what_was_asked_stays() -> None:
     asked = Settings(overlap=False, slowdown=0.3)
-    machine, settings = PRIOR.at(Scores.all(WORST), flat(link_rate("ethernet20", 0.8), 8), asked)
+    machine, settings = PRIOR.at(Scores(*[WORST] * 4), flat(link_rate("ethernet20", 0.8), 8), asked)
     assert settings == asked
     assert machine.between == link_rate("ethernet20", 0.8)
 
 
 def test_a_link_that_was_measured_elsewhere_is_another_s() -> None:
     link = link_rate("pcie3-x16")
-    machine, _ = PRIOR.at(Scores.all(WORST), flat(link, 8), Settings())
+    machine, _ = PRIOR.at(Scores(*[WORST] * 4), flat(link, 8), Settings())
     assert float(machine.between.ppp_of(4)) == pytest.approx(float(link.ppp_of(4)) / 2)
-    assert PRIOR.at(Scores.all(EXPECTED), flat(link, 8), Settings())[0].between.ppp_at == link.ppp_at
+    assert PRIOR.at(Scores(*[EXPECTED] * 4), flat(link, 8), Settings())[0].between.ppp_at == link.ppp_at
 
 
 def test_the_best_case_knows_no_shares() -> None:

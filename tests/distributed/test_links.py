@@ -90,12 +90,12 @@ def test_a_given_ppp_is_the_whole_story() -> None:
 def test_a_calibration_stands_for_its_link_and_names_itself() -> None:
     found = link_rate("nvlink3-x12")
     assert found == link_rate("a100-sxm")
-    assert found.measured and found.label.startswith("calibration a100-sxm: NCCL 2.27, 63 measurements, held-out error")
-    assert not link_rate("pcie4").measured  # the L40S server speaks for itself only
+    assert found.ppp_at and found.label.startswith("calibration a100-sxm: NCCL 2.27, 63 measurements, held-out error")
+    assert not link_rate("pcie4").ppp_at  # the L40S server speaks for itself only
     assert link_rate("l40s-server").ppp_of(2) > 10 * link_rate("l40s-server").ppp_of(8)
     gathered = link_rate("a100-sxm", operation="all-gather")
     assert all_gather_time_s(1e9, 8, gathered) != all_gather_time_s(1e9, 8, found)
-    assert not link_rate("pcie3", operation="all-gather").measured  # DeepBench measured all-reduce only
+    assert not link_rate("pcie3", operation="all-gather").ppp_at  # DeepBench measured all-reduce only
     assert "nvlink3-x12: 300 GB/s per device and direction at PPP 0.7" in found.describe()
 
 
