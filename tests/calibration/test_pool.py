@@ -50,6 +50,7 @@ def test_a_measured_device_is_surer_than_one_that_was_not() -> None:
     assert (known.deviation <= unknown.deviation + 1e-12).all()
     index = NAMES.index("efficiency_conv_1x1")
     assert known.deviation[index] < 0.8 * unknown.deviation[index]
+    assert pool_prior(find_device("xeon-8380"), "fp32") is None
 
 
 def test_a_prediction_says_that_nobody_measured_the_device() -> None:

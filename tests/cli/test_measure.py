@@ -22,11 +22,9 @@ pytest.importorskip("torch")
 pytest.importorskip("scipy")
 pytest.importorskip("tomli_w")
 
-from paleo_lite.calibration.choose import pool_prior
 from paleo_lite.calibration.measurements import read_measurements
 from paleo_lite.calibration.store import read_calibration
 from paleo_lite.errors import BadValue
-from paleo_lite.hardware import find_device
 from paleo_lite.hardware.registry import read_device
 from paleo_lite.measure.clock import Effort, HostClock
 from paleo_lite.measure.running import Setup, convolution, elementwise, gemm
@@ -155,15 +153,6 @@ def test_chosen_steps_are_held_against_what_was_expected(small: None, tmp_path: 
     assert "mobilenet_v3_small" not in result.stderr
     page = run(steps[0], "--quick", "--threads", "1")
     assert "1 step, predicted before they were run" in page.stdout
-
-
-def test_a_gpu_that_is_known_of_is_fitted_from_that() -> None:
-    device = find_device("k40m")
-    prior = command._pooled(device, "fp32", compiled=False)
-    assert prior is not None
-    assert prior.mean == pytest.approx(pool_prior(device, "fp32").mean)
-    assert prior.deviation == pytest.approx(pool_prior(device, "fp32").deviation)
-    assert command._pooled(find_device("xeon-8380"), "fp32", compiled=False) is None
 
 
 def test_csv_holds_plain_numbers(measured_once: None) -> None:
