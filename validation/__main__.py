@@ -51,7 +51,7 @@ def _steps(asked: Asked) -> Truth:
     """Steps of whole networks: a network, a family, a device or a source."""
     from paleo_lite.calibration.validate import validate
     from paleo_lite.report.calibrations import validation_page
-    from paleo_lite.report.charts.pairs import network_pairs
+    from paleo_lite.report.charts.accuracy import network_pairs
 
     from .ship import operations_of
     from .steps.published import published_steps
@@ -92,7 +92,7 @@ def _held_out(module: str, asked: Asked) -> Truth:
 def _transformers(asked: Asked) -> Truth:
     """Transformers on a device held out."""
     from paleo_lite.report.calibrations import validation_page
-    from paleo_lite.report.charts.pairs import network_pairs
+    from paleo_lite.report.charts.accuracy import network_pairs
 
     from .ship import operations_of
     from .steps.published import published_steps

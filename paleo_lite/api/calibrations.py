@@ -64,7 +64,7 @@ class Learnt(Result, msgspec.Struct, frozen=True, eq=False):
 
     def pairs(self) -> list[Any]:
         """What the chart of the fit draws: measured steps beside fitted ones, a title and what is said below it."""
-        from ..report.charts.pairs import fitted_pairs
+        from ..report.charts.accuracy import fitted_pairs
 
         made = self.calibration
         if self.fit is None or not isinstance(made, Calibration):

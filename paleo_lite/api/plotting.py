@@ -265,7 +265,7 @@ def _drawn(kind: str, answer: Any) -> list[Any]:
     if kind == "accuracy":
         if isinstance(answer, list):  # pairs and titles of what is held out beside the package
             return answer
-        from ..report.charts.pairs import network_pairs
+        from ..report.charts.accuracy import network_pairs
 
         title = f"Predicted beside measured: one {answer.split} left out at a time"
         return [network_pairs(answer.points), title]

@@ -76,7 +76,7 @@ class HostReport(Result, msgspec.Struct, frozen=True, eq=False):
         Sum of the times in themselves, over all threads; None of a profile that has cycles alone.
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.host:host_page"
+    _page: ClassVar[str] = "paleo_lite.report.kernels:host_page"
 
     path: str
     format: str

@@ -29,7 +29,7 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
         Indices of the layers that are reported.
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.counts:counts_page"
+    _page: ClassVar[str] = "paleo_lite.report.networks:counts_page"
 
     network: Network
     work: Work
@@ -158,7 +158,7 @@ class CountsBeside(Result, msgspec.Struct, frozen=True, eq=False):
         In the order asked for; one or more.
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.counts:counts_beside_page"
+    _page: ClassVar[str] = "paleo_lite.report.networks:counts_beside_page"
 
     counts: tuple[LayerCounts, ...]
 

@@ -1,10 +1,13 @@
-"""Kernels of a profile to look at: where the time went, how near the limits, what to do first, what counters mean."""
+"""Kernels of a profile to look at: where the time went, how near the limits, what to do first, what counters mean; and
+what the host did, by kind, by module, by function.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
+from ..efficiency.host import KINDS, HostReport
 from ..efficiency.kernels import NOT_PROFILED, KernelReport, KernelRow
 from ..efficiency.metrics import explain
 from ..efficiency.next_command import kernels_that_matter
@@ -204,3 +207,53 @@ def timeline_page(timeline: Timeline) -> Document:
         [("window", slices)],
         [Table("Kernels by class", columns, rows)],
     )
+
+
+def host_page(report: HostReport, top: int | None = 20, order: str = "time") -> Document:
+    """The page of a profile of the host.
+
+    Parameters
+    ----------
+    top : int or None
+        How many functions to list; None lists all.
+    order : str
+        Ignored: the host has no peak to rank by.
+    """
+    what, share = "cycles" if report.time_s is None else "time", Column("share", "share", say_percent, bar=True)
+    functions = Table(
+        "Functions",
+        [
+            Column("name", "function", left=True),
+            Column("kind", "kind", left=True, spare=2),
+            Column("module", "module", left=True, spare=1),
+            Column("calls", "calls", say_count, spare=4),
+            Column("time_s", "time in it", say_time),
+            Column("total_s", "with what\nit called", say_time, spare=3),
+            share,
+        ],
+        report.to_dict()["hotspots"],
+        sortable=True,
+        filterable=True,
+    ).known()
+    listed = functions.first(top)
+    tables = [listed.but(title=f"{listed.title}, by {what}")]
+    for key in ("module", "kind"):
+        groups = report.sums(key)
+        if len(groups) > 1:
+            columns = [
+                Column(key, key, left=True),
+                Column("functions", "functions", say_count, spare=2),
+                *([] if report.time_s is None else [Column("time_s", "time in it", say_time)]),
+                share,
+                *([Column("meaning", "what it is", left=True, spare=1)] if key == "kind" else []),
+            ]
+            rows = [{**group, "meaning": KINDS.get(group[key] or "")} for group in groups]
+            tables.insert(0, Table(f"By {key}", columns, rows, sortable=True))
+    facts = [("format", report.format)]
+    if report.configuration:
+        facts.append(("run", ", ".join(f"{name} {value}" for name, value in report.configuration.items())))
+    facts.append(("time", f"{what} of the host, summed over threads: nothing in it ran on a device"))
+    first = report.hotspots[0]
+    spent = "" if report.time_s is None else f"{format_si(report.time_s, 's', 5)} of the host, "
+    headline = f"{report.path}: {spent}{first.share:.0%} of the {what} in {first.name[:60]}"
+    return Document(headline, facts, tables, (), functions.but(title=""))

@@ -10,11 +10,9 @@ import streamlit as st
 from ..errors import PaleoError
 from .controls import draw_controls, draw_switch, get, keep, put
 from .own import own
-from .profile_view import profile_view
-from .scale_view import scale_view
 from .show import plain
-from .time_view import batch_view, time_view
 from .view import View, read_query
+from .views import batch_view, profile_view, scale_view, time_view
 
 DRAW: dict[str, Callable[[View], None]] = {
     "time": time_view,

@@ -1,7 +1,4 @@
-"""Where the host's time went: PyTorch's own self times, VTune's and TAU's figures, and sums by hand.
-
-Tests: report/host.py.
-"""
+"""Where the host's time went: PyTorch's own self times, VTune's and TAU's figures, and sums by hand."""
 
 from __future__ import annotations
 

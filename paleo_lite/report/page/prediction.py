@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from ...calibration.alternatives import Alternatives
+from ...calibration.alternatives import Alternative, Alternatives
 from ...timing import Prediction
 from ...timing.models import BOUNDS, bound_seconds
 from ...units import format_si, say_interval, say_number
 from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, title_of
 from ..charts.roofline import prediction_roofline
 from ..charts.scaling import scale_chart
-from ..document import Chart, Column, Document, KeyFigure, Made, Table, drawn, say_percent, say_time
+from ..document import Chart, Column, Document, KeyFigure, Made, Table, drawn, say_percent, say_time, say_yes_or_no
 from ..predictions import layer_table, memory_fact, memory_tables, prediction_page
 from ..scale import scale_page
-from .alternatives import help_content, what_helps
 from .sections import all_of, device_section, model_section, sources_section
 
 if TYPE_CHECKING:
@@ -56,12 +56,14 @@ def prediction_report(
     calibration : Calibration, optional
         Which the time model's parameters are of.
     """
-    sections = [
-        _time(prediction),
-        _roofline(prediction),
-        _bounds(prediction, alternatives or Alternatives()),
-        *_memory(prediction),
-        *([_scaling(scaling, prediction)] if scaling is not None else []),
+    alternatives = alternatives or Alternatives()
+    sections = [_time(prediction), _roofline(prediction), _bounds(prediction, alternatives)]
+    if prediction.memory is not None:
+        tables = memory_tables(prediction.memory, by_part=True)
+        sections.append(Document("Memory", [memory_fact(prediction.memory)], tables, name="memory"))
+    if scaling is not None:
+        sections.append(_scaling(scaling, prediction))
+    sections += [
         _layers(prediction),
         device_section(prediction.device),
         model_section(prediction.model, calibration),
@@ -71,8 +73,8 @@ def prediction_report(
     return Document(
         title=f"{prediction.network} on {prediction.device.name}",
         question=_question(prediction, scaling),
-        lead=[" ".join([_summary(prediction, calibration), *_too_large(prediction)])],
-        answers=_answers(prediction, alternatives or Alternatives(), scaling),
+        lead=[_summary(prediction, calibration)],
+        answers=_answers(prediction, alternatives, scaling),
         sections=[*sections, sources_section(made)],
         made=made,
     )
@@ -105,8 +107,10 @@ def _answers(prediction: Prediction, alternatives: Alternatives, scaling: ScaleT
     if prediction.time_s:
         share = f"{seconds[most] / prediction.time_s:.0%} of the time"
         answers.append(KeyFigure("What bounds it", most, f"{share}: {BOUNDS[most]}"))
-    if (helped := what_helps(prediction, alternatives)) is not None:
-        answers.append(helped)
+    if able := _able(prediction, alternatives):
+        gain = _times(_gain(prediction, able[0]))
+        helped = f"{gain} the samples per second, on the same device"
+        answers.append(KeyFigure("What would help most", able[0].name, helped))
     if prediction.memory is not None:
         held = prediction.memory
         usable = f"{format_si(held.usable_bytes, 'B')} that may be used"
@@ -143,24 +147,20 @@ def _summary(prediction: Prediction, calibration: Calibration | None) -> str:
     """How sure the answer is."""
     model = prediction.model
     if not model.is_forecast:
-        return (
+        said = (
             f"This is the {model.name} bound, not a forecast: no real program reaches it, and how close one comes is "
-            "unknown here."
         )
-    if model.ppp is not None:
-        return "The share of peak that the platform reaches was given, so the answer is as good as that share is."
-    if calibration is None or calibration.held_out_error is None:
-        return f"The time model's parameters are {model.label or 'its own'}. The intervals say how sure it is."
-    return (
-        f"The time model was fitted to {calibration.provenance.points:,} measurements of this device. Networks left "
-        f"out of the fit are predicted with {calibration.held_out_error:.1%} mean absolute error."
-    )
-
-
-def _too_large(prediction: Prediction) -> list[str]:
-    if prediction.memory is None or prediction.memory.fits:
-        return []
-    return ["It does not fit into the device's memory: the time is what it would take if it did."]
+        said += "unknown here."
+    elif model.ppp is not None:
+        said = "The share of peak that the platform reaches was given, so the answer is as good as that share is."
+    elif calibration is None or calibration.held_out_error is None:
+        said = f"The time model's parameters are {model.label or 'its own'}. The intervals say how sure it is."
+    else:
+        said = f"The time model was fitted to {calibration.provenance.points:,} measurements of this device. Networks "
+        said += f"left out of the fit are predicted with {calibration.held_out_error:.1%} mean absolute error."
+    if _fits(prediction) is False:
+        said += " It does not fit into the device's memory: the time is what it would take if it did."
+    return said
 
 
 def _time(prediction: Prediction) -> Document:
@@ -172,28 +172,20 @@ def _time(prediction: Prediction) -> Document:
         content.append(drawn("Time of each pass, by kind of layer.", lambda: pass_chart(prediction), known=known))
     content += [table.but(sortable=True) for table in page.tables if table.title.startswith("Time by")]
     if len(prediction.terms.passes) > 1:
-        content.append(_passes(prediction))
+        seconds = dict(zip(prediction.terms.passes, prediction.terms.layers_s.sum(axis=1).tolist()))
+        if prediction.terms.overhead_s:
+            seconds["overhead"] = prediction.terms.overhead_s
+        rows = [
+            {"pass": PASS_NAMES.get(part, part), "time_s": time, "share": time / prediction.time_s}
+            for part, time in seconds.items()
+            if prediction.time_s
+        ]
+        content.append(Table("Time by pass", [Column("pass", "pass", left=True), *_SECONDS_AND_SHARE], rows))
     facts = [fact for fact in page.facts if fact[0] not in ("time model", "peak memory", "at 80%")]
     return Document("Where the time goes", facts, content, name="time")
 
 
-def _passes(prediction: Prediction) -> Table:
-    seconds = dict(zip(prediction.terms.passes, prediction.terms.layers_s.sum(axis=1).tolist()))
-    if prediction.terms.overhead_s:
-        seconds["overhead"] = prediction.terms.overhead_s
-    rows = [
-        {"pass": PASS_NAMES.get(part, part), "time_s": time, "share": time / prediction.time_s}
-        for part, time in seconds.items()
-        if prediction.time_s
-    ]
-    return Table("Time by pass", [Column("pass", "pass", left=True), *_seconds_and_share()], rows)
-
-
-def _seconds_and_share() -> list[Column]:
-    return [
-        Column("time_s", "time", say_time),
-        Column("share", "share", say_percent),
-    ]
+_SECONDS_AND_SHARE = [Column("time_s", "time", say_time), Column("share", "share", say_percent)]
 
 
 def _roofline(prediction: Prediction) -> Document:
@@ -214,7 +206,7 @@ def _bounds(prediction: Prediction, alternatives: Alternatives) -> Document:
     ]
     columns = [
         Column("bound", "time goes to", left=True),
-        *_seconds_and_share(),
+        *_SECONDS_AND_SHARE,
         Column("meaning", "that is", left=True),
     ]
     lead = (
@@ -228,13 +220,6 @@ def _bounds(prediction: Prediction, alternatives: Alternatives) -> Document:
         lead=[*lead, *said],
         name="bounds",
     )
-
-
-def _memory(prediction: Prediction) -> list[Document]:
-    if prediction.memory is None:
-        return []
-    tables = memory_tables(prediction.memory, by_part=True)
-    return [Document("Memory", [memory_fact(prediction.memory)], tables, name="memory")]
 
 
 def _scaling(scaling: ScaleTable, prediction: Prediction) -> Document:
@@ -266,3 +251,92 @@ def _layers(prediction: Prediction) -> Document:
     if table is not None:
         content.append(table.but(sortable=True, filterable=True))
     return Document(all_of(len(prediction.names), "layer"), content=content, name="layers")
+
+
+DEVICES_AT_MOST = 12
+"""Other devices that are listed."""
+
+_NO_MORE = 1.02  # times the throughput: less does not help
+
+
+def help_content(prediction: Prediction, alternatives: Alternatives) -> tuple[list[str], list[Table | str]]:
+    """A sentence on the best of them, and the tables: changes on the same device, and other devices."""
+    here = [each for each in alternatives.tried if each.change != "device"]
+    there = [each for each in alternatives.tried if each.change == "device"]
+    said: list[str] = []
+    content: list[Table | str] = []
+    if here:
+        content.append(_table("On the same device, most gained first", "change", prediction, here))
+        said = ["Nothing that was tried on the same device gains more than 2%."]
+    if able := _able(prediction, alternatives):
+        gain = f"{_times(_gain(prediction, able[0]))} the samples per second"
+        said = [f"Of what was tried on the same device, {able[0].name} gains most: {gain}."]
+    faster = [each for each in _by_gain(prediction, there) if _gain(prediction, each) >= _NO_MORE]
+    if faster:
+        title = f"On another device: {len(faster)} of {len(there)} are predicted to be faster"
+        if len(faster) > DEVICES_AT_MOST:
+            title += f", the {DEVICES_AT_MOST} fastest of them"
+        content.append(_table(title, "device", prediction, faster[:DEVICES_AT_MOST]))
+    elif there:
+        content.append(f"None of {len(there)} other devices is predicted to be faster.")
+    return said, content
+
+
+def _able(prediction: Prediction, alternatives: Alternatives) -> list[Alternative]:
+    """What was tried on the same device, fits, and gains anything; what gains most first."""
+    here = [each for each in alternatives.tried if each.change != "device" and _fits(each.prediction) is not False]
+    return [each for each in _by_gain(prediction, here) if _gain(prediction, each) >= _NO_MORE]
+
+
+def _fits(prediction: Prediction) -> bool | None:
+    """Whether it fits into the device's memory; None where that was not worked out."""
+    return None if prediction.memory is None else prediction.memory.fits
+
+
+def _by_gain(prediction: Prediction, some: Sequence[Alternative]) -> list[Alternative]:
+    return sorted(some, key=lambda each: (-_gain(prediction, each), each.name))
+
+
+def _gain(prediction: Prediction, other: Alternative) -> float:
+    """Samples per second relative to what was asked for."""
+    return (other.prediction.throughput_per_s or 0.0) / (prediction.throughput_per_s or 1.0)
+
+
+def _times(gain: float) -> str:
+    return f"{gain:.2f} times" if gain < 10 else f"{gain:,.0f} times"
+
+
+def _table(title: str, first: str, prediction: Prediction, some: Sequence[Alternative]) -> Table:
+    rows: list[dict[str, Any]] = []
+    for each in _by_gain(prediction, some):
+        other = each.prediction
+        rows.append({
+            "name": each.name, "time_s": other.time_s, "interval": other.interval,
+            "throughput_per_s": other.throughput_per_s, "gain": _gain(prediction, each),
+            "rent": other.device.rent_usd_per_h, "fits": _fits(other), "model": _model(other),
+            "note": each.note or None,
+        })  # fmt: skip
+    columns = [
+        Column("name", first, left=True),
+        Column("gain", "gain", lambda value: f"{value:.2f} ×"),
+        Column("throughput_per_s", "samples per s", say_number),
+        Column("time_s", "time per batch", say_time),
+        Column("interval", "at 90%", say_interval),
+        Column("fits", "fits into memory", say_yes_or_no, left=True),
+        Column("rent", "rent, USD/h", "{:.2f}".format),
+        Column("model", "from", left=True),
+        Column("note", "mind", left=True),
+    ]
+    origins = {row["model"] for row in rows}
+    hidden = [*([] if first == "device" else ["rent"]), *(["model"] if len(origins) == 1 else [])]
+    used = [c for c in columns if c.key not in hidden and any(row[c.key] is not None for row in rows)]
+    origin = f"; from {origins.pop()}" if len(origins) == 1 else ""
+    return Table(f"{title}{origin} (gain: in samples per second)", used, rows)
+
+
+def _model(prediction: Prediction) -> str:
+    """Where a prediction's figures come from, in a few words."""
+    label = prediction.model.label
+    if not label:
+        return f"the {prediction.model.name} model"
+    return "fits of other devices" if label.startswith("pooled") else "measurements of the device"

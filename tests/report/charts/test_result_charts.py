@@ -1,6 +1,6 @@
 """Charts of scaling, sweeps and accuracy: every number that of the result, and what is thinned out is said.
 
-Tests: report/charts/accuracy.py, report/charts/pairs.py, report/charts/pareto.py, report/charts/scaling.py.
+Tests: report/charts/accuracy.py, report/charts/pareto.py, report/charts/scaling.py.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from paleo_lite.calibration.validate import Point
 from paleo_lite.distributed.table import ScaleRow
 from paleo_lite.errors import BadValue
 from paleo_lite.hardware import find_device
-from paleo_lite.report.charts.accuracy import BARS_AT_MOST, Pair, accuracy_chart
-from paleo_lite.report.charts.pairs import fitted_pairs, network_pairs
+from paleo_lite.report.charts.accuracy import BARS_AT_MOST, Pair, accuracy_chart, fitted_pairs, network_pairs
 from paleo_lite.report.charts.pareto import pareto_chart
 from paleo_lite.report.charts.render import POINTS_AT_MOST, decades, render
 from paleo_lite.report.charts.scaling import scale_chart, scaling_chart

@@ -1,6 +1,6 @@
 """Reports as files: complete, escaped, bounded, and with the numbers of the prediction or profile.
 
-Tests: report/page/alternatives.py, report/page/html.py, report/page/prediction.py, report/page/profile.py,
+Tests: report/page/html.py, report/page/prediction.py, report/page/profile.py,
 report/page/sections.py.
 """
 
@@ -22,9 +22,8 @@ from paleo_lite.calibration.alternatives import Alternative, Alternatives
 from paleo_lite.counting import PHASES
 from paleo_lite.files import shipped
 from paleo_lite.report.document import Column, Document, Made, Table
-from paleo_lite.report.page.alternatives import help_content
 from paleo_lite.report.page.html import ROWS_AT_MOST, cells, foot, to_html
-from paleo_lite.report.page.prediction import prediction_report
+from paleo_lite.report.page.prediction import help_content, prediction_report
 from paleo_lite.text import LETTERS_AT_MOST, printable, short
 from paleo_lite.units import format_si
 

@@ -11,7 +11,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.errors import BadValue
 from paleo_lite.networks import Network
-from paleo_lite.report.counts import counts_beside_page, counts_page
+from paleo_lite.report.networks import counts_beside_page, counts_page
 
 PTHFLOPS = {
     "vgg16": (15_516_752_872, "98.99%"),
