@@ -1,7 +1,4 @@
-"""Many files in parallel: every one once, whoever dies, and nothing left behind.
-
-Tests: efficiency/files.py.
-"""
+"""Many files in parallel: every one once, whoever dies, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from paleo_lite import executor
-from paleo_lite.efficiency.files import find_files
 from paleo_lite.errors import BadProfile, BadValue
 from paleo_lite.executor import run_files
+from paleo_lite.profiles.detect import find_files
 
 WORK = """
 import os, pathlib, time

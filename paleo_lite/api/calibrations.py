@@ -187,7 +187,7 @@ def learn(question: CalibrateQuestion) -> Learnt:
         if network is None:
             raise BadValue(f"{profiles[0]} is not a measurements CSV: for profiles give --network")
         need(*READING)
-        from ..efficiency.files import find_files
+        from ..profiles.detect import find_files
 
         files += find_files(profiles)
     only = question.batch_size, question.name_pattern

@@ -22,9 +22,8 @@ from .question import OnDevice, Paths, asked, device_of, paths_of
 if TYPE_CHECKING:
     from ..calibration.beside import PredictedBeside
     from ..calibration.store import Calibration
-    from ..efficiency.analysis import Efficiency
+    from ..efficiency.analysis import Efficiency, Method
     from ..efficiency.compare import Comparison
-    from ..efficiency.files import Method
     from ..efficiency.host import HostReport
     from ..efficiency.kernels import KernelReport
 
@@ -174,12 +173,11 @@ def kernels(question: KernelsQuestion) -> KernelReport | HostReport:
         One of its classes.
     """
     need(*READING)
-    from ..efficiency.contradictions import doubts
+    from ..efficiency.evidence import doubts, evidence_of
     from ..efficiency.host import report_host
     from ..efficiency.kernels import report_kernels
     from ..efficiency.totals import total_kernels
     from ..profiles.detect import open_profile
-    from ..profiles.evidence import evidence_of
 
     device = None if question.gpu is None else device_of(question.gpu, question.hardware_files)
     if device is not None:
@@ -202,7 +200,7 @@ def kernels(question: KernelsQuestion) -> KernelReport | HostReport:
 
 def _files(paths: Paths) -> list[Path]:
     """The files that are meant; those in folders, where there are any."""
-    from ..efficiency.files import find_files
+    from ..profiles.detect import find_files
 
     given = paths_of(paths)
     return find_files(given) if len(given) > 1 or given[0].is_dir() else given
@@ -296,7 +294,7 @@ def _beside(question: CompareQuestion) -> PredictedBeside:
     from ..calibration.beside import lay_beside, learnt_from
     from ..calibration.from_profiles import fit_beside
     from ..efficiency.by_kind import measure_passes
-    from ..efficiency.contradictions import question as doubt
+    from ..efficiency.evidence import question as doubt
     from ..profiles.detect import open_profile
 
     (path,) = (*question.sides[0], *question.sides[1])

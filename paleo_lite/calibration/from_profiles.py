@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from ..counting.algorithms import algorithms_of
+from ..efficiency.analysis import examine
 from ..efficiency.by_kind import measure_passes
-from ..efficiency.contradictions import question
-from ..efficiency.files import examine, find_files
+from ..efficiency.evidence import question
 from ..errors import BadProfile
 from ..executor import run_files
 from ..hardware import Machine, find_device
-from ..profiles.detect import open_profile
+from ..profiles.detect import find_files, open_profile
 from ..timing import Workload, predict
 from .beside import PredictedBeside, lay_beside
 from .measurements import Measurement, medians

@@ -5,34 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
-from ..errors import BadProfile, BadValue, UnknownName, UnknownPrecision
+from ..errors import BadProfile, BadValue, PaleoError, UnknownName, UnknownPrecision
 from ..executor import run_files
 from ..hardware import Device
 from ..hardware.device import PeakRate
-from ..profiles.detect import open_profile, parse_name
-from ..profiles.evidence import evidence_of
+from ..profiles.detect import Profile, find_files, open_profile, parse_name
 from ..result import Result
-from . import BY
-from .contradictions import doubts
-from .device_time import no_times
-from .files import Finding, Method, examine, failed, find_files
-from .iterations import parse_steps
+from . import BY, activity, runs
+from .activity import Activity
+from .device_time import TIMES, DeviceTime, describe_time
+from .evidence import Evidence, doubts, evidence_of, rank_of
+from .notebook import COLUMNS, SWAPPED, NotebookSums, notebook_figures, sum_rows
 from .ranks import Ranks, compare_ranks
-from .sample import Operator
-from .steady import Steady, known_sum
+from .sample import Operator, known_sum
+from .steady import Steady, parse_steps, steady_state
 
 if TYPE_CHECKING:
-    from .durations import Duration, DurationBook
+    from .durations import DurationBook
 
-SWAPPED = (
-    "SURFBoard's notebook prints these two columns under each other's names; here FLOPs stand under FLOPs and bytes "
-    "under bandwidth"
-)
-"""Of its efficiencies over batch durations: its rows hold FLOPs before bytes, its column names bandwidth first."""
+Method = Literal["steady", "notebook"]
 
 
 class ReadAs(msgspec.Struct, frozen=True):
@@ -45,7 +40,7 @@ class ReadAs(msgspec.Struct, frozen=True):
     name_pattern : str, optional
         How a file's name tells its configuration, see `profiles.detect`.
     steps : str, optional
-        Of the steady method: only these iterations, by their marks' numbers (`iterations.parse_steps`).
+        Of the steady method: only these iterations, by their marks' numbers (`steady.parse_steps`).
     durations : DurationBook, optional
         Measured durations of one batch, which kernel times then do not stand in for.
     batches : int
@@ -127,6 +122,36 @@ class Efficiency(Result, msgspec.Struct, frozen=True):
         }
 
 
+class Finding(msgspec.Struct, frozen=True):
+    """What was found of one file.
+
+    Attributes
+    ----------
+    configuration : dict
+        From the file's name.
+    notebook, steady : dict, Steady or None
+        The figures of the method that was asked for.
+    device_time : DeviceTime or None
+        Where the profile has start times.
+    evidence : Evidence or None
+        Of the device, where kernels have start times; the others are read again in no time.
+    rank : int or None
+        Of the job that it is one rank of, where the profile or its name says so.
+    error : str
+        What is wrong with the file, in which case there are no figures.
+    """
+
+    path: Path
+    format: str = ""
+    configuration: dict[str, Any] = {}
+    notebook: dict[str, float] | None = None
+    steady: Steady | None = None
+    device_time: DeviceTime | None = None
+    evidence: Evidence | None = None
+    rank: int | None = None
+    error: str = ""
+
+
 def measure_efficiency(
     paths: Iterable[Path],
     device: Device,
@@ -160,27 +185,20 @@ def measure_efficiency(
         If no file's configuration has a column to group by.
     """
     reading, peak = reading or ReadAs(), device.find_peak(precision)
-    name_pattern = reading.name_pattern
-    parse_name("", name_pattern)  # a pattern that is invalid is reported before any work
-    steps = None if reading.steps is None else parse_steps(reading.steps)
-    work = partial(examine, method=reading.method, name_pattern=name_pattern, steps=steps, by=reading.by)
-    files = find_files(paths)
-    finding_of: dict[Path, Finding] = {}
-    for number, (path, read) in enumerate(run_files(files, work, jobs, scheduler, failed), 1):
-        finding = _with_duration(read, reading)
-        if finding.error and not reading.keep_going:
-            raise BadProfile(finding.error)
-        finding_of[path] = finding
-        if on_done is not None:
-            on_done(number, len(files))
-    findings = [finding_of[path] if path in finding_of else finding_of[path.absolute()] for path in files]
+    parse_name("", reading.name_pattern)  # a pattern that is invalid is reported before any work
+    findings = _read(find_files(paths), reading, jobs, scheduler, on_done)
     good = [finding for finding in findings if not finding.error]
     columns = list(dict.fromkeys(name for finding in good for name in finding.configuration))
     for name in group_by:
         if good and name not in columns:
             raise UnknownName("column", name, columns, "The columns come from the files' names (--name-pattern).")
     rows = [_row(finding, device, peak, reading) for finding in good]
-    swapped = reading.method == "notebook" and reading.durations is not None
+    notes = [SWAPPED] if reading.method == "notebook" and reading.durations is not None else []
+    for finding in good[:1]:
+        evidence = finding.evidence or evidence_of(open_profile(finding.path, reading.name_pattern))
+        notes += [f"{finding.path.name}: {doubt}" for doubt in doubts(evidence, device)]
+    ranked = [(f.rank, f.path, f.device_time) for f in good if f.rank is not None and f.device_time is not None]
+    distinct = {rank for rank, _, _ in ranked}
     return Efficiency(
         reading.method,
         device,
@@ -190,41 +208,99 @@ def measure_efficiency(
         list(group_by),
         columns,
         [{"file": str(finding.path), "error": finding.error} for finding in findings if finding.error],
-        (
-            *[SWAPPED] * swapped,
-            *(
-                f"{finding.path.name}: {doubt}"
-                for finding in good[:1]
-                for doubt in doubts(finding.evidence or evidence_of(open_profile(finding.path, name_pattern)), device)
-            ),
-        ),
+        tuple(notes),
         reading.by,
-        _ranks(good),
+        compare_ranks(ranked) if len(distinct) == len(good) > 1 else None,
     )
 
 
-def _ranks(findings: Sequence[Finding]) -> Ranks | None:
-    """The findings beside each other, where each is of another rank."""
-    ranked = [(f.rank, f.path, f.device_time) for f in findings if f.rank is not None and f.device_time is not None]
-    distinct = {rank for rank, _, _ in ranked}
-    return compare_ranks(ranked) if len(distinct) == len(findings) > 1 else None
+def _read(
+    files: list[Path],
+    reading: ReadAs,
+    jobs: int | None,
+    scheduler: str | None,
+    on_done: Callable[[int, int], None] | None,
+) -> list[Finding]:
+    """What is found of each file; with durations of the notebook's method none without one."""
+    steps = None if reading.steps is None else parse_steps(reading.steps)
+    work = partial(examine, method=reading.method, name_pattern=reading.name_pattern, steps=steps, by=reading.by)
+    book = reading.durations
+    finding_of: dict[Path, Finding] = {}
+    for number, (path, found) in enumerate(run_files(files, work, jobs, scheduler, failed), 1):
+        finding, told = found, found.configuration
+        if found.notebook is not None and book is not None and book.find(told) is None:
+            what = ", ".join(f"{name} {value}" for name, value in told.items())
+            what = what or "a file whose name tells no configuration"
+            finding = Finding(found.path, error=f"{found.path}: no batch duration for {what}")
+        if finding.error and not reading.keep_going:
+            raise BadProfile(finding.error)
+        finding_of[path] = finding
+        if on_done is not None:
+            on_done(number, len(files))
+    return [finding_of[path] if path in finding_of else finding_of[path.absolute()] for path in files]
 
 
-def _order(values: tuple[Any, ...]) -> list[tuple[bool, bool, Any]]:
-    """Numbers before text before what is absent."""
-    return [(value is None, isinstance(value, str), 0 if value is None else value) for value in values]
+def examine(
+    path: Path, method: Method = "steady", name_pattern: str | None = None, steps: range | None = None, by: str = "op"
+) -> Finding:
+    """What is found of one file, or what is wrong with it."""
+    try:
+        profile = open_profile(path, name_pattern)
+        steady, device_time, evidence = _steady(profile, steps, by) if method == "steady" else (None, None, None)
+        sums = _sums(profile) if method == "notebook" else None
+    except PaleoError as error:
+        return failed(path, error)
+    except Exception as error:  # one file must not end what is read of the others
+        return Finding(path, error=f"{path}: cannot be read: a defect of paleo-lite, {type(error).__name__}: {error}")
+    told = dict(profile.configuration)
+    return Finding(path, profile.format, told, sums, steady, device_time, evidence, rank_of(profile))
 
 
-def _with_duration(finding: Finding, reading: ReadAs) -> Finding:
-    """The finding, or that the notebook's method has durations and none for its configuration."""
-    book, run = reading.durations, finding.configuration
-    if finding.notebook is None or book is None or book.find(run) is not None:
-        return finding
-    what = ", ".join(f"{name} {value}" for name, value in run.items())
-    return Finding(
-        finding.path,
-        error=f"{finding.path}: no batch duration for {what or 'a file whose name tells no configuration'}",
-    )
+def failed(path: Path, error: PaleoError) -> Finding:
+    """What is found of a file that cannot be read."""
+    text = str(error)
+    return Finding(path, error=text if str(path) in text else f"{path}: {text}")
+
+
+def _steady(profile: Profile, steps: range | None, by: str) -> tuple[Steady, DeviceTime | None, Evidence | None]:
+    ran = Activity() if profile.has_starts else None
+    columns = {*runs.COLUMNS, *(["layer"] if by == "module" else []), *(activity.COLUMNS if ran is not None else [])}
+    batches, many = [], 0
+    for batch in profile.batches(columns):
+        found = runs.find_runs(batch)
+        if found.length:
+            batches.append(found)
+            many += len(found.table["row"])
+        if many > runs.MOST:
+            raise BadProfile(f"more than {runs.MOST:,} operations: profile fewer iterations, or use --method notebook")
+        if ran is not None:
+            ran.add(batch)
+    if not batches:
+        raise _no_kernels(profile)
+    steady = steady_state(runs.together(batches), steps, by)
+    seconds = None if ran is None else ran.seconds()
+    if ran is None or seconds is None:
+        return steady, None, None
+    return steady, describe_time(ran, steady, steps is not None), evidence_of(profile, seconds)
+
+
+def _sums(profile: Profile) -> dict[str, float]:
+    sums = NotebookSums()
+    for batch in profile.batches(COLUMNS):
+        sums = sums.merge(sum_rows(batch))
+    if not sums.rows:
+        raise _no_kernels(profile)
+    if not any(sums.flops.values()):
+        raise BadProfile(f"the profiler counted no FLOPs (a {profile.format} file), which the notebook's method needs")
+    return sums.finish()
+
+
+def _no_kernels(profile: Profile) -> BadProfile:
+    """Why there is nothing with a duration on a device."""
+    from .totals import total_kernels
+
+    total_kernels(profile, with_busy=False)
+    return BadProfile("its kernels have counters, and no durations: take the time from a run without counters")
 
 
 def _row(finding: Finding, device: Device, peak: PeakRate, reading: ReadAs) -> dict[str, Any]:
@@ -238,9 +314,9 @@ def _row(finding: Finding, device: Device, peak: PeakRate, reading: ReadAs) -> d
         figures["operators"] = [
             _operator(row, device, _peak_of(row.precision, device, peak)) for row in finding.steady.operators
         ]
-        figures |= no_times() if finding.device_time is None else finding.device_time.to_dict()
+        figures |= dict.fromkeys(TIMES) if finding.device_time is None else finding.device_time.to_dict()
         figures |= {"peak": peak.describe(), "peak_flops_per_s": peak.per_s}
-        figures["mfu"] = _share_of_peak(finding.steady.flops, figures["step_s"], peak.per_s)
+        figures["mfu"] = _over(finding.steady.flops, figures["step_s"], peak.per_s)
     figures["duration_from"] = None if duration is None else duration.source
     row = {"file": finding.path.name, **finding.configuration}
     for name in ("compute_efficiency", "flops_per_s", "bandwidth_bytes_per_s"):
@@ -274,16 +350,6 @@ def _operator(operator: Operator, device: Device, peak: PeakRate) -> dict[str, A
     return row
 
 
-def notebook_figures(sums: dict[str, float], duration: Duration | None, batches: int) -> dict[str, Any]:
-    """The notebook's rates: over the sum of kernel times, or over as many batch durations as were profiled."""
-    figures: dict[str, Any] = {**sums, "time_basis": "sum of kernel times", "batch_duration_s": None}
-    if duration is not None:
-        seconds = batches * duration.seconds
-        figures["flops_per_s"], figures["bandwidth_bytes_per_s"] = sums["flops"] / seconds, sums["bytes"] / seconds
-        figures |= {"time_basis": f"{batches} batch durations", "batch_duration_s": duration.seconds}
-    return figures
-
-
 def steady_figures(steady: Steady, peak_flops_per_s: float, batch_duration_s: float | None = None) -> dict[str, Any]:
     """The rates that follow from a steady iteration.
 
@@ -307,19 +373,16 @@ def steady_figures(steady: Steady, peak_flops_per_s: float, batch_duration_s: fl
         "time_basis": basis,
         "batch_duration_s": batch_duration_s,
         "conv_flops": conv,
-        "conv_of_peak": _share_of_peak(conv, seconds, peak_flops_per_s),
-        "conv_of_peak_forward": _share_of_peak(steady.conv_flops_forward, steady.conv_forward_s, peak_flops_per_s),
-        "conv_of_peak_backward": _share_of_peak(steady.conv_flops_backward, steady.conv_backward_s, peak_flops_per_s),
+        "conv_of_peak": _over(conv, seconds, peak_flops_per_s),
+        "conv_of_peak_forward": _over(steady.conv_flops_forward, steady.conv_forward_s, peak_flops_per_s),
+        "conv_of_peak_backward": _over(steady.conv_flops_backward, steady.conv_backward_s, peak_flops_per_s),
         **msgspec.to_builtins(steady),
     }
 
 
-def _over(value: float | None, unit: float) -> float | None:
-    return None if value is None else value / unit
-
-
-def _share_of_peak(flops: float | None, seconds: float | None, peak: float) -> float | None:
-    return flops / seconds / peak if flops is not None and seconds else None
+def _over(value: float | None, seconds: float | None, peak: float = 1.0) -> float | None:
+    """A rate, or its share of a peak; None where it is unknown."""
+    return value / seconds / peak if value is not None and seconds else None
 
 
 def group_rows(
@@ -342,3 +405,8 @@ def group_rows(
                 group[name] = None
         means.append(group)
     return means
+
+
+def _order(values: tuple[Any, ...]) -> list[tuple[bool, bool, Any]]:
+    """Numbers before text before what is absent."""
+    return [(value is None, isinstance(value, str), 0 if value is None else value) for value in values]

@@ -11,8 +11,8 @@ import numpy as np
 from ..errors import BadProfile
 from ..profiles.detect import Profile
 from ..profiles.names import OPERATIONS, classify
-from .iterations import Iterations, find_iterations, typical
-from .runs import COLUMNS, Runs, find_runs, settle, together
+from .runs import COLUMNS, Runs, find_runs, together
+from .steady import Iterations, find_iterations, typical
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,7 +62,7 @@ def measure_passes(profile: Profile) -> PassTimes:
     BadProfile
         If the profile holds no kernels, or nothing in it repeats as iterations do.
     """
-    runs = settle(together([find_runs(batch) for batch in profile.batches(COLUMNS)]))
+    runs = together([find_runs(batch) for batch in profile.batches(COLUMNS)])
     if not runs.length:
         raise BadProfile(f"{profile.path}: a {profile.format} profile without kernels that have a duration")
     iterations = find_iterations(runs)
@@ -137,7 +137,7 @@ def _passes(runs: Runs, iterations: Iterations) -> NDArray[Any]:
     for iteration in np.unique(number[counted]):
         last[iteration] = table["row"][counted & (number == iteration)].max()
     after = own & (number >= 0) & (table["row"] > last[np.maximum(number, 0)])
-    passes = np.full(len(table), "forward", dtype=object)
+    passes = np.full(len(number), "forward", dtype=object)
     passes[labelled | behind] = "backward"
     passes[updates | (after & ~labelled)] = "update"
     return passes

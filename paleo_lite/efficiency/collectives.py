@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 
 from ..profiles.names import classify
-from .activity import COMMUNICATION, COMPUTE, Recorded
-from .overlap import merge
+from .activity import COMMUNICATION, COMPUTE, Recorded, merge
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ..counting import MATRIX_KINDS
-from ..profiles.evidence import precision_of
 from ..profiles.names import classify
-from .parameters import UNKNOWN, CountedOperation, count_operation, output_shape
+from .evidence import precision_of
+from .parameters import (
+    FLOATS,
+    UNKNOWN,
+    CountedOperation,
+    count_printed,
+    is_convolution,
+    is_traced,
+    output_shape,
+    read_call,
+    shapes_in,
+)  # fmt: skip
 from .runs import Runs, Signature
-from .traced_call import FLOATS, is_convolution, is_traced, read_call, shapes_in
+from .traced import count_traced
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,21 +96,21 @@ class Run(NamedTuple):
     layer: str | None = None
 
 
-def count_sample(runs: Runs, table: NDArray[Any], forward: NDArray[Any], parts: list[int]) -> list[Run]:
+def count_sample(runs: Runs, chosen: NDArray[Any], forward: NDArray[Any], parts: list[int]) -> list[Run]:
     """The runs of one iteration with FLOPs and bytes.
 
     Parameters
     ----------
     runs : Runs
         Of the whole profile.
-    table : structured ndarray
-        Those of the iteration, in their order.
+    chosen : ndarray of int
+        Places of those of the iteration, in their order.
     forward : ndarray of bool, shape (runs of the iteration,)
         Which are of the forward pass.
     parts : list of int
         The part of the iteration that each belongs to.
     """
-    numbers = table["signature"].tolist()
+    numbers = runs.table["signature"][chosen].tolist()
     signatures = [runs.signatures[number] for number in numbers]
     given = _given([signature for signature, is_forward in zip(signatures, forward) if is_forward])
     weights = _weights(signatures, given)
@@ -109,7 +119,7 @@ def count_sample(runs: Runs, table: NDArray[Any], forward: NDArray[Any], parts: 
     sample = []
     fields = ("rows", "duration_ns", "flops", "bytes", "flops_rows", "bytes_rows", "mix", "execution", "layer")
     seen: set[int] = set()
-    entries = zip(*(table[name].tolist() for name in fields))
+    entries = zip(*(runs.table[name][chosen].tolist() for name in fields))
     for index, (entry, part, signature) in enumerate(zip(entries, parts, signatures)):
         rows, duration_ns, flops, moved, flops_rows, bytes_rows, mix, execution, layer = entry
         after = weights[index] if index in weights else afters[numbers[index]]
@@ -125,7 +135,14 @@ def count_sample(runs: Runs, table: NDArray[Any], forward: NDArray[Any], parts: 
         if flops_rows or bytes_rows:
             profiler = CountedOperation(flops if flops_rows else None, moved if bytes_rows else None)
             whole = CountedOperation(flops if flops_rows == rows else None, moved if bytes_rows == rows else None)
-            cost = _filled(whole, ruled, signature.op in MATRIX_KINDS)
+            # The profiler's count where it has one for every kernel, else the rules'; the other way round for what is
+            # counted once per operation, however many kernels run it.
+            first, second = (ruled, whole) if signature.op in MATRIX_KINDS else (whole, ruled)
+            cost = CountedOperation(
+                second.flops if first.flops is None else first.flops,
+                second.bytes if first.bytes is None else first.bytes,
+                ruled.precision,
+            )
         inside = runs.layers[layer] if layer >= 0 else None
         sample.append(Run(signature, part, duration_ns, cost, profiler, runs.mixes[mix], inside))
     return sample
@@ -147,20 +164,22 @@ def list_operators(sample: list[Run], total_ns: float, by: str = "op") -> list[O
     groups: dict[str, list[Run]] = {}
     for run in sample:
         groups.setdefault(_NAMERS[by](run), []).append(run)
-    operators = [
-        Operator(
-            name,
-            len(runs),
-            time_ns * 1e-9,
-            time_ns / total_ns if total_ns else 0.0,
-            _whole_sum([run.cost.flops for run in runs]),
-            _whole_sum([run.cost.bytes for run in runs]),
-            precisions.pop() if len(precisions) == 1 else None,
+    operators = []
+    for name, runs in groups.items():
+        time_ns = sum(run.duration_ns for run in runs)
+        flops, moved = [run.cost.flops for run in runs], [run.cost.bytes for run in runs]
+        precisions = {run.cost.precision for run in runs if run.cost.precision}
+        operators.append(
+            Operator(
+                name,
+                len(runs),
+                time_ns * 1e-9,
+                time_ns / total_ns if total_ns else 0.0,
+                None if None in flops else known_sum(flops),
+                None if None in moved else known_sum(moved),
+                precisions.pop() if len(precisions) == 1 else None,
+            )
         )
-        for name, runs in groups.items()
-        for time_ns in [sum(run.duration_ns for run in runs)]
-        for precisions in [{run.cost.precision for run in runs if run.cost.precision}]
-    ]
     return sorted(operators, key=lambda operator: (-operator.time_s, operator.op))
 
 
@@ -199,9 +218,10 @@ _NAMERS: dict[str, Callable[[Run], str]] = {
 }
 
 
-def _whole_sum(values: list[float | None]) -> float | None:
+def known_sum(values: Iterable[float | None]) -> float | None:
+    """The sum of what is known; None where nothing is."""
     known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    return sum(known) if known else None
 
 
 def _name(signature: Signature) -> str:
@@ -211,13 +231,10 @@ def _name(signature: Signature) -> str:
 def _given(forward: list[Signature]) -> dict[tuple[str | None, str | None], Any]:
     """For every pooling and convolution of the forward pass the shape that it gave, which a later operation read."""
     shapes: dict[tuple[str | None, str | None], Any] = {}
-    for index, signature in enumerate(forward):
-        if ("pool" in (signature.op or "") or is_convolution(signature.op)) and (
-            signature.op,
-            signature.params,
-        ) not in shapes:
+    for index, (_, _, op, params, _) in enumerate(forward):
+        if ("pool" in (op or "") or is_convolution(op)) and (op, params) not in shapes:
             later = (output_shape(s.op or "", s.params or "") for s in forward[index + 1 : index + 5])
-            shapes[signature.op, signature.params] = next((shape for shape in later if shape), None)
+            shapes[op, params] = next((shape for shape in later if shape), None)
     return shapes
 
 
@@ -227,23 +244,21 @@ def _weights(signatures: list[Signature], given: dict[tuple[str | None, str | No
     The gradient of the weight was an operator that is given no weight. It follows that of the input, which is; the
     first layer, which has none, is found by what it read and gave in the forward pass.
     """
+    ends = ("convolution_backward_input", "convolution_backward_weight")
+    gradients = [index for index, signature in enumerate(signatures) if (signature.op or "").endswith(ends)]
     forward: dict[tuple[Any, Any], Any] = {}
-    for (op, params), output in given.items():
+    for (op, params), output in given.items() if gradients else ():
         shapes = shapes_in(params or "") if is_convolution(op) else []
         if output and len(shapes) > 1:
             forward[shapes[0], output] = shapes[1]
     weights: dict[int, Any] = {}
     last: dict[Any, Any] = {}
-    for index, signature in enumerate(signatures):
-        if signature.op is None or not signature.op.endswith(
-            ("convolution_backward_input", "convolution_backward_weight")
-        ):
-            continue
-        shapes = shapes_in(signature.params or "")
+    for index in gradients:
+        shapes = shapes_in(signatures[index].params or "")
         if len(shapes) < 2:
             continue
         gradient, other = shapes[:2]
-        if signature.op.endswith("input"):
+        if (signatures[index].op or "").endswith("input"):
             last[gradient] = weights[index] = other
         else:
             weights[index] = last.pop(gradient, None) or forward.get((other, gradient))
@@ -256,7 +271,10 @@ def _count(signature: Signature, mix: dict[str, int], after: Any, alone: bool) -
         return CountedOperation(0.0)
     if signature.op is None or signature.params is None:
         return UNKNOWN
-    one = _operation(signature.op, signature.params, signature.direction, frozenset(mix), after)
+    if is_traced(signature.params):
+        one = _traced(signature.op, signature.params, after)
+    else:
+        one = _printed(signature.op, signature.params, signature.direction, frozenset(mix), after)
     if one.precision == "fp32" and precision_of(mix) == "tf32":
         one = msgspec.structs.replace(one, precision="tf32")
     if alone:
@@ -269,17 +287,4 @@ def _count(signature: Signature, mix: dict[str, int], after: Any, alone: bool) -
 
 
 # A folder of profiles of one network asks of the same operations again and again.
-_operation = lru_cache(2**12)(count_operation)
-
-
-def _filled(profiler: CountedOperation, ruled: CountedOperation, once: bool) -> CountedOperation:
-    """The profiler's count where it has one for every kernel; else the rules'; None where neither has.
-
-    What is counted `once` per operation, however many kernels run it, comes from the rules where they have one.
-    """
-    first, second = (ruled, profiler) if once else (profiler, ruled)
-    return CountedOperation(
-        second.flops if first.flops is None else first.flops,
-        second.bytes if first.bytes is None else first.bytes,
-        ruled.precision,
-    )
+_traced, _printed = lru_cache(2**12)(count_traced), lru_cache(2**12)(count_printed)

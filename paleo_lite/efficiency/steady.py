@@ -1,19 +1,21 @@
-"""The ``steady`` method: what one iteration takes once the loop runs evenly, and what it computes in that time."""
+"""The ``steady`` method: what one iteration takes once the loop runs evenly, and what it computes in that time.
+
+Iterations begin where the program marked them, else with what repeats.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from ..errors import BadProfile
-from .iterations import Iterations, find_iterations, step_numbers, typical
-from .overlap import merge
-from .runs import Runs, divide, settle
-from .sample import Missing, Operator, Run, count_sample, list_missing, list_operators, most_precision
-from .traced_call import is_convolution
+from ..errors import BadProfile, BadValue
+from .activity import merge
+from .parameters import is_convolution
+from .runs import Runs, Signature, divide
+from .sample import Missing, Operator, Run, count_sample, known_sum, list_missing, list_operators, most_precision
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,6 +25,12 @@ PARTS = ("forward", "backward", "update", "other")
 
 COVERED_ENOUGH = 0.9
 """Share of the time for which a count must be known, else the rate is said to be a lower bound."""
+
+COVERED = 0.95
+"""Share of the thread's time that must be spent in what happens at least once per iteration."""
+
+SPACING = 0.25
+"""How far nine of ten distances between beginnings may be from their median."""
 
 _FORWARD, _BACKWARD, _UPDATE, _OTHER = range(4)
 
@@ -106,6 +114,30 @@ class Steady(msgspec.Struct, frozen=True):
     notes: list[str] = []
 
 
+class Iterations(msgspec.Struct, frozen=True, eq=False):
+    """The iterations of a profile.
+
+    Attributes
+    ----------
+    anchor : Signature
+        The run that every iteration begins with.
+    thread : int or None
+        The thread that does the forward pass.
+    starts : ndarray of int64, shape (iterations,)
+        First row of each; what lies before the first belongs to none.
+    number : ndarray of int64, shape (runs,)
+        The iteration of every run, counted from 0; -1 before the first.
+    marks : list of str
+        What the program calls them; empty where they were found from what repeats.
+    """
+
+    anchor: Signature
+    thread: int | None
+    starts: NDArray[np.int64]
+    number: NDArray[np.int64]
+    marks: list[str] = []
+
+
 def steady_state(runs: Runs, steps: range | None = None, by: str = "op") -> Steady:
     """The steady iteration of a profile.
 
@@ -115,7 +147,7 @@ def steady_state(runs: Runs, steps: range | None = None, by: str = "op") -> Stea
     Parameters
     ----------
     steps : range, optional
-        Only iterations with these numbers (`iterations.step_numbers`).
+        Only iterations with these numbers (`step_numbers`).
     by : str
         What `operators` are, of `BY`.
 
@@ -124,225 +156,308 @@ def steady_state(runs: Runs, steps: range | None = None, by: str = "op") -> Stea
     BadProfile
         If there are no rows, they took no time, or there are no such iterations.
     """
-    runs = settle(runs)
     if not runs.length:
         raise BadProfile("there are no kernels in it")
     if not runs.table["duration_ns"].sum():
         raise BadProfile("its kernels took no time at all")
-    iterations = find_iterations(runs)
+    loop = find_iterations(runs)
     notes = []
-    if iterations is None:
+    if loop is None:
         notes.append("no iterations were found in it: the figures are of the whole profile")
         first = runs.signatures[runs.table["signature"][0]]
-        iterations = Iterations(first, None, np.zeros(1, np.int64), np.zeros(len(runs.table), np.int64))
-    elif not iterations.marks:
-        runs = divide(runs, iterations.starts)
-        number = np.searchsorted(iterations.starts, runs.table["row"], side="right") - 1
-        iterations = msgspec.structs.replace(iterations, number=number)
-    return _Loop(runs, iterations, notes, _chosen(iterations, steps)).summary(by)
-
-
-def _chosen(iterations: Iterations, steps: range | None) -> NDArray[np.bool_]:
-    numbers = step_numbers(iterations)
+        loop = Iterations(first, None, np.zeros(1, np.int64), np.zeros_like(runs.table["row"]))
+    elif not loop.marks:
+        runs = divide(runs, loop.starts)
+        number = np.searchsorted(loop.starts, runs.table["row"], side="right") - 1
+        loop = msgspec.structs.replace(loop, number=number)
+    numbers = step_numbers(loop)
     chosen = np.array([steps is None or number in steps for number in numbers])
     if steps is not None and not chosen.any():
         known = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
         raise BadProfile(f"it has no step {steps[0]}{f' to {steps[-1]}' if len(steps) > 1 else ''}: found are {known}")
-    return chosen
+    return _summary(runs, loop, _judge(runs, loop, chosen), notes, by)
 
 
-class _Loop:
-    """The runs of a profile, each with its iteration and part."""
+class _Judged(NamedTuple):
+    """Which iterations count.
 
-    def __init__(self, runs: Runs, loop: Iterations, notes: list[str], chosen: NDArray[np.bool_]) -> None:
-        self.runs, self.table, self.notes = runs, runs.table, notes
-        self.marks = loop.marks
-        self.count = len(loop.starts)
-        self.number = loop.number
-        of_signature = [
+    Attributes
+    ----------
+    part : ndarray of int64, shape (runs,)
+        Of `PARTS`.
+    labelled : bool
+        Whether any backward pass is labelled as one.
+    ran : ndarray of bool, shape (iterations, parts)
+        What each has.
+    times_ns : ndarray of float64, shape (iterations, parts, 2)
+        Kernel time; the last axis tells convolutions from the rest.
+    chosen, forwards, backwards, whole : ndarray of bool, shape (iterations,)
+        Those asked for; with a steady forward and backward pass; those that tell what an iteration takes in all.
+    """
+
+    part: NDArray[np.int64]
+    labelled: bool
+    ran: NDArray[np.bool_]
+    times_ns: NDArray[np.float64]
+    chosen: NDArray[np.bool_]
+    forwards: NDArray[np.bool_]
+    backwards: NDArray[np.bool_]
+    whole: NDArray[np.bool_]
+
+
+def _judge(runs: Runs, loop: Iterations, chosen: NDArray[np.bool_]) -> _Judged:
+    """The parts of each iteration, and whether it runs the kernels that most do."""
+    table, count = runs.table, len(loop.starts)
+    back, main, convolves, named = np.array(
+        [
             (one.direction == "bprop", one.thread == loop.thread, is_convolution(one.op), one.op is not None)
             for one in runs.signatures
-        ]
-        back, main, conv, named = np.array(of_signature, bool).reshape(-1, 4).T[:, self.table["signature"]]
-        self.labelled = bool(back.any())
-        self.part = self._parts(back, main, named)
-        self.chosen = chosen
-        # The time of each iteration in convolutions and without them, by part.
-        cell = (self.number + 1) * (2 * len(PARTS)) + self.part * 2 + conv
-        sums = np.bincount(cell, self.table["duration_ns"], (self.count + 1) * 2 * len(PARTS))
-        self.times_ns = sums.astype(np.float64).reshape(self.count + 1, len(PARTS), 2)[
-            1:
-        ]  # the first is outside of all
-        times = self.times_ns.sum(axis=(1, 2))
-        forward, backward = (self._mix(part) for part in (_FORWARD, _BACKWARD))
-        self.forwards = typical(forward, self._has(_FORWARD) & chosen, times)
-        self.backwards = typical(backward, self._has(_BACKWARD) & chosen, times)
-        self.matched = self.forwards & self.backwards
-        # What an iteration takes in all is asked of those with both passes, else of those with one, else of all.
-        self.whole = next((m for m in (self.matched, self.forwards) if m.any()), chosen)
-        if not self.labelled:
-            self.whole = typical(self._mix(None), chosen, times)
-        self.steps = [
-            SteadyStep(
-                loop.marks[cell] if loop.marks else str(number), float(times[cell]) * 1e-9, bool(self.whole[cell])
-            )
-            for cell, number in enumerate(step_numbers(loop))
-        ]
-        self.sample = int(np.flatnonzero(self.whole)[0])
+        ],
+        bool,
+    ).T[:, table["signature"]]
+    part = _parts(runs, loop, back, main & named)
+    cell = (loop.number + 1) * len(PARTS) + part  # what is outside of all iterations comes first, and is left out
+    many, shape = (count + 1) * len(PARTS), (count + 1, len(PARTS))
+    ran: NDArray[np.bool_] = (np.bincount(cell, minlength=many) > 0).reshape(shape)[1:]
+    sums = np.bincount(cell * 2 + convolves, table["duration_ns"], many * 2)
+    times_ns = sums.astype(np.float64).reshape(*shape, 2)[1:]
+    times = times_ns.sum(axis=(1, 2))
+    mixes = np.zeros(many, np.uint64)
+    np.add.at(mixes, cell, table["mix"])  # modulo 2^64, as the hashes are
+    mixes = mixes.reshape(shape)[1:]
+    forwards = typical(mixes[:, _FORWARD], ran[:, _FORWARD] & chosen, times)
+    backwards = typical(mixes[:, _BACKWARD], ran[:, _BACKWARD] & chosen, times)
+    labelled = bool(back.any())
+    if labelled:  # with both passes, else with one, else all
+        whole = next((among for among in (forwards & backwards, forwards) if among.any()), chosen)
+    else:
+        whole = typical(mixes.sum(axis=1, dtype=np.uint64), chosen, times)
+    return _Judged(part, labelled, ran, times_ns, chosen, forwards, backwards, whole)
 
-    def _parts(self, back: NDArray[Any], main: NDArray[Any], named: NDArray[Any]) -> NDArray[np.int64]:
-        """Without labelled backward passes nothing tells forward from update, and all is other.
 
-        A thread that does backward passes and no forward ones is all backward, in the iterations that are labelled:
-        it also accumulates and converts the gradients, under other labels.
-        """
-        part = np.full(len(self.table), _OTHER)
-        if not back.any():
-            return part
-        threads = {s.thread for s in self.runs.signatures if s.direction == "bprop"}
-        behind = np.array([s.thread in threads for s in self.runs.signatures])[self.table["signature"]]
-        if (behind & main).any():  # one thread does both: only the label tells
-            behind = back
-        inside = self.number >= 0
-        labelled = np.zeros(self.count, bool)
-        labelled[self.number[back & inside]] = True
-        begin = np.full(self.count, np.iinfo(np.int64).max)
-        there = np.flatnonzero(behind & inside)
-        there = there[np.argsort(self.table["row"][there])[::-1]]
-        begin[self.number[there]] = self.table["row"][there]  # the first is written last
-        before = self.table["row"] < begin[self.number]
-        part[main & named & before] = _FORWARD
-        part[main & named & ~before] = _UPDATE
-        part[behind & labelled[self.number]] = _BACKWARD
-        part[~inside] = _OTHER
+def _parts(runs: Runs, loop: Iterations, back: NDArray[Any], main: NDArray[Any]) -> NDArray[np.int64]:
+    """The part of every run: without labelled backward passes nothing tells forward from update, and all is other.
+
+    A thread that does backward passes and no forward ones is all backward, in the iterations that are labelled: it also
+    accumulates and converts the gradients, under other labels. `main` are operations of the thread of forward passes.
+    """
+    row, number = runs.table["row"], loop.number
+    part = np.full(len(row), _OTHER)
+    if not back.any():
         return part
-
-    def _has(self, part: int) -> NDArray[np.bool_]:
-        return np.bincount(self.number[(self.part == part) & (self.number >= 0)], minlength=self.count) > 0
-
-    def _mix(self, part: int | None) -> NDArray[np.uint64]:
-        """For each iteration which kernels how often its part ran."""
-        chosen = (self.number >= 0) & (self.part == part if part is not None else True)
-        mixes = np.zeros(self.count, np.uint64)
-        number, mix = self.number[chosen], self.table["mix"][chosen]
-        if not len(number):
-            return mixes
-        if (number[1:] < number[:-1]).any():
-            order = np.argsort(number, kind="stable")
-            number, mix = number[order], mix[order]
-        first = np.flatnonzero(np.concatenate([[True], number[1:] != number[:-1]]))
-        mixes[number[first]] = np.add.reduceat(mix, first)  # modulo 2^64, as the hashes are
-        return mixes
-
-    def _median_s(self, among: NDArray[np.bool_], times_ns: NDArray[np.float64]) -> float | None:
-        """Median over some iterations of their times."""
-        return float(np.median(times_ns[among])) * 1e-9 if among.any() else None
-
-    def summary(self, by: str) -> Steady:
-        """Times as medians over the steady iterations, work as it stands in one of them."""
-        chosen = np.flatnonzero(self.number == self.sample)
-        chosen = chosen[np.argsort(self.table["row"][chosen])]
-        parts = self.part[chosen]
-        sample = count_sample(self.runs, self.table[chosen], parts == _FORWARD, parts.tolist())
-        by_part = self.times_ns.sum(axis=2).T
-        kernel_s = self._median_s(self.whole, self.times_ns.sum(axis=(1, 2))) or 0.0
-        sampled_ns = sum(run.duration_ns for run in sample)
-        flops, moved = (known_sum(getattr(run.cost, name) for run in sample) for name in ("flops", "bytes"))
-        flops = flops or None  # where only copies are counted, nothing is
-        compute = _share(sample, sampled_ns, lambda run: bool(run.cost.flops))
-        covered = _share(sample, sampled_ns, lambda run: run.cost.flops is not None)
-        covered_bytes = _share(sample, sampled_ns, lambda run: run.cost.bytes is not None)
-        steady = Steady(
-            iterations=self.count,
-            forwards=int(self.forwards.sum()),
-            backwards=int(self.backwards.sum()),
-            matched=int(self.matched.sum()),
-            forward_s=self._median_s(self.forwards, by_part[_FORWARD]),
-            backward_s=self._median_s(self.backwards, by_part[_BACKWARD]),
-            update_s=self._median_s(self.matched, by_part[_UPDATE]),
-            other_s=self._median_s(self.matched, by_part[_OTHER]),
-            kernel_s=kernel_s,
-            busy_s=self._busy_s(),
-            compute_s=None if flops is None else kernel_s * compute,
-            flops=flops,
-            bytes=moved,
-            flops_covered=covered,
-            bytes_covered=covered_bytes,
-            profiler_flops=known_sum(run.profiler.flops for run in sample),
-            profiler_bytes=known_sum(run.profiler.bytes for run in sample),
-            steps=self.steps if self.count > 1 or self.marks else [],
-            precision=most_precision(sample),
-            operators=list_operators(sample, sampled_ns, by),
-            missing=list_missing(sample, sampled_ns),
-            notes=self._notes() + _lower_bounds(flops, covered, moved, covered_bytes),
-        )
-        return self._with_convolutions(steady, sample)
-
-    def _with_convolutions(self, steady: Steady, sample: list[Run]) -> Steady:
-        changed: dict[str, float | None] = {}
-        for name, part, among in (("forward", _FORWARD, self.forwards), ("backward", _BACKWARD, self.backwards)):
-            flops = [run.cost.flops for run in sample if run.part == part and is_convolution(run.signature.op)]
-            if flops and None not in flops:
-                changed[f"conv_flops_{name}"] = known_sum(flops)
-                changed[f"conv_{name}_s"] = self._median_s(among, self.times_ns[:, part, 1])
-        return msgspec.structs.replace(steady, **changed)
-
-    def _busy_s(self) -> float | None:
-        spans = self.runs.spans_ns
-        if spans is None:
-            return None
-        number = np.repeat(self.number, self.table["rows"])
-        busy = []
-        for iteration in np.flatnonzero(self.whole):
-            starts, ends = merge(*spans[number == iteration].T)
-            busy.append(int((ends - starts).sum()))
-        return float(np.median(busy)) * 1e-9
-
-    def _notes(self) -> list[str]:
-        notes = list(self.notes)
-        if self.runs.spans_ns is None:
-            notes.append("no start times: sums of kernel times stand in for the time that the device was busy")
-        if self.count > 1:
-            if not self.labelled:
-                notes.append("no backward pass is labelled: forward, backward and update are not told apart")
-                if not self.marks:
-                    notes.append(
-                        f"{self.count} iterations are what repeats, which may be a network's blocks: no mark in the "
-                        "profile says where they begin"
-                    )
-            else:
-                notes += self._left_out("forward", self.forwards) + self._left_out("backward", self.backwards)
-        return notes
-
-    def _left_out(self, name: str, steady: NDArray[np.bool_]) -> list[str]:
-        has = self._has(_FORWARD if name == "forward" else _BACKWARD)
-        odd = np.flatnonzero(has & ~steady & self.chosen) + 1
-        notes = []
-        if len(odd):
-            which = ", ".join(map(str, odd[:5])) + (", ..." if len(odd) > 5 else "")
-            why = "its kernels differ (autotuning, or cut off)"
-            notes.append(f"{name}: iteration {which} of {self.count} left out, {why}")
-        if not has.all():
-            notes.append(f"{name}: labelled in {int(has.sum())} of {self.count} iterations")
-        return notes
+    threads = {signature.thread for signature in runs.signatures if signature.direction == "bprop"}
+    behind = back
+    if loop.thread not in threads:  # where one thread does both, only the label tells
+        behind = np.array([signature.thread in threads for signature in runs.signatures])[runs.table["signature"]]
+    inside = number >= 0
+    labelled = np.zeros(len(loop.starts), bool)
+    labelled[number[back & inside]] = True
+    begin = np.full(len(loop.starts), np.iinfo(np.int64).max)
+    np.minimum.at(begin, number[behind & inside], row[behind & inside])
+    before = row < begin[number]
+    part[main & before] = _FORWARD
+    part[main & ~before] = _UPDATE
+    part[behind & labelled[number]] = _BACKWARD
+    part[~inside] = _OTHER
+    return part
 
 
-def _share(sample: list[Run], total_ns: float, chosen: Callable[[Run], bool]) -> float:
-    return sum(run.duration_ns for run in sample if chosen(run)) / total_ns if total_ns else 0.0
+def _summary(runs: Runs, loop: Iterations, judged: _Judged, notes: list[str], by: str) -> Steady:
+    """Times as medians over the steady iterations, work as it stands in one of them."""
+    among = np.flatnonzero(loop.number == np.flatnonzero(judged.whole)[0])
+    among = among[np.argsort(runs.table["row"][among])]
+    parts = judged.part[among]
+    sample = count_sample(runs, among, parts == _FORWARD, parts.tolist())
+    by_part, matched = judged.times_ns.sum(axis=2).T, judged.forwards & judged.backwards
+    times = judged.times_ns.sum(axis=(1, 2))
+    kernel_s = _median_s(judged.whole, times) or 0.0
+    sampled_ns = sum(run.duration_ns for run in sample)
+    flops, moved = (known_sum(getattr(run.cost, name) for run in sample) for name in ("flops", "bytes"))
+    flops = flops or None  # where only copies are counted, nothing is
+    known = [(run.duration_ns, run.cost) for run in sample]
+    compute_ns = sum(lasted for lasted, cost in known if cost.flops)
+    flops_ns = sum(lasted for lasted, cost in known if cost.flops is not None)
+    bytes_ns = sum(lasted for lasted, cost in known if cost.bytes is not None)
+    all_ns = sampled_ns or 1.0  # where nothing took time, no share of it is known
+    steady = Steady(
+        iterations=len(loop.starts),
+        forwards=int(judged.forwards.sum()),
+        backwards=int(judged.backwards.sum()),
+        matched=int(matched.sum()),
+        forward_s=_median_s(judged.forwards, by_part[_FORWARD]),
+        backward_s=_median_s(judged.backwards, by_part[_BACKWARD]),
+        update_s=_median_s(matched, by_part[_UPDATE]),
+        other_s=_median_s(matched, by_part[_OTHER]),
+        kernel_s=kernel_s,
+        busy_s=_busy_s(runs, loop, judged.whole),
+        compute_s=None if flops is None else kernel_s * (compute_ns / all_ns),
+        flops=flops,
+        bytes=moved,
+        flops_covered=flops_ns / all_ns,
+        bytes_covered=bytes_ns / all_ns,
+        profiler_flops=known_sum(run.profiler.flops for run in sample),
+        profiler_bytes=known_sum(run.profiler.bytes for run in sample),
+        steps=[
+            SteadyStep(mark, float(time) * 1e-9, bool(counts))
+            for mark, time, counts in zip(loop.marks or map(str, step_numbers(loop)), times, judged.whole)
+            if loop.marks or len(loop.starts) > 1
+        ],
+        precision=most_precision(sample),
+        operators=list_operators(sample, sampled_ns, by),
+        missing=list_missing(sample, sampled_ns),
+        **_convolutions(judged, sample),
+    )
+    return msgspec.structs.replace(steady, notes=notes + _notes(runs, loop, judged, steady))
 
 
-def _lower_bounds(flops: float | None, covered: float, moved: float | None, covered_bytes: float) -> list[str]:
-    """What to say of rates that most of the time adds nothing to."""
+def _median_s(among: NDArray[np.bool_], times_ns: NDArray[np.float64]) -> float | None:
+    """Median over some iterations of their times."""
+    return float(np.median(times_ns[among])) * 1e-9 if among.any() else None
+
+
+def _busy_s(runs: Runs, loop: Iterations, whole: NDArray[np.bool_]) -> float | None:
+    """Median of the time in which anything ran; None where the profile has no start times."""
+    if runs.spans_ns is None:
+        return None
+    number = np.repeat(loop.number, runs.table["rows"])
+    busy = []
+    for iteration in np.flatnonzero(whole):
+        starts, ends = merge(*runs.spans_ns[number == iteration].T)
+        busy.append(int((ends - starts).sum()))
+    return float(np.median(busy)) * 1e-9
+
+
+def _convolutions(judged: _Judged, sample: list[Run]) -> dict[str, Any]:
+    """FLOPs and times of the convolutions of each pass, where the FLOPs of all of them are known."""
+    figures: dict[str, Any] = {}
+    for name, part, among in (("forward", _FORWARD, judged.forwards), ("backward", _BACKWARD, judged.backwards)):
+        flops = [run.cost.flops for run in sample if run.part == part and is_convolution(run.signature.op)]
+        if flops and None not in flops:
+            figures[f"conv_flops_{name}"] = known_sum(flops)
+            figures[f"conv_{name}_s"] = _median_s(among, judged.times_ns[:, part, 1])
+    return figures
+
+
+def _notes(runs: Runs, loop: Iterations, judged: _Judged, steady: Steady) -> list[str]:
+    """What of the figures stands for something else, is of fewer iterations than there are, or a lower bound."""
+    notes, count = [], len(loop.starts)
+    if runs.spans_ns is None:
+        notes.append("no start times: sums of kernel times stand in for the time that the device was busy")
+    if count > 1 and not judged.labelled:
+        notes.append("no backward pass is labelled: forward, backward and update are not told apart")
+        if not loop.marks:
+            notes.append(
+                f"{count} iterations are what repeats, which may be a network's blocks: no mark in the profile says "
+                "where they begin"
+            )
+    elif count > 1:
+        for name, part, among in (("forward", _FORWARD, judged.forwards), ("backward", _BACKWARD, judged.backwards)):
+            has = judged.ran[:, part]
+            odd = np.flatnonzero(has & ~among & judged.chosen) + 1
+            if len(odd):
+                which = ", ".join(map(str, odd[:5])) + (", ..." if len(odd) > 5 else "")
+                why = "its kernels differ (autotuning, or cut off)"
+                notes.append(f"{name}: iteration {which} of {count} left out, {why}")
+            if not has.all():
+                notes.append(f"{name}: labelled in {int(has.sum())} of {count} iterations")
+    known = (("FLOPs", steady.flops, steady.flops_covered), ("bytes", steady.bytes, steady.bytes_covered))
     return [
-        f"{name} are known for {share:.0%} of an iteration's time: rates of them are lower bounds"
-        for name, known, share in (("FLOPs", flops, covered), ("bytes", moved, covered_bytes))
-        if known is not None and share < COVERED_ENOUGH
-    ] + [
-        f"{name} are unknown for every kernel" for name, known in (("FLOPs", flops), ("bytes", moved)) if known is None
+        *notes,
+        *(
+            f"{name} are known for {share:.0%} of an iteration's time: rates of them are lower bounds"
+            for name, value, share in known
+            if value is not None and share < COVERED_ENOUGH
+        ),
+        *(f"{name} are unknown for every kernel" for name, value, _ in known if value is None),
     ]
 
 
-def known_sum(values: Iterable[float | None]) -> float | None:
-    """The sum of what is known; None where nothing is."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+# Where iterations begin -----------------------------------------------------------------------------------------------
+
+
+def find_iterations(runs: Runs) -> Iterations | None:
+    """The iterations of a profile, None where none is marked and nothing repeats as an iteration does.
+
+    Marks win. Without them, the forward thread is the one with the most time in named operations that are not labelled
+    backward (in anything, where no operation is named). Its first run that comes back at even distances, and less often
+    than almost everything else on the thread, begins an iteration: a layer that repeats within an iteration comes back
+    at uneven ones, with the backward pass after the last.
+    """
+    if not runs.length:
+        return None
+    table, size = runs.table, len(runs.signatures)
+    times = np.bincount(table["signature"], table["duration_ns"], size)
+    named = any(signature.op is not None for signature in runs.signatures)
+    by_thread: dict[int | None, float] = {}
+    for signature, time in zip(runs.signatures, times.tolist()):
+        if signature.direction != "bprop" and (signature.op is not None or not named):
+            by_thread[signature.thread] = by_thread.get(signature.thread, 0.0) + time
+    thread = max(by_thread, key=lambda thread: by_thread[thread], default=None)
+    if (table["step"] >= 0).any():
+        return _marked(runs, thread)
+    signatures = list(enumerate(runs.signatures))
+    own = [place for place, known in signatures if known.thread == thread and known.direction != "bprop"]
+    candidates = [place for place in own if runs.signatures[place].op is not None] or own
+    counts = np.bincount(table["signature"], minlength=size)
+    first = np.full(size, runs.length)
+    first[table["signature"][::-1]] = table["row"][::-1]  # rows of a signature ascend
+    total = times[candidates].sum()
+    for candidate in sorted(candidates, key=lambda candidate: first[candidate]):
+        often = [other for other in candidates if counts[other] >= 0.9 * counts[candidate]]
+        if counts[candidate] < 2 or times[often].sum() < COVERED * total:
+            continue
+        starts = table["row"][table["signature"] == candidate]
+        distances = np.diff(starts)
+        middle = np.median(distances)
+        if np.mean(np.abs(distances - middle) <= SPACING * middle) >= 0.9:
+            number = np.searchsorted(starts, table["row"], side="right") - 1
+            return Iterations(runs.signatures[candidate], thread, starts, number)
+    return None
+
+
+def _marked(runs: Runs, thread: int | None) -> Iterations:
+    """The iterations that the program marked."""
+    step, row = runs.table["step"], runs.table["row"]
+    marked = np.unique(step[step >= 0])
+    number = np.searchsorted(marked, step)
+    number[step < 0] = -1
+    first = np.full(len(marked), runs.length)
+    np.minimum.at(first, number[number >= 0], row[number >= 0])
+    anchor = runs.signatures[runs.table["signature"][0]]
+    return Iterations(anchor, thread, first, number, [runs.steps[step] for step in marked])
+
+
+def step_numbers(iterations: Iterations) -> list[int]:
+    """How a user names each: the number that its mark ends with, else its place counted from 1."""
+    ends = [re.search(r"(\d+)\D*$", mark) for mark in iterations.marks]
+    numbers = [int(end[1]) for end in ends if end is not None]
+    return numbers if len({*numbers}) == len(iterations.starts) else list(range(1, len(iterations.starts) + 1))
+
+
+def parse_steps(text: str) -> range:
+    """Numbers of iterations: ``3``, or ``2:5`` for 2 to 5.
+
+    Raises
+    ------
+    BadValue
+        If it is neither.
+    """
+    span = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text.strip())
+    if span is None or int(span[2] or span[1]) < int(span[1]):
+        raise BadValue(f"--steps must be a number or two such as 2:5, the first and the last step, not {text!r}")
+    return range(int(span[1]), int(span[2] or span[1]) + 1)
+
+
+def typical(
+    values: NDArray[Any], among: NDArray[np.bool_], times: NDArray[np.float64] | None = None
+) -> NDArray[np.bool_]:
+    """Which of some iterations have the most frequent value; none where none is asked about.
+
+    Of values that are equally frequent, that of the iterations that take longest together (with `times`).
+    """
+    if not among.any():
+        return among
+    distinct, group, counts = np.unique(values[among], return_inverse=True, return_counts=True)
+    together = np.zeros(len(distinct)) if times is None else np.bincount(group, times[among], len(distinct))
+    frequent: NDArray[np.bool_] = among & (values == distinct[np.lexsort((-together, -counts))[0]])
+    return frequent

@@ -13,8 +13,8 @@ from ..errors import BadProfile, BadValue, NothingOnDevice
 from ..profiles.detect import Profile
 from ..profiles.table import HOST, codes, device_rows, numbers, places
 from . import DIRECTIONS
-from .overlap import BusyTime
-from .traced_call import is_convolution
+from .activity import BusyTime
+from .parameters import is_convolution
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -5,36 +5,44 @@ Which kind an operator is stands in the kinds' records, under the names of torch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any
 
 from ..counting.kinds import KINDS, MATRIX_KINDS, count_layer
-from ..counting.layer import NOTHING, Op, PassCost, Shape
+from ..counting.layer import NOTHING, Layer, Op, PassCost, Shape
 from ..errors import CountFailed
 from ..units import element_bytes
-from .traced_call import FLOATS, WIDTHS, Call, decode, is_shape, read_call
-from .traced_layers import layer_of, moves
+from .parameters import (
+    ATTENTION,
+    CONVOLUTION,
+    FLOATS,
+    UNKNOWN,
+    WHOLE,
+    WIDTHS,
+    Call,
+    CountedOperation,
+    decode,
+    is_shape,
+    read_call,
+)  # fmt: skip
+
+_KINDS = {
+    operator: (reader, kind.name)
+    for kind in KINDS.values()
+    for reader, operators in kind.torch.items()
+    for operator in operators.split()
+}
+_PADDING_FIRST = ("cudnn_convolution", "miopen_convolution", "miopen_depthwise_convolution")
+_KERNEL_FIRST = ("thnn_conv2d", "slow_conv2d_forward", "slow_conv3d_forward", "conv_depthwise2d", "conv_depthwise3d")
+
+_FORWARD, _BOTH = ("forward",), ("backward_data", "backward_weight")
+_Read = tuple[Layer | None, tuple[str, ...]]
+_NONE: _Read = (None, ())
 
 
-class TracedCount(NamedTuple):
-    """What one operator takes; None where shapes or rules do not tell.
-
-    Attributes
-    ----------
-    precision : str or None
-        Of the numbers that it multiplies, where it is a product.
-    """
-
-    flops: float | None = None
-    bytes: float | None = None
-    precision: str | None = None
-
-
-UNKNOWN = TracedCount()
-
-
-def count_traced(operator: str, params: str, after: Shape | None = None) -> TracedCount:
+def count_traced(operator: str, params: str, after: Shape | None = None) -> CountedOperation:
     """FLOPs and bytes of one execution of an operator, by the rules of `paleo_lite.counting.kinds`.
 
     Work on whole numbers has no FLOPs. Bytes are unknown where an operator's result, or the width of some of its
@@ -69,33 +77,33 @@ def _each(call: Call, params: str) -> Iterator[Call]:
         yield Call(call.name, False, tuple(map(tuple, shapes)), types, ())
 
 
-def _together(counts: Sequence[TracedCount]) -> TracedCount:
+def _together(counts: Sequence[CountedOperation]) -> CountedOperation:
     flops = [count.flops for count in counts if count.flops is not None]
     moved = [count.bytes for count in counts if count.bytes is not None]
-    return TracedCount(
+    return CountedOperation(
         sum(flops) if len(flops) == len(counts) else None, sum(moved) if len(moved) == len(counts) else None
     )
 
 
-def _copied(call: Call) -> TracedCount | None:
+def _copied(call: Call) -> CountedOperation | None:
     """A copy reads one tensor and writes another, each in its own width: what a cast does. None of what is no copy."""
     sides = [(name, shape) for name, shape in zip(call.types, call.shapes) if shape is not None][:2]
     if call.name != "copy" or len(sides) < 2 or not all(name in WIDTHS for name, _ in sides):
         return None
-    return TracedCount(0.0, float(sum(prod(shape) * WIDTHS[name] for name, shape in sides)))
+    return CountedOperation(0.0, float(sum(prod(shape) * WIDTHS[name] for name, shape in sides)))
 
 
-def _count(call: Call, after: Shape | None) -> TracedCount:
+def _count(call: Call, after: Shape | None) -> CountedOperation:
     if (copied := _copied(call)) is not None:
         return copied
-    least = TracedCount(0.0) if moves(call) else UNKNOWN
+    least = CountedOperation(0.0) if _moves(call) else UNKNOWN
     typed = [(name, shape) for name, shape in zip(call.types, call.shapes) if shape is not None]
     if any("complex" in name for name, _ in typed):
         return least
     precisions = {FLOATS[name] for name, shape in typed if name in FLOATS and shape} or {
         FLOATS[name] for name, _ in typed if name in FLOATS
     }
-    layer, wanted = layer_of(call, after)
+    layer, wanted = _layer_of(call, after)
     if layer is None or any(size < 1 for shape in layer.inputs + layer.outputs + layer.weights for size in shape):
         return least
     try:
@@ -105,7 +113,7 @@ def _count(call: Call, after: Shape | None) -> TracedCount:
     if cost is None:
         return least
     if typed and not precisions:
-        return TracedCount(0.0)
+        return CountedOperation(0.0)
     passes: list[PassCost] = [one for name in wanted if (one := getattr(cost, name)) is not NOTHING]
     if KINDS[layer.kind].group == "normalisation":  # vectors of another width than the tensors beside them are nothing
         largest = max(prod(shape) for _, shape in typed)
@@ -116,4 +124,290 @@ def _count(call: Call, after: Shape | None) -> TracedCount:
         size = element_bytes(precision)
         moved = float(sum((one.reads + one.writes) * size + one.index_bytes for one in passes))
     flops = float(sum(one.flops for one in passes))
-    return TracedCount(flops, moved, precision if layer.kind in MATRIX_KINDS else None)
+    return CountedOperation(flops, moved, precision if layer.kind in MATRIX_KINDS else None)
+
+
+def _moves(call: Call) -> bool:
+    """Whether a call only moves numbers, and computes nothing."""
+    return call.name in _KINDS and KINDS[_KINDS[call.name][1]].group == "data movement" and not call.backward
+
+
+def _layer_of(call: Call, after: Shape | None) -> _Read:
+    """The layer that a call is, and which passes of it the call does; None where no rule reads it.
+
+    Parameters
+    ----------
+    after : shape or None
+        What the operator gives, for those whose arguments do not say.
+    """
+    name = call.name
+    if CONVOLUTION.search(name):
+        return _convolution(call, after)
+    if ATTENTION.search(name):
+        return _attention(call)
+    if name.startswith("upsample_"):
+        return _upsampling(call)
+    if name not in _KINDS or not call.tensors:
+        return _NONE
+    reader, kind = _KINDS[name]
+    builder = _BUILDERS.get(reader, _plain)
+    if KINDS[kind].group == "normalisation":
+        builder = _norm
+    elif KINDS[kind].group == "data movement":
+        builder = _movement
+    elif kind == "reduce" or (reader == "extreme" and len(call.tensors) == 1):
+        builder, kind = _reduction, "reduce"
+    elif KINDS[kind].group == "pooling":
+        builder = _pooling
+    return builder(kind, call, after)
+
+
+def _made(kind: str, inputs: Sequence[Shape], output: Shape, weights: Sequence[Shape] = (), **attributes: Any) -> Layer:
+    return Layer("traced", kind, tuple(inputs), (output,), tuple(weights), attributes=attributes)
+
+
+def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
+    rank = max(map(len, shapes))
+    sizes = [{*column} - {1} for column in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes))]
+    if any(len(column) > 1 for column in sizes):
+        return None
+    return tuple(next(iter(column), 1) for column in sizes)
+
+
+def _plain(kind: str, call: Call, after: Shape | None) -> _Read:
+    """Operators on one tensor, or on several that are broadcast; backward the gradient comes first."""
+    tensors = call.tensors
+    if call.backward:
+        return (_made(kind, tensors[1:2], tensors[0]), _BOTH) if len(tensors) > 1 else _NONE
+    if call.name.endswith("lerp") or kind in ("where", "scale") or len(tensors) > 1:
+        output = _broadcast(tensors)
+    else:
+        output = tensors[0]
+    return _NONE if output is None else (_made(kind, tensors, output), _FORWARD)
+
+
+def _like(kind: str, call: Call, after: Shape | None) -> _Read:
+    """Activations and softmax: the first tensor alone; further ones are room for the result."""
+    tensors = call.tensors
+    if call.name == "gelu" and "tanh" in call.numbers:
+        kind = "gelu_tanh"
+    if call.backward:
+        return (_made(kind, tensors[1:2], tensors[0]), _BOTH) if len(tensors) > 1 else _NONE
+    return _made(kind, tensors[:1], tensors[0]), _FORWARD
+
+
+def _product(kind: str, call: Call, after: Shape | None) -> _Read:
+    """``mm``, ``bmm``, ``mv``, ``dot``; with a tensor that is added ``addmm``, ``baddbmm``, ``addmv``."""
+    shapes = [shape for shape in call.shapes if shape is not None]
+    added, shapes = (shapes[:1], shapes[1:]) if "add" in call.name else ([], shapes)
+    if call.backward or len(shapes) < 2 or not shapes[0] or not shapes[1]:
+        return _NONE
+    left, right = shapes[:2]
+    if left[-1] != right[max(len(right) - 2, 0)]:
+        return _NONE
+    batch = _broadcast([left[:-2], right[:-2]]) if left[:-2] or right[:-2] else ()
+    if batch is None:
+        return _NONE
+    output = (*batch, *left[-2:-1], *(right[-1:] if len(right) > 1 else ()))
+    return _made(kind, (left, right), output, added, inner=left[-1], bias=bool(added)), _FORWARD
+
+
+def _linear(kind: str, call: Call, after: Shape | None) -> _Read:
+    shapes = [shape for shape in call.shapes if shape is not None]
+    if call.backward or len(shapes) < 2 or len(shapes[1]) != 2 or shapes[0][-1:] != shapes[1][-1:]:
+        return _NONE
+    return _made(kind, shapes[:1], (*shapes[0][:-1], shapes[1][0]), shapes[1:3]), _FORWARD
+
+
+def _halved(kind: str, call: Call, after: Shape | None) -> _Read:
+    """``glu``: half of the numbers gate the other half."""
+    whole = call.tensors[-1]
+    half = (prod(whole) // 2,)
+    return _made(kind, (whole,), half), _BOTH if call.backward else _FORWARD
+
+
+def _norm(kind: str, call: Call, after: Shape | None) -> _Read:
+    """Backward the gradient and the input have one shape, and a weight tells that its gradient is wanted, too."""
+    shape = call.tensors[0]
+    vectors = [known for known in call.shapes[1:] if known] if call.name != "batch_norm" else []
+    if kind == "batch_norm":
+        vectors = [known for known in call.shapes[1:3] if known and known == shape[1:2]]
+    if call.backward:
+        mask = call.mask()
+        argument = {"batch_norm": 2, "layer_norm": 5, "group_norm": 4, "rms_norm": 4}.get(kind, 99)
+        weight = call.shapes[argument] if argument < len(call.shapes) else None
+        wanted = [name for name, asked in zip(_BOTH, mask) if asked]
+        weights = (weight,) * (1 if kind == "rms_norm" else 2) if weight else ()  # a bias is as long
+        return _made(kind, (shape,), shape, weights), tuple(wanted)
+    if kind == "batch_norm" and call.says(5) == "False":
+        return _made(kind, (shape,), shape, vectors), ("inference",)
+    return _made(kind, (shape,), shape, vectors), _FORWARD
+
+
+def _movement(kind: str, call: Call, after: Shape | None) -> _Read:
+    """What computes nothing forward; bytes only where the result's shape follows from the operands'."""
+    tensors = call.tensors
+    if call.name == "copy" and len(tensors) > 1:
+        return _made(kind, tensors[1:2], tensors[0]), _FORWARD
+    if call.backward:
+        if kind == "embedding":  # the gradient of a table whose size is a number
+            return _made(kind, (tensors[0],), tensors[0], (tensors[0][-1:],), known=False), ("backward_weight",)
+        return _NONE
+    if kind == "fill" and call.name in ("fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential"):
+        return _made(kind, (), tensors[0]), _FORWARD
+    known = kind in ("copy", "roll") and call.name in ("clone", "flip", "roll", "tril", "triu")
+    weights = tensors[:1] if kind == "embedding" else ()
+    return _made(kind, tensors[:1], tensors[0], weights, known=known), _FORWARD
+
+
+def _reduction(kind: str, call: Call, after: Shape | None) -> _Read:
+    """One operation per element read (`reduction`); the result's size where the dimensions are said."""
+    if call.backward:
+        return _NONE
+    shape = call.tensors[0]
+    reader = _KINDS[call.name][0]
+    per_element = {"twice": 2, "three_times": 3}.get(reader, 1)
+    lists = call.lists()
+    dimensions = {axis % len(shape) for axis in lists[0]} if lists and shape else set()
+    output = tuple(size for axis, size in enumerate(shape) if axis not in dimensions)
+    return _made(kind, (shape,), output or (1,), per_element=per_element, known=bool(dimensions)), _FORWARD
+
+
+def _pooling(kind: str, call: Call, after: Shape | None) -> _Read:
+    tensors = call.tensors
+    before = tensors[0]
+    lists = call.lists()
+    rank = int(next(iter(re.findall(r"(\d)d", call.name)), 2))
+    attributes: dict[str, Any] = {} if len(before) == rank + 2 else {"dims": rank}
+    if not kind.startswith("adaptive"):
+        if lists:
+            attributes["kernel"] = _over(lists[0], rank)
+        elif call.backward and kind == "max_pool":
+            attributes["kernel"] = (1,) * rank  # each gradient goes to one place, however large the window
+        else:
+            return _NONE
+    if call.backward:
+        return (_made(kind, tensors[1:2], tensors[0], **attributes), _BOTH) if len(tensors) > 1 else _NONE
+    if kind.startswith("adaptive"):
+        output = (*before[:-rank], *_over(lists[0], rank)) if lists else after
+    elif after is not None and len(after) == len(before) and after[:-rank] == before[:-rank]:
+        output = after
+    else:
+        kernel, stride, padding, dilation = (
+            _over(lists[index], rank) if index < len(lists) else default
+            for index, default in enumerate([[], attributes["kernel"], (0,) * rank, (1,) * rank])
+        )
+        if kind == "avg_pool":
+            dilation = (1,) * rank
+        # The last flag but one of maximum poolings, the first of averages: whether a window may hang over the edge.
+        flags = [text for text in call.numbers if text in ("True", "False")]
+        inside = before[-rank:]
+        up = flags[:1] == ["True"]
+        output = (*before[:-rank], *map(_windows, inside, kernel, stride, padding, dilation, [up] * rank))
+    return _NONE if output is None else (_made(kind, (before,), output, **attributes), _FORWARD)
+
+
+def _over(sizes: Sequence[int], rank: int) -> tuple[int, ...]:
+    return tuple(sizes) * rank if len(sizes) == 1 else tuple(sizes)
+
+
+def _windows(size: int, kernel: int, stride: int, padding: int, dilation: int, up: bool = False) -> int:
+    """Places of a window (PyTorch's documentation of ``MaxPool2d`` and ``Conv2d``)."""
+    room = size + 2 * padding - dilation * (kernel - 1) - 1
+    if not up:
+        return room // stride + 1
+    places = -(-room // stride) + 1
+    return places - 1 if (places - 1) * stride >= size + padding else places  # the last must begin inside
+
+
+def _upsampling(call: Call) -> _Read:
+    sizes = call.lists()
+    rank = int(next(iter(re.findall(r"(\d)d", call.name)), 2))
+    mode = next((word for word in ("linear", "cubic") if word in call.name), "nearest")
+    if call.backward or not sizes or len(sizes[0]) != rank:
+        return _NONE
+    before = call.tensors[0]
+    return _made("interpolate", (before,), (*before[:-rank], *sizes[0]), mode=mode), _FORWARD
+
+
+def _attention(call: Call) -> _Read:
+    """Queries, keys and values, before them the gradient backward.
+
+    The kernels' own operators have heads after places; sequences of several lengths that are packed into one tensor
+    are not told apart by their shapes, and not counted.
+    """
+    shapes = [shape for shape in call.shapes if shape is not None]
+    if (
+        len(shapes) > 3
+        and not call.backward
+        and any(shape is not None and len(shape) == 1 and name in WHOLE for shape, name in zip(call.shapes, call.types))
+    ):
+        return _NONE
+    gradient, shapes = (shapes[:1], shapes[1:]) if call.backward else ([], shapes)
+    if len(shapes) < 3 or any(len(shape) != 4 for shape in [*gradient, *shapes[:3]]):
+        return _NONE
+    if call.name.startswith(("flash_attention", "efficient_attention", "fused_attention")) or "::" in call.name:
+        shapes = [(a, c, b, d) for a, b, c, d in shapes[:3]]
+    q, k, v = shapes[:3]
+    if q[0] != k[0] or k[:3] != v[:3] or q[-1] != k[-1]:
+        return _NONE
+    output = (*q[:-1], v[-1])
+    return _made(_KINDS["scaled_dot_product_attention"][1], (q, k, v), output), _BOTH if call.backward else _FORWARD
+
+
+def _convolution(call: Call, after: Shape | None) -> _Read:
+    """Any of ATen's convolutions; the backward ones have the gradient before what they need of input and weight."""
+    shapes, lists = call.shapes, call.lists()
+    if call.backward:
+        return _convolution_backward(call, after)
+    if len(shapes) < 2 or not shapes[0] or not shapes[1] or len(shapes[0]) != len(shapes[1]):
+        return _NONE
+    before, weight = shapes[0], shapes[1]
+    rank = len(weight) - 2
+    bias = [shape for shape in shapes[2:3] if shape and len(shape) == 1]
+    transposed = "transpose" in call.name or (call.name == "convolution" and call.says(6) == "True")
+    if call.name in _KERNEL_FIRST:
+        lists = lists[1:]
+    known = True
+    output: Shape | None
+    if transposed:  # its work follows from its input
+        output, known = (after, True) if after else (before[:1], False)
+    elif len(lists) >= 2:
+        stride, padding = (lists[1], lists[0]) if call.name in _PADDING_FIRST else (lists[0], lists[1])
+        dilation = lists[2] if len(lists) > 2 else [1]
+        sizes = (_over(values, rank) for values in (weight[2:], stride, padding, dilation))
+        output = (before[0], weight[0], *map(_windows, before[2:], *sizes))
+    else:
+        output = after if after is not None and after[:2] == (before[0], weight[0]) else None
+    kind = f"conv_transpose{rank}d" if transposed else f"conv{rank}d"
+    if output is None or kind not in KINDS:
+        return _NONE
+    attributes = {"transposed": True} if transposed else {}
+    return _made(kind, (before,), output, (weight, *bias), known=known, **attributes), _FORWARD
+
+
+def _convolution_backward(call: Call, after: Shape | None) -> _Read:
+    tensors = [shape for shape in call.shapes if shape and len(shape) > 2]
+    if len(tensors) == 2 and after is not None:  # until 2021 two operators, the second without the weight's shape
+        gradient = tensors[0]
+        return _made(f"conv{len(after) - 2}d", (gradient,), gradient, (after,), known=False), (call.part,)
+    if len(tensors) < 3 or len({len(shape) for shape in tensors[:3]}) > 1:
+        return _NONE
+    gradient, before, weight = tensors[:3]
+    rank = len(weight) - 2
+    plain = gradient[1] == weight[0]
+    if plain and before[1] == weight[0] and prod(gradient[2:]) > prod(before[2:]):
+        plain = False  # only a transposed convolution gives more than it takes
+    kind = f"conv{rank}d" if plain else f"conv_transpose{rank}d"
+    if kind not in KINDS:
+        return _NONE
+    mask = call.mask()
+    wanted = tuple(name for name, asked in zip(_BOTH, mask) if asked)
+    attributes = {} if plain else {"transposed": True}
+    bias = ((weight[0] if plain else gradient[1],),) if len(mask) > 2 and mask[2] and call.numbers else ()
+    return _made(kind, (before,), gradient, (weight, *bias), **attributes), wanted
+
+
+_BUILDERS: dict[str, Callable[[str, Call, Shape | None], _Read]] = {
+    "like": _like, "gelu": _like, "matmul": _product, "matmul_added": _product, "linear": _linear, "first": _halved,
+}  # fmt: skip

@@ -141,6 +141,35 @@ class Reader(Protocol):
         ...
 
 
+def find_files(paths: Iterable[Path]) -> list[Path]:
+    """The files, and those directly in the folders, each once; numbers in their names count as numbers.
+
+    Raises
+    ------
+    BadValue
+        If a path does not exist, or there is no file at all.
+    """
+    by_place: dict[Path, Path] = {}
+    paths = list(paths)
+    for path in paths:
+        if path.is_dir():
+            inside = [file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")]
+            files = sorted(inside, key=_natural)
+        elif path.exists():
+            files = [path]
+        else:
+            raise BadValue(f"{path}: no such file or folder")
+        for file in files:
+            by_place.setdefault(file.resolve(), file)
+    if not by_place:
+        raise BadValue(f"no files in {', '.join(map(str, paths)) or 'nothing'}")
+    return list(by_place.values())
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", path.name)]
+
+
 def open_profile(path: Path, name_pattern: str | None = None) -> Profile:
     """Recognise a profile.
 

@@ -10,7 +10,7 @@ import msgspec
 from ..efficiency import BY
 from ..efficiency.analysis import Efficiency
 from ..efficiency.critical_path import PARTS
-from ..efficiency.idle import CAUSES
+from ..efficiency.device_time import CAUSES
 from ..efficiency.ranks import Ranks
 from ..efficiency.steady import COVERED_ENOUGH
 from ..units import format_si

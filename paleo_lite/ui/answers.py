@@ -167,8 +167,8 @@ class ProfileAnswer(msgspec.Struct, frozen=True):
 
 def named_device(name: str, content: bytes) -> Device | None:
     """The one device that a profile names; None where it names none, several, or one that is not known."""
+    from ..efficiency.evidence import named_gpus
     from ..profiles.detect import open_profile
-    from ..profiles.evidence import named_gpus
 
     with tempfile.TemporaryDirectory(prefix="paleo-lite-") as folder:
         path = Path(folder) / file_name(name)
@@ -182,9 +182,8 @@ def named_device(name: str, content: bytes) -> Device | None:
 
 def _questioned(profile: Any, device: Device, precision: str) -> Any:
     """The kernels of a profile, and first of all what in it speaks against the device."""
-    from ..efficiency.contradictions import doubts
+    from ..efficiency.evidence import doubts, evidence_of
     from ..efficiency.kernels import report_kernels
-    from ..profiles.evidence import evidence_of
 
     report = report_kernels(profile, device, precision)
     return msgspec.structs.replace(report, notes=(*doubts(evidence_of(profile, report.raw_s), device), *report.notes))

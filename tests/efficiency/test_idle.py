@@ -1,6 +1,6 @@
 """Idle time on timelines written down here, and HolisticTraceAnalysis' figures of its own traces.
 
-Tests: efficiency/activity.py, efficiency/device_time.py.
+Tests: efficiency/device_time.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import pytest
 
 from measured import DATA
 from paleo_lite.efficiency.activity import Activity
-from paleo_lite.efficiency.idle import Idle, describe_idle
+from paleo_lite.efficiency.device_time import Idle, describe_idle
 from paleo_lite.profiles.table import batch_of
 
 NAMES = ("category", "kernel", "start_ns", "duration_ns", "device", "step", "launch_ns")
@@ -38,7 +38,7 @@ def test_why_nothing_ran():
         kernel(340, 400, None, "a"),
         kernel(480, 500, 450, "b"),
     )
-    assert found.window_s == pytest.approx(500e-9) and found.any_s == pytest.approx(300e-9)
+    assert found.window_s == pytest.approx(500e-9)
     assert found.busy_share == pytest.approx(0.6)
     causes = {"host": 50e-9, "device": 30e-9, "unknown": 40e-9, "between_steps": 80e-9}
     assert found.idle_s == pytest.approx(causes)
@@ -54,13 +54,13 @@ def test_what_ran_beside_what():
     )
     assert found.computing_s == pytest.approx(100e-9)
     assert found.communication_s == pytest.approx(110e-9) and found.exposed_communication_s == pytest.approx(60e-9)
-    assert found.overlap == pytest.approx(50 / 110)
+    assert found.communication_overlap == pytest.approx(50 / 110)
     assert found.exposed_copy_s == pytest.approx(40e-9) and found.busy_share == 1
 
 
 def test_every_device_has_its_own_window():
     found = idle_of(kernel(0, 100), kernel(200, 300), kernel(1000, 1100, device=1), kernel(1050, 1150, device=1))
-    assert found.window_s == pytest.approx(450e-9) and found.any_s == pytest.approx(350e-9)
+    assert found.window_s == pytest.approx(450e-9) and found.busy_share == pytest.approx(350 / 450)
 
 
 def test_what_the_host_did_is_the_innermost_call_over_most_of_the_gap():
@@ -103,9 +103,9 @@ def test_busy_idle_and_overlap_are_holistic_trace_analysis(name, without_last_st
     compute, other, idle, overlap = HTA[name]
     found = describe_idle(without_last_step(DATA / "profiles" / name))
     assert found.computing_s * 1e6 == pytest.approx(compute)
-    assert (found.any_s - found.computing_s) * 1e6 == pytest.approx(other)
+    assert (found.busy_share * found.window_s - found.computing_s) * 1e6 == pytest.approx(other)
     assert sum(found.idle_s.values()) * 1e6 == pytest.approx(idle)
-    assert overlap is None or found.overlap == pytest.approx(overlap / 100, abs=5e-5)
+    assert overlap is None or found.communication_overlap == pytest.approx(overlap / 100, abs=5e-5)
 
 
 @pytest.mark.slow
@@ -133,6 +133,6 @@ def test_ranks_are_holistic_trace_analysis(rank, dlrm, without_last_step):
     found = describe_idle(without_last_step(path))
     compute, other, idle, overlap = DLRM[rank]
     assert found.computing_s * 1e6 == pytest.approx(compute)
-    assert (found.any_s - found.computing_s) * 1e6 == pytest.approx(other)
+    assert (found.busy_share * found.window_s - found.computing_s) * 1e6 == pytest.approx(other)
     assert sum(found.idle_s.values()) * 1e6 == pytest.approx(idle)
-    assert found.overlap == pytest.approx(overlap / 100, abs=5e-5)
+    assert found.communication_overlap == pytest.approx(overlap / 100, abs=5e-5)

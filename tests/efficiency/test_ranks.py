@@ -9,8 +9,7 @@ import pytest
 from paleo_lite import efficiency
 from paleo_lite.efficiency.collectives import Message
 from paleo_lite.efficiency.critical_path import CriticalPath
-from paleo_lite.efficiency.device_time import DeviceTime
-from paleo_lite.efficiency.idle import Idle
+from paleo_lite.efficiency.device_time import DeviceTime, Idle
 from paleo_lite.efficiency.ranks import compare_ranks
 
 REDUCE = Message("allreduce", "Float", 1000, 1000, 2)
@@ -18,7 +17,7 @@ REDUCE = Message("allreduce", "Float", 1000, 1000, 2)
 
 def rank(number: int, computing_s: float, exchanges: dict[Message, list[float]]) -> tuple[int, Path, DeviceTime]:
     communication_s = sum(map(sum, exchanges.values()))
-    idle = Idle(10.0, 5.0, computing_s, communication_s, communication_s, 0.0, {}, [])
+    idle = Idle(0.5, 10.0, computing_s, communication_s, communication_s, 0.0, 0.0, {}, [])
     return number, Path(f"rank{number}"), DeviceTime(1.0, idle, [], None, exchanges, CriticalPath(None, 0.0, {}, []))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from paleo_lite.efficiency.runs import COLUMNS, Runs, divide, find_runs, settle, together
+from paleo_lite.efficiency.runs import COLUMNS, Runs, divide, find_runs, together
 from paleo_lite.profiles.table import batch_of
 
 NAMES = ("category", "kernel", "op", "params", "direction", "thread", "start_ns", "duration_ns", "flops", "bytes")
@@ -81,7 +81,7 @@ def as_tuples(runs: Runs) -> list[tuple]:
             (entry["bytes"], entry["bytes_rows"]),
             runs.mixes[int(entry["mix"])],
         )
-        for entry in runs.table
+        for entry in (dict(zip(runs.table, values)) for values in zip(*runs.table.values()))
     ]
 
 
@@ -92,7 +92,7 @@ def test_runs_are_neighbours_that_are_alike(seed, rows_of_a_batch) -> None:
     rows = rows_at_random(200, seed)
     rows.sort(key=lambda row: -1 if row["thread"] is None else row["thread"])  # threads as they first come
     parts = [batch(rows[at : at + rows_of_a_batch]) for at in range(0, len(rows), rows_of_a_batch)]
-    found = settle(together([find_runs(part) for part in parts]))
+    found = together([find_runs(part) for part in parts])
     assert as_tuples(found) == runs_of(rows)
     kept = [row for row in rows if row["category"] != "api" and row["duration_ns"] is not None]
     assert found.length == len(kept)
@@ -121,4 +121,4 @@ def test_what_runs_through_iterations_is_shared_out_and_adds_up() -> None:
 
 def test_no_rows() -> None:
     assert find_runs(batch([])).length == 0
-    assert together([]).length == settle(Runs()).length == 0
+    assert together([]).length == 0

@@ -1,7 +1,6 @@
 """Steady iterations: figures of SURFBoard's real files, the rules beside pyprof's own counts, made loops.
 
-Tests: efficiency/analysis.py, efficiency/iterations.py, efficiency/parameters.py, efficiency/run_table.py,
-efficiency/sample.py.
+Tests: efficiency/analysis.py, efficiency/parameters.py, efficiency/sample.py.
 """
 
 from __future__ import annotations
@@ -15,15 +14,12 @@ from hypothesis import strategies as st
 
 from measured import DATA
 from paleo_lite.efficiency import BY
-from paleo_lite.efficiency.analysis import ReadAs, measure_efficiency, steady_figures
+from paleo_lite.efficiency.analysis import ReadAs, examine, measure_efficiency, steady_figures
 from paleo_lite.efficiency.durations import read_durations
-from paleo_lite.efficiency.files import examine
-from paleo_lite.efficiency.iterations import parse_steps
-from paleo_lite.efficiency.parameters import UNKNOWN, CountedOperation, count_operation, parse_parameters
-from paleo_lite.efficiency.run_table import FIELDS
-from paleo_lite.efficiency.runs import COLUMNS, Runs, find_runs, settle, together
+from paleo_lite.efficiency.parameters import UNKNOWN, CountedOperation, count_printed, parse_parameters
+from paleo_lite.efficiency.runs import COLUMNS, FIELDS, Runs, find_runs, together
 from paleo_lite.efficiency.sample import OUTSIDE
-from paleo_lite.efficiency.steady import steady_state
+from paleo_lite.efficiency.steady import parse_steps, steady_state
 from paleo_lite.errors import BadProfile, BadValue
 from paleo_lite.hardware import find_device
 from paleo_lite.profiles.detect import open_profile
@@ -106,7 +102,7 @@ def test_the_rules_count_what_pyprof_counts():
     pairs = counted[["Op", "Params", "FLOPs", "Bytes"]].drop_duplicates()
     assert len(pairs) > 20
     for op, params, flops, moved in pairs.itertuples(index=False):
-        found = count_operation(op, params, "fprop")
+        found = count_printed(op, params, "fprop")
         assert found.flops == flops
         if op == "conv2d":
             assert found.bytes == moved
@@ -241,11 +237,11 @@ def test_layers_that_repeat_are_no_iterations():
 def test_any_split_gives_the_same_runs(cuts, starts):
     whole = loop(9, labelled={5, 6, 7, 8}, starts=starts, tuning=5)
     parts = [find_runs(whole.slice(start, stop - start)) for start, stop in pieces(cuts, whole.num_rows)]
-    expected = settle(find_runs(whole))
+    expected = find_runs(whole)
     found = Runs()
     for part in parts:
         found = together([found, part])
-    for merged in map(settle, (found, together(parts))):
+    for merged in (found, together(parts)):
         assert [merged.signatures[i] for i in merged.table["signature"]] == [
             expected.signatures[i] for i in expected.table["signature"]
         ]
@@ -314,13 +310,13 @@ def test_zero_rows_and_no_time():
     ],
 )
 def test_operations_from_their_parameters(op, params, direction, kernels, after, expected):
-    assert count_operation(op, params, direction, kernels, after) == expected
+    assert count_printed(op, params, direction, kernels, after) == expected
 
 
 @given(st.sampled_from(["conv2d", "linear", "batch_norm", "max_pool2d", "adaptive_avg_pool2d", "relu"]), st.text())
 def test_no_text_of_parameters_is_too_odd(op, text):
     for params in (text, CONV + text, f"T=[{text}],fp32", "N=" + text):
-        found = count_operation(op, params, "bprop", [], (1, 1))
+        found = count_printed(op, params, "bprop", [], (1, 1))
         assert found.flops is None or found.flops >= 0
 
 

@@ -2,8 +2,6 @@
 
 torch counts two FLOPs per multiply-accumulate of products and nothing else, so that `extra` is what the rules count
 beside: biases, and of attention 6 per score forward and 5 backward (`counting.kinds.products`).
-
-Tests: efficiency/traced_call.py, efficiency/traced_layers.py.
 """
 
 from __future__ import annotations
@@ -17,9 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from measured import DATA
-from paleo_lite.efficiency.files import examine
+from paleo_lite.efficiency.analysis import examine
+from paleo_lite.efficiency.parameters import is_convolution, shapes_in
 from paleo_lite.efficiency.traced import UNKNOWN, count_traced
-from paleo_lite.efficiency.traced_call import is_convolution, shapes_in
 
 
 def text(dims: list, types: list | None = None, numbers: list | None = None) -> str:

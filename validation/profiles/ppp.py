@@ -15,11 +15,10 @@ from paleo_lite.calibration.fit import calibrate, workload_of
 from paleo_lite.calibration.measurements import Measurement, provenance_of
 from paleo_lite.calibration.ppp import fit_ppp, run_of
 from paleo_lite.efficiency.by_kind import PassTimes
-from paleo_lite.efficiency.files import find_files
 from paleo_lite.errors import BadProfile
 from paleo_lite.executor import run_files
 from paleo_lite.hardware import Machine, find_device
-from paleo_lite.profiles.detect import parse_name
+from paleo_lite.profiles.detect import find_files, parse_name
 from paleo_lite.timing import TimeModel, predict
 from paleo_lite.timing.fitted import CalibratedModel
 

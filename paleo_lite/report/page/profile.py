@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...efficiency.analysis import Efficiency
-from ...efficiency.idle import CAUSES
+from ...efficiency.device_time import CAUSES
 from ...efficiency.kernels import KernelReport, KernelRow
 from ...efficiency.next_command import kernels_that_matter
 from ...efficiency.timeline import Timeline

@@ -1,4 +1,4 @@
-"""What a profile itself tells of device, network and precision, to be held against what it is said to be.
+"""What a profile itself tells of device, network and precision, and what of it speaks against what is said of it.
 
 GPUs are named by Chrome traces (``deviceProperties``), Nsight Systems (``TARGET_INFO_GPU``) and the tables of nvprof
 and Nsight Compute; precision and generation stand in the names of kernels that libraries compile for them.
@@ -7,15 +7,18 @@ and Nsight Compute; precision and generation stand in the names of kernels that 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute
 
+from ..errors import BadProfile
+from ..hardware import Device
+from ..hardware.registry import key
+from ..profiles.detect import Profile, read_head
+from ..profiles.sqlite_file import MAGIC, opened, tables_of
 from ..text import printable
-from .detect import Profile, read_head
-from .sqlite_file import MAGIC, opened, tables_of
 
 _PROPERTIES = re.compile(rb'"deviceProperties"\s*:\s*\[(.*?)\]', re.DOTALL)
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{.{0,8000}?"rank"\s*:\s*(\d{1,9})\b', re.DOTALL)
@@ -114,13 +117,14 @@ def named_gpus(profile: Profile) -> tuple[str, ...]:
     head = read_head(profile.path)
     if head.startswith(MAGIC):
         with opened(profile.path) as connection:
-            if "name" not in tables_of(connection).get("TARGET_INFO_GPU", ()):
-                return ()
-            rows = connection.execute("SELECT DISTINCT name FROM TARGET_INFO_GPU LIMIT 64").fetchall()
-        return _once(str(name) for (name,) in rows if name)
-    if properties := _PROPERTIES.search(head):
-        return _once(name.decode(errors="replace") for name in _NAMED.findall(properties[1]))
-    return _once(name.decode(errors="replace") for name in _IN_TABLE.findall(head))
+            known = "name" in tables_of(connection).get("TARGET_INFO_GPU", ())
+            rows = connection.execute("SELECT DISTINCT name FROM TARGET_INFO_GPU LIMIT 64").fetchall() if known else []
+        names = [str(name) for (name,) in rows if name]
+    else:
+        properties = _PROPERTIES.search(head)
+        told = _IN_TABLE.findall(head) if properties is None else _NAMED.findall(properties[1])
+        names = [name.decode(errors="replace") for name in told]
+    return tuple(dict.fromkeys(map(printable, names)))
 
 
 def rank_of(profile: Profile) -> int | None:
@@ -146,5 +150,64 @@ def precision_of(seconds: Mapping[str, float]) -> str | None:
     return precision if by_precision[precision] >= _MOSTLY * sum(by_precision.values()) > 0 else None
 
 
-def _once(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(map(printable, names)))
+def contradictions(
+    evidence: Evidence, device: Device | None = None, network: str | None = None, precision: str | None = None
+) -> list[str]:
+    """Each piece of evidence against the claim, as the end of a sentence that begins with the profile.
+
+    Parameters
+    ----------
+    network, precision : str, optional
+        What is claimed; what is left out is not questioned.
+    """
+    against = []
+    told = evidence.configuration
+    if network is not None and told.get("network", network) != network:
+        against.append(f"its name tells of {told['network']}, not of {network}")
+    if precision is not None:
+        named = told.get("compute_precision", precision)
+        if named != precision:
+            against.append(f"its name tells of {named}, not of {precision}")
+        elif evidence.precision is not None and evidence.precision != FAMILY.get(precision, evidence.precision):
+            family = {"half": "half precision"}.get(evidence.precision, evidence.precision)
+            against.append(f"its kernels multiply in {family}, by their names, not in {precision}")
+    if device is not None:
+        keys = [key(name) for name in (device.id, device.name, *device.aliases)]
+        numbered = re.fullmatch(r"\d+\.\d+", device.capability) is not None  # only NVIDIA's are numbers
+        own = float(device.capability) if numbered else 0.0
+        if evidence.gpus and not any(_model(name) in known for name in evidence.gpus for known in keys):
+            against.append(f"it was taken on {', '.join(evidence.gpus)}, not on {device.name}")
+        elif numbered and evidence.capability is not None and evidence.capability[0] > own:
+            least, kernel = evidence.capability
+            against.append(f"its kernel {kernel[:60]} needs compute capability {least:g}, {device.name} has {own:g}")
+        elif numbered and evidence.kepler and own >= KEPLER_ENDS:
+            against.append(
+                f"its kernel {evidence.kepler[:60]} is one of Kepler's, {device.name} is {device.architecture}"
+            )
+    return against
+
+
+def question(
+    profile: Profile, device: Device | None = None, network: str | None = None, precision: str | None = None
+) -> None:
+    """Refuse a profile that tells of something else than is claimed.
+
+    Raises
+    ------
+    BadProfile
+        If something in it speaks against the claim, or it cannot be read.
+    """
+    against = contradictions(evidence_of(profile), device, network, precision)
+    if against:
+        raise BadProfile(f"{profile.path}: {'; '.join(against)}")
+
+
+def doubts(evidence: Evidence, device: Device) -> list[str]:
+    """What an analysis against the peaks of a device should say first: that the profile is of another."""
+    return [f"{text}: shares of peak are of the wrong peak" for text in contradictions(evidence, device)]
+
+
+def _model(name: str) -> str:
+    """The first word of a GPU's name that has a digit: what variants of one model share."""
+    words = re.findall(r"[a-z]*\d[a-z0-9]*", name.lower())
+    return words[0] if words else key(name)

@@ -1,6 +1,6 @@
 """What profiles tell of themselves: names of GPUs, precisions and generations, in real files and in names of kernels.
 
-Tests: efficiency/contradictions.py.
+Tests: efficiency/evidence.py.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import sqlite3
 import pytest
 
 from measured import DATA
-from paleo_lite.efficiency.contradictions import contradictions, question
+from paleo_lite.efficiency.evidence import Evidence, contradictions, evidence_of, precision_of, question, rank_of
 from paleo_lite.errors import BadProfile
 from paleo_lite.hardware import find_device
 from paleo_lite.profiles.detect import Profile, open_profile
-from paleo_lite.profiles.evidence import Evidence, evidence_of, precision_of, rank_of
 
 pytest.importorskip("pyarrow")
 

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from measured import DATA
 from paleo_lite.efficiency.analysis import ReadAs, measure_efficiency
-from paleo_lite.efficiency.files import NotebookSums, sum_rows
+from paleo_lite.efficiency.notebook import NotebookSums, sum_rows
 from paleo_lite.errors import BadProfile
 from paleo_lite.hardware import find_device
 from paleo_lite.profiles.table import batch_of

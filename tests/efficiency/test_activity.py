@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paleo_lite.efficiency.overlap import BusyTime, merge
+from paleo_lite.efficiency.activity import BusyTime, merge
 from strategies import kernels
 
 INTERVALS = kernels(st.integers(0, 2))
