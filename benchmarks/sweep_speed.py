@@ -25,9 +25,8 @@ from paleo_lite.sweeps.grid import network_of, stack_of
 from paleo_lite.sweeps.space import Sized
 from paleo_lite.timing import RooflineModel, TimeModel, Workload, predict
 from paleo_lite.timing.broadcast import keep_memory
-from paleo_lite.timing.calibrated import NAMES, POWER
+from paleo_lite.timing.calibrated import NAMES, POWER, CalibratedModel, rates_of
 from paleo_lite.timing.features import CLASSES, sizes_of
-from paleo_lite.timing.fitted import CalibratedModel, rates_of
 from paleo_lite.timing.models import Want
 from paleo_lite.units import PRECISION_BYTES
 

@@ -20,8 +20,7 @@ from paleo_lite.calibration.prior import KEPLER, Evidence
 from paleo_lite.errors import UnknownPrecision
 from paleo_lite.files import write_aside
 from paleo_lite.hardware import Device, Machine
-from paleo_lite.timing.calibrated import NAMES, Rates
-from paleo_lite.timing.fitted import CalibratedModel, rates_of
+from paleo_lite.timing.calibrated import NAMES, CalibratedModel, Rates, rates_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -38,7 +38,7 @@ from ..report.calibrations import calibrations_page
 from ..report.document import Document, Shown
 from ..result import Result
 from ..timing import Workload
-from ..timing.fitted import CalibratedModel
+from ..timing.calibrated import CalibratedModel
 from ..timing.models import LEARNT, TIME_MODELS
 from ..version import __version__
 from .profiles import READING

@@ -36,7 +36,7 @@ from ..measure.machine import (
 from ..measure.running import STEPS, OutOfMemory, Probed, Setup, probes, run_probes, set_up, time_step
 from ..networks import find_network
 from ..report.measure import Measured, TimedStep
-from ..timing.fitted import rates_of
+from ..timing.calibrated import rates_of
 from ..version import __version__
 from .question import Paths, asked, device_of
 

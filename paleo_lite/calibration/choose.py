@@ -19,8 +19,7 @@ from ..errors import BadFile, BadValue, CalibrationFailed, UnknownName
 from ..files import read_typed, shipped
 from ..hardware import Device
 from ..timing import Prediction, RooflineModel, TimeModel, find_model
-from ..timing.calibrated import NAMES
-from ..timing.fitted import CalibratedModel
+from ..timing.calibrated import NAMES, CalibratedModel
 from ..timing.models import LEARNT
 from .prior import KERNELS, SOFTWARE, Evidence, Prior, Traits, expect, traits_of
 

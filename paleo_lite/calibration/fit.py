@@ -23,9 +23,8 @@ from ..errors import CalibrationFailed
 from ..extras import need
 from ..hardware import Device, Machine, find_device
 from ..networks import find_network
-from ..timing.calibrated import NAMES, Rates, sensitivities
+from ..timing.calibrated import NAMES, Rates, own_variance, rates_of, sensitivities
 from ..timing.features import Features, features_of, merge_alike
-from ..timing.fitted import own_variance, rates_of
 from ..timing.workload import Workload
 from .measurements import Measurement
 from .prior import Prior, device_prior

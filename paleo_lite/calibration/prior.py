@@ -24,9 +24,8 @@ from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import CHANNELS_LAST, UNFUSED
 from ..hardware import Device, Machine
 from ..networks import Network
-from ..timing.calibrated import NAMES, POWER, Rates, evaluate
+from ..timing.calibrated import NAMES, POWER, Rates, evaluate, works_in
 from ..timing.features import CLASSES, features_of
-from ..timing.fitted import works_in
 from ..timing.workload import Workload
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..result import Result
 from ..timing import Prediction
-from ..timing.fitted import CalibratedModel
+from ..timing.calibrated import CalibratedModel
 from ..timing.models import LEVEL, interval_of
 from ..version import __version__
 

@@ -13,8 +13,7 @@ import numpy as np
 from ..errors import BadFile, CalibrationFailed, MissingExtra, UnknownName
 from ..files import read_typed, shipped, write_aside
 from ..result import Result
-from ..timing.calibrated import NAMES, PARAMETERS
-from ..timing.fitted import CalibratedModel
+from ..timing.calibrated import NAMES, PARAMETERS, CalibratedModel
 from ..timing.models import QUANTILES, PppModel
 from .measurements import Measurement, Provenance, provenance_of
 

@@ -23,7 +23,7 @@ from ..errors import BadValue
 from ..hardware import Device, Machine
 from ..networks import find_network
 from ..result import Result
-from ..timing.fitted import CalibratedModel, own_variance
+from ..timing.calibrated import CalibratedModel, own_variance
 from ..timing.models import interval_of
 from ..timing.prediction import Prediction
 from ..timing.workload import Workload

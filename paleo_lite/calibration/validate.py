@@ -13,7 +13,7 @@ from ..errors import BadValue
 from ..files import read_typed
 from ..hardware import Device, Machine, find_device
 from ..result import Result
-from ..timing.fitted import works_in
+from ..timing.calibrated import works_in
 from ..timing.models import QUANTILES
 from ..units import format_si
 from .choose import SCATTER as POOL_SCATTER

@@ -24,7 +24,7 @@ from ..errors import PaleoError
 from ..hardware import Device, Machine, find_device
 from ..networks import Network, find_network
 from ..timing.broadcast import Case, Passes, Stack, alike, stack
-from ..timing.calibrated import sums_by
+from ..timing.features import sums_by
 from ..timing.memory import memory_coefficients, model_bytes
 from ..timing.models import LEARNT, RooflineModel, TimeModel, Want, find_model
 from ..timing.workload import TrainingOptions, Workload, with_update

@@ -14,8 +14,7 @@ import numpy as np
 
 from ..errors import BadFile
 from ..files import read_typed, shipped
-from .calibrated import NAMES
-from .fitted import CalibratedModel
+from .calibrated import NAMES, CalibratedModel
 from .models import TimeModel
 
 TRAINING_FILE = "training.toml"

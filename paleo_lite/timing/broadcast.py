@@ -18,8 +18,8 @@ from ..counting import Layer, Work
 from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import COLUMNS, PASSES, passes_of
 from ..errors import BadValue
-from .calibrated import StepPlan, Steps, plan_of, steps_of, sums_by
-from .features import PARTS, Features, class_index, sizes_of
+from .calibrated import StepPlan, Steps, plan_of, steps_of
+from .features import PARTS, Features, class_index, sizes_of, sums_by
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,15 +1,16 @@
-"""What the calibrated model needs to know of each layer in each pass, as flat arrays."""
+"""What the calibrated model needs to know of each layer in each pass, as flat arrays; and sums over them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from ..counting import Layer
-from ..counting.kinds import class_of, gemm_of, is_attention
+from ..counting.kinds import class_of, gemm_of
 from ..counting.kinds.products import MATRIX_CLASSES, computed_scores
 from ..counting.work import passes_of
 
@@ -138,22 +139,18 @@ def sizes_of(layer: Layer, part: str, batch_size: int | Ints) -> tuple[Any, Any]
         return 1.0, tiles
     # The gradient of an image has a handful of columns, which libraries do not pad to a whole tile.
     image = part == "backward_data" and layer.kind.startswith("conv") and gemm.groups == 1 and columns <= FEW_COLUMNS
-    wide = max(columns, LEAST_COLUMNS) if image else _padded(columns, TILE_COLUMNS)
-    tall = _padded(rows, TILE_ROWS)
+    wide = max(columns, LEAST_COLUMNS) if image else _tiles(columns, TILE_COLUMNS) * TILE_COLUMNS
+    tall = _tiles(rows, TILE_ROWS) * TILE_ROWS
     if not str(work_class).startswith("conv"):  # matrix times vector: libraries have kernels that pad nothing
         tall = np.where(np.asarray(rows) == 1, 1, tall)
-    padding = tall / rows * (wide / columns * (_padded(inner, TILE_INNER) / inner))
-    if work_class == "conv_direct" and may_transform(layer):
+    padding = tall / rows * (wide / columns * (_tiles(inner, TILE_INNER) * TILE_INNER / inner))
+    if work_class == "conv_direct":
         padding = np.minimum(padding, transformed(layer, batch_size))
-    if is_attention(layer):
+    if work_class == "attention":
         padding = padding * computed_scores(layer)
     if gemm.columns == gemm.groups == 1:
         padding = np.where(groups > 1, 1.0, padding)
     return padding, tiles
-
-
-def _padded(size: Any, tile: int) -> Any:
-    return _tiles(size, tile) * tile
 
 
 def _tiles(size: Any, tile: int) -> Any:
@@ -184,26 +181,20 @@ COMPLEX = 2.0
 """The same of the products in between, of complex numbers."""
 
 
-def may_transform(layer: Layer) -> bool:
-    """Whether libraries offer it: dense, two-dimensional, stride 1, a kernel wider than 1 both ways."""
-    weight, attributes = layer.weights[0], layer.attributes
-    plain = attributes.get("groups", 1) == 1 and "dilation" not in attributes and not attributes.get("transposed")
-    return plain and len(weight) == 4 and min(weight[2:]) > 1 and set(attributes.get("stride", [1])) == {1}
-
-
 def transformed(layer: Layer, batch_size: int | NDArray[Any]) -> Any:
-    """Work of a convolution by tiled FFT over that of the direct one; infinite where the kernel exceeds a tile.
+    """Work of a convolution by tiled FFT over that of the direct one; infinite where libraries do not offer it.
+
+    They do where it is dense, two-dimensional, stride 1, of a kernel wider than 1 both ways and no wider than a tile.
 
     A real transform of m x m takes 2.5 m^2 log2(m^2) operations, of every tile of every input and output channel and of
     every filter; between them m (m/2 + 1) frequencies multiply a matrix each, 8 operations per complex product
     (Mathieu, Henaff and LeCun 2014; the two factors above are fitted to single convolutions of five GPUs).
-
-    Parameters
-    ----------
-    layer : Layer
-        One that `may_transform`.
     """
-    outputs, inputs, *kernel = layer.weights[0]
+    weight, attributes = layer.weights[0], layer.attributes
+    plain = attributes.get("groups", 1) == 1 and "dilation" not in attributes and not attributes.get("transposed")
+    if not plain or len(weight) != 4 or min(weight[2:]) == 1 or set(attributes.get("stride", [1])) != {1}:
+        return math.inf
+    outputs, inputs, *kernel = weight
     height, width = layer.outputs[0][-2:]
     side = min(TILE, max(8, 2 ** math.ceil(math.log2(max(height + kernel[0], width + kernel[1]) - 1))))
     steps = [side - taps + 1 for taps in kernel]
@@ -211,6 +202,58 @@ def transformed(layer: Layer, batch_size: int | NDArray[Any]) -> Any:
         return math.inf
     tiles = batch_size * (-(-height // steps[0]) * -(-width // steps[1]))
     transforms = 2.5 * side**2 * math.log2(side**2) * (tiles * (inputs + outputs) + inputs * outputs)
-    products = 8 * side * (side // 2 + 1) * _padded(outputs, 32) * _padded(inputs, 8) * _padded(tiles, 32)
+    products = 8 * side * (side // 2 + 1) * 32 * _tiles(outputs, 32) * 8 * _tiles(inputs, 8) * 32 * _tiles(tiles, 32)
     direct = 2.0 * batch_size * outputs * inputs * kernel[0] * kernel[1] * height * width
     return (TRANSFORM * transforms + COMPLEX * products) / direct
+
+
+_PRODUCT = 2**10
+"""Groups times entries of one matrix product in `Sums`. With a block's batch sizes it is too small for BLAS to start
+threads, which in a pool of processes would wait for each other's."""
+
+
+class Sums:
+    """Sums of entries by group, prepared once and taken of many arrays.
+
+    Parameters
+    ----------
+    group : ndarray of int, shape (entries,) or (entries, 1)
+        Of every entry, with one column for arrays (entries, batch sizes); an entry may belong to several groups.
+    """
+
+    def __init__(self, groups: int, *group: Ints) -> None:
+        self.groups, self.group = groups, group
+        self.parts = list(self._split(0, len(group[0]))) if group[0].ndim > 1 else []
+
+    def _split(self, first: int, last: int) -> Iterator[tuple[slice, Ints, Floats]]:
+        """Stretches of entries; of each the groups that occur, and for each of them how often every entry counts."""
+        members = np.stack([column[first:last, 0] for column in self.group])
+        distinct = np.unique(members)
+        if len(distinct) * (last - first) > _PRODUCT:
+            yield from self._split(first, (first + last) // 2)
+            yield from self._split((first + last) // 2, last)
+        else:
+            counts = (distinct[:, None, None] == members).sum(axis=1, dtype=np.float64)
+            yield slice(first, last), distinct, counts
+
+    def of(self, weights: Floats, sums: Floats | None = None) -> Floats:
+        """The sums, shape (groups,) or (groups, batch sizes), added to others where there are any."""
+        if sums is None:
+            sums = np.zeros((self.groups, *weights.shape[1:]))
+        if weights.ndim == 1:
+            for column in self.group:
+                sums += np.bincount(column, weights, self.groups)
+        for stretch, distinct, counts in self.parts:
+            sums[distinct] += counts @ weights[stretch]  # a third of what np.add.reduceat takes
+        return sums
+
+
+def sums_by(group: Ints, weights: Floats, groups: int) -> Floats:
+    """Sums of the entries of each group, shape (groups,); of arrays (entries, batch sizes) shape (groups, batch sizes).
+
+    Parameters
+    ----------
+    group : ndarray of int, shape (entries,) or (entries, 1)
+    weights : ndarray, shape (entries,) or (entries, batch sizes)
+    """
+    return Sums(groups, group).of(weights)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paleo_lite.hardware import Machine, find_device
-from paleo_lite.timing.fitted import rates_of
+from paleo_lite.timing.calibrated import rates_of
 from validation.ordering import ENOUGH, better, comparable, isotonic
 
 VALUES = st.lists(

@@ -24,8 +24,7 @@ from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, BadValue
 from paleo_lite.hardware import Device, Machine, find_device, list_devices
 from paleo_lite.networks import find_network
-from paleo_lite.timing.calibrated import NAMES
-from paleo_lite.timing.fitted import CalibratedModel, rates_of
+from paleo_lite.timing.calibrated import NAMES, CalibratedModel, rates_of
 from paleo_lite.timing.workload import Workload
 from strategies import costly
 from validation.ordering import better, comparable, make_pool, write_pool

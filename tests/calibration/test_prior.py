@@ -10,9 +10,8 @@ import pytest
 from paleo_lite.calibration.prior import BASE, base_prior
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
-from paleo_lite.timing.calibrated import NAMES, PARAMETERS, step_times
+from paleo_lite.timing.calibrated import NAMES, PARAMETERS, rates_of, step_times
 from paleo_lite.timing.features import features_of, merge_alike
-from paleo_lite.timing.fitted import rates_of
 from paleo_lite.timing.workload import Workload
 
 

@@ -30,7 +30,7 @@ from paleo_lite.cli import main
 from paleo_lite.errors import BadValue
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network, network_names
-from paleo_lite.timing.fitted import CalibratedModel
+from paleo_lite.timing.calibrated import CalibratedModel
 from paleo_lite.timing.memory import memory_of, usable_bytes
 
 K80 = Machine(find_device("k80-die"))

@@ -14,7 +14,7 @@ from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
 from paleo_lite.timing import PeakModel, PppModel, RooflineModel, Workload, predict
 from paleo_lite.timing.broadcast import Case, stack
-from paleo_lite.timing.calibrated import sums_by
+from paleo_lite.timing.features import sums_by
 from paleo_lite.timing.models import Want
 
 # A plain one, one of many alike layers, attention and layers that only launch something beyond batch 1, depthwise ones,

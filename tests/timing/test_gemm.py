@@ -15,8 +15,7 @@ from paleo_lite.calibration.choose import default_model
 from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.timing import find_model
-from paleo_lite.timing.calibrated import NAMES
-from paleo_lite.timing.fitted import CalibratedModel
+from paleo_lite.timing.calibrated import NAMES, CalibratedModel
 from paleo_lite.timing.gemm import tiling_of, time_gemms
 
 PEAK, ROOFLINE = find_model("peak"), find_model("roofline")

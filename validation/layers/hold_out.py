@@ -18,8 +18,8 @@ from paleo_lite.counting.layer import Op
 from paleo_lite.errors import BadValue, CountFailed
 from paleo_lite.extras import need
 from paleo_lite.hardware import Machine, find_device
+from paleo_lite.timing.calibrated import rates_of
 from paleo_lite.timing.features import PARTS, Features, class_index, sizes_of
-from paleo_lite.timing.fitted import rates_of
 from paleo_lite.units import element_bytes
 
 from .published import hash_of

@@ -26,9 +26,8 @@ from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import Network, find_network
 from paleo_lite.profiles.detect import find_files, open_profile, parse_name
 from paleo_lite.profiles.names import OPERATIONS
-from paleo_lite.timing.calibrated import NAMES, Rates, sensitivities
+from paleo_lite.timing.calibrated import NAMES, Rates, own_variance, rates_of, sensitivities
 from paleo_lite.timing.features import Features, features_of
-from paleo_lite.timing.fitted import own_variance, rates_of
 from paleo_lite.timing.models import QUANTILES
 from paleo_lite.timing.workload import Workload
 

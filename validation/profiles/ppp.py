@@ -20,7 +20,7 @@ from paleo_lite.executor import run_files
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.profiles.detect import find_files, parse_name
 from paleo_lite.timing import TimeModel, predict
-from paleo_lite.timing.fitted import CalibratedModel
+from paleo_lite.timing.calibrated import CalibratedModel
 
 from .hold_out import examine
 from .published import ProfileSet

@@ -17,8 +17,7 @@ from paleo_lite.calibration.prior import Prior
 from paleo_lite.calibration.suggest import choose, measuring
 from paleo_lite.calibration.validate import expected_from, scores
 from paleo_lite.report.document import Column, Document, Table, say_percent
-from paleo_lite.timing.calibrated import sensitivities
-from paleo_lite.timing.fitted import own_variance
+from paleo_lite.timing.calibrated import own_variance, sensitivities
 from paleo_lite.timing.models import QUANTILES
 
 COUNTS = (1, 2, 4, 8)

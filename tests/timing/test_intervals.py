@@ -1,4 +1,7 @@
-"""Calibrations at work: intervals against Student's t and derivatives by finite differences, rates off data sheets."""
+"""Calibrations at work: intervals against Student's t and derivatives by finite differences, rates off data sheets.
+
+Tests: timing/calibrated.py.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,8 @@ from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
 from paleo_lite.timing import predict
-from paleo_lite.timing.calibrated import NAMES, step_times
+from paleo_lite.timing.calibrated import NAMES, CalibratedModel, rates_of, step_times
 from paleo_lite.timing.features import features_of
-from paleo_lite.timing.fitted import CalibratedModel, rates_of
 from paleo_lite.timing.workload import Workload
 
 NETWORK = find_network("resnet18")
