@@ -11,11 +11,11 @@ from ..timing.memory import usable_bytes
 from .clusters import Cluster
 from .collectives import COLLECTIVES
 from .job import Job, Settings, Split
+from .links import Topology
 from .scale import NO_WORKER, over_what_runs, scale, step_of
 from .strategies import STRATEGIES
 from .table import Budget, ScaleRow
 from .together import all_splits
-from .topology import Topology
 
 NEAR = 0.02
 

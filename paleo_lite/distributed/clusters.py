@@ -18,8 +18,7 @@ from ..errors import BadFile, BadQuantity, BadValue
 from ..files import read_typed, shipped
 from ..units import parse_quantity
 from .job import Settings, Step
-from .links import LinkRate
-from .topology import Topology
+from .links import LinkRate, Topology
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

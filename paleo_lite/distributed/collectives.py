@@ -19,8 +19,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadValue, UnknownName
-from .links import Cost, LinkRate
-from .topology import Topology
+from .links import Cost, LinkRate, Topology
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -145,6 +144,18 @@ def all_to_all_s(topology: Topology, message_bytes: float) -> float:
     if nodes == 1 or between is None:
         return near
     return max(near, float(all_to_all_time_s(message_bytes * here, nodes, between)))
+
+
+def apart(topology: Topology, stride: int, devices: int) -> Topology:
+    """Some devices, every so many of them one, at their share of what links the nodes."""
+    inside = max(min(devices, topology.devices_per_node // stride), 1)
+    if devices == inside:
+        return Topology(topology.device, devices, topology.inside, 1, None)
+    between = topology.between
+    assert between is not None
+    share = inside / topology.devices_per_node
+    shared = msgspec.structs.replace(between, bandwidth_bytes_per_s=between.bandwidth_bytes_per_s * share)
+    return Topology(topology.device, inside, topology.inside, devices // inside, shared)
 
 
 def broadcast_time_s(message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:

@@ -19,7 +19,7 @@ from ..timing import Workload
 from ..units import element_bytes
 from .collectives import exchange_time_s, exchanged, half_collective
 from .job import BUCKET_BYTES, DeviceStep, Job, Settings, Step, plain
-from .topology import Topology
+from .links import Topology
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -17,9 +17,9 @@ from ..networks.network import Tokens
 from ..timing import Prediction, Workload, predict
 from ..timing.memory import memory_of
 from ..timing.models import interval_of
-from .collectives import exchange_time_s
+from .collectives import apart, exchange_time_s
 from .job import Job, Settings, Split, Step
-from .topology import Topology, apart
+from .links import Topology
 
 
 def generate(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:

@@ -1,4 +1,4 @@
-"""Links: `LinkRate`, what the models of collectives see of one, and the way there from what people call it.
+"""Links, `LinkRate`, and the machines whose devices they join, `Topology`; and how a link's name leads to its rate.
 
 That is a name of the registry, a calibrated platform, whose `LinkCalibration` says what measured collectives taught
 (``calibrations/links/``), or a rate such as ``25 GB/s``.
@@ -31,7 +31,10 @@ OPERATIONS = {
 }
 """What is measured: how many times n - 1 steps and (n - 1) / n of the message, or a step and the whole of it."""
 
+FORM = "'2x k40m @ pcie3, 16 nodes @ infiniband'"
+
 _BYTES_AT_MOST = 2**16
+_DEVICES_AT_MOST = 1_000_000
 
 _RATE = re.compile(r"[-+.]?\d[\d.]*(e[-+]?\d+)?(\s+[^x×\s].*|[a-z]*(/s|bps))?|.*/s", re.IGNORECASE)
 _SEVERAL = re.compile(r"(\d{1,9})\s*[xX×]\s+(.*\S)")
@@ -131,6 +134,86 @@ class LinkRate(msgspec.Struct, frozen=True):
         whose = f"per {self.per} and direction" if self.per in ("lane", "device", "port") else "per direction"
         whose += f" over {self.per}" if self.per.endswith("s") else ""
         return f"{self.name}: {format_si(self.bandwidth_bytes_per_s, 'B/s')} {whose}{at}{latency} ({self.label})"
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """A machine of many devices.
+
+    Attributes
+    ----------
+    device : str or None
+        Id of the device; None where the text names none.
+    inside : LinkRate or None
+        Between the devices of a node; None with one device per node.
+    between : LinkRate or None
+        Between nodes, for all devices of a node together; None with one node.
+
+    Raises
+    ------
+    BadValue
+        If a count is below 1, or several of something have no link.
+    """
+
+    device: str | None
+    devices_per_node: int
+    inside: LinkRate | None
+    nodes: int
+    between: LinkRate | None
+
+    def __post_init__(self) -> None:
+        for count, what in ((self.devices_per_node, "devices per node"), (self.nodes, "nodes")):
+            if not 1 <= count <= _DEVICES_AT_MOST:
+                raise BadValue(f"{what}: a topology has 1 to {_DEVICES_AT_MOST}, not {count}")
+        if self.devices_per_node > 1 and self.inside is None:
+            raise BadValue(f"what links the {self.devices_per_node} devices of a node? Write, for example, {FORM}")
+        if self.nodes > 1 and self.between is None:
+            raise BadValue(f"what links the {self.nodes} nodes? Write, for example, {FORM}")
+
+    @property
+    def workers(self) -> int:
+        """All devices."""
+        return self.devices_per_node * self.nodes
+
+    @property
+    def links(self) -> dict[str, LinkRate]:
+        """Those that join several of something, by where they are."""
+        ways = (("inside", self.inside, self.devices_per_node), ("between", self.between, self.nodes))
+        return {where: link for where, link, count in ways if link is not None and count > 1}
+
+    def describe(self) -> str:
+        """``16 nodes of 2 k40m: pcie3-x16 inside, infiniband-fdr between``."""
+        device = self.device or ("device" if self.devices_per_node == 1 else "devices")
+        nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
+        links = [f"{link.name} {where}" for where, link in self.links.items()]
+        return f"{nodes} of {self.devices_per_node} {device}" + (f": {', '.join(links)}" if links else "")
+
+    def with_workers(self, workers: int) -> Topology:
+        """The same machine with so many devices, nodes filled first.
+
+        Raises
+        ------
+        BadValue
+            If they fill no whole number of nodes, or need several nodes and nothing links them.
+        """
+        if workers < 1:
+            raise BadValue(f"workers must be whole numbers of 1 or more, not {workers}")
+        full = self.devices_per_node
+        if workers <= full:
+            return msgspec.structs.replace(self, devices_per_node=workers, nodes=1)
+        if self.between is None:
+            raise BadValue(
+                f"{workers} workers are more than the {full} of the one node, and no link leads out of it: "
+                f"add one, as in {FORM}"
+            )
+        if workers % full:
+            below = workers // full * full
+            raise BadValue(f"{workers} workers do not fill nodes of {full}: take {below} or {below + full}")
+        return msgspec.structs.replace(self, nodes=workers // full)
+
+
+def flat(link: LinkRate, workers: int) -> Topology:
+    """Workers that one kind of link joins: each a node of its own."""
+    return Topology(None, 1, None, workers, link)
 
 
 def link_rate(name_or_link: str | Link | LinkRate, ppp: float | None = None, operation: str = "all-reduce") -> LinkRate:

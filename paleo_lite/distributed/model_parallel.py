@@ -20,8 +20,8 @@ from ..errors import BadValue
 from .collectives import exchanged, half_collective, point_to_point_time_s
 from .data_parallel import all_reduced, beside_backward, samples_each
 from .job import Job, Settings, Step, plain
+from .links import Topology
 from .pipeline import crossing_bytes, partition, schedule
-from .topology import Topology
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,28 +1,119 @@
-"""Platforms: computers whose training on several devices was measured, and what that taught; and computers by name.
+"""Machines of many devices in words: a topology as a line of text or a TOML, and computers by name.
 
-What a node of a DGX or of a cloud's instance is made of is as its maker documents it.
+Platforms are computers whose training on several devices was measured, and what that taught. What a node of a DGX or of
+a cloud's instance is made of is as its maker documents it.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from ..errors import BadFile, PaleoError, UnknownName, UsageProblem
+from ..errors import BadFile, BadValue, PaleoError, UnknownName, UsageProblem
 from ..files import read_typed, shipped
-from ..hardware import Price
+from ..hardware import Price, find_device
 from ..hardware.registry import key
 from ..units import parse_quantity
 from .clusters import WORST, Around, Run
 from .job import BUCKET_BYTES, Settings
-from .links import LinkRate, link_rate
-from .topology import Topology
+from .links import FORM, LinkRate, Topology, link_rate
 
 _BYTES_AT_MOST = 2**16
+_NODE = re.compile(r"(?:(?P<count>\d{1,9})\s*[xX×]\s*)?(?P<device>[^@]*?)\s*(?:@(?P<link>.*))?", re.DOTALL)
+_NODES = re.compile(r"(?P<count>\d{1,9})\s+nodes?\s*(?:@(?P<link>.*))?", re.IGNORECASE | re.DOTALL)
+
+
+class _LinkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A link as a table: its name or rate, and what is known better than the registry does."""
+
+    link: str
+    ppp: float | None = None
+    latency: str | None = None
+
+
+class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A topology as it is written, names not yet looked up."""
+
+    device: str | None = None
+    devices_per_node: int = 1
+    inside: str | _LinkTable | None = None
+    nodes: int = 1
+    between: str | _LinkTable | None = None
+
+
+def parse_topology(text: str, *, ppp: float | None = None, hardware_files: Iterable[Path] = ()) -> Topology:
+    """Read a topology; docs/topology.md has the grammar.
+
+    Parameters
+    ----------
+    text : str
+        Devices of a node and the link between them, a comma, and nodes and the link between those:
+        ``"2x k40m @ pcie3, 16 nodes @ infiniband"``. Either part may stand alone, the device may be left out, a link
+        may be a rate: ``"8x @ nvlink3-x12, 4 nodes @ 100 Gbit/s"``. A text that ends in ``.toml`` names a file.
+    ppp : float, optional
+        The share of their bandwidth that all links reach, instead of their own.
+    hardware_files : iterable of Path
+        Further devices.
+
+    Raises
+    ------
+    BadFile
+        If the TOML cannot be used; the message names it.
+    """
+    text = text.strip()
+    if not text.endswith(".toml"):
+        return _built(_parsed(text), ppp, hardware_files)
+    try:
+        return _built(read_typed(Path(text), _Written, "topology", _BYTES_AT_MOST), ppp, hardware_files)
+    except UsageProblem as error:
+        raise BadFile(f"{text}: {error}") from None
+
+
+def _parsed(text: str) -> _Written:
+    parts = [part.strip() for part in text.split(",")]
+    nodes = _NODES.fullmatch(parts[-1])
+    rest = parts[:-1] if nodes else parts
+    if len(rest) > 1 or not all(parts) or text.count("@") > len(parts):
+        raise BadValue(f"topology {text!r} cannot be read: expected a form such as {FORM}")
+    fields: dict[str, Any] = {}
+    if nodes:
+        fields |= {"nodes": int(nodes["count"]), "between": _link_text(nodes, text)}
+    if rest and (node := _NODE.fullmatch(rest[0])):
+        fields |= {"devices_per_node": int(node["count"] or 1), "inside": _link_text(node, text)}
+        fields["device"] = node["device"] or None
+    return _Written(**fields)
+
+
+def _link_text(match: re.Match[str], text: str) -> str | None:
+    link = match["link"]
+    if link is not None and not link.strip():
+        raise BadValue(f"topology {text!r}: after @ a link or its rate is missing, such as @ pcie3 or @ 25 GB/s")
+    return link
+
+
+def _built(written: _Written, ppp: float | None, hardware_files: Iterable[Path]) -> Topology:
+    device = None if written.device is None else find_device(written.device, hardware_files).id
+    inside, between = (_link(link, ppp) for link in (written.inside, written.between))
+    return Topology(device, written.devices_per_node, inside, written.nodes, between)
+
+
+def _link(written: str | _LinkTable | None, ppp: float | None) -> LinkRate | None:
+    if written is None:
+        return None
+    if isinstance(written, str):
+        return link_rate(written, ppp)
+    rate = link_rate(written.link, written.ppp if ppp is None else ppp)
+    if written.latency is None:
+        return rate
+    return msgspec.structs.replace(
+        rate, latency_s=parse_quantity(written.latency, "s"), label=f"{rate.label}, latency as given"
+    )
 
 
 class Platform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -28,12 +28,11 @@ from .clusters import (
 )  # fmt: skip
 from .generating import notes_of
 from .job import Job, Settings
-from .links import lanes_note, link_rate
-from .platforms import Computer, Platform, find_platform
+from .links import Topology, flat, lanes_note, link_rate
+from .platforms import Computer, Platform, find_platform, parse_topology
 from .scale import scale, step_of
 from .strategies import STRATEGIES
 from .table import Budget, ScaleRow, ScaleTable, make_budget
-from .topology import Topology, flat, parse_topology
 
 BATCH = 32
 """Samples per worker where none are given."""

@@ -15,9 +15,9 @@ from ..timing.memory import largest_batch, usable_bytes
 from ..units import element_bytes
 from .clusters import Cluster, Conditioned, best_case
 from .job import Inputs, Job, Settings, Step, plain
+from .links import Topology
 from .strategies import STRATEGIES
 from .table import Budget, ScaleRow, priced
-from .topology import Topology
 
 PHASES = ("training", *GENERATING)
 """What several devices do together."""

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from .collectives import EXACT, HALVES
 from .data_parallel import data, zero
 from .job import Job, Settings, Step
+from .links import Topology
 from .model_parallel import hybrid, micro_batches, model_bound, pipelined, tensor
 from .together import together
-from .topology import Topology
 
 Run = Callable[[Job, Topology, Any, Settings], Step]
 Timed = Callable[[Any, int], list[Any]]

@@ -21,12 +21,11 @@ from ..counting.kinds import is_attention
 from ..errors import BadValue
 from ..networks.network import Network
 from ..timing.memory import shared_out
-from .collectives import all_to_all_s, exchange_time_s, point_to_point_time_s
+from .collectives import all_to_all_s, apart, exchange_time_s, point_to_point_time_s
 from .generating import generate
 from .job import RECOMPUTATIONS, Job, Settings, Split, Step
-from .links import LinkRate
+from .links import LinkRate, Topology
 from .pieces import Parts, Piece, parts_of
-from .topology import Topology, apart
 
 
 class Layout(NamedTuple):

@@ -15,10 +15,9 @@ import numpy as np
 from ..counting.work import trains
 from ..distributed.clusters import cluster_prior
 from ..distributed.job import DeviceStep, Job, Settings, plain
-from ..distributed.links import link_rate
+from ..distributed.links import Topology, flat, link_rate
 from ..distributed.scale import step_of
 from ..distributed.strategies import STRATEGIES
-from ..distributed.topology import Topology, flat
 from ..errors import BadValue, PaleoError
 from ..hardware import Machine
 from ..timing.broadcast import keep_memory

@@ -20,10 +20,9 @@ from paleo_lite.distributed.clusters import (
     cluster_prior,
 )
 from paleo_lite.distributed.job import Settings
-from paleo_lite.distributed.links import LinkRate, link_rate
+from paleo_lite.distributed.links import LinkRate, flat, link_rate
 from paleo_lite.distributed.platforms import find_platform
 from paleo_lite.distributed.table import ScaleRow
-from paleo_lite.distributed.topology import flat
 from paleo_lite.errors import BadValue
 from paleo_lite.report.scale import scale_page
 

@@ -19,13 +19,12 @@ from paleo_lite.counting import count
 from paleo_lite.distributed.advise import advise
 from paleo_lite.distributed.data_parallel import gradient_bytes
 from paleo_lite.distributed.job import Job, Settings
-from paleo_lite.distributed.links import LinkRate
+from paleo_lite.distributed.links import LinkRate, Topology, flat
 from paleo_lite.distributed.model_parallel import critical_path_s, dense_tail, tensor_pairs
 from paleo_lite.distributed.pipeline import partition
 from paleo_lite.distributed.scale import scale
 from paleo_lite.distributed.strategies import STRATEGIES
 from paleo_lite.distributed.table import COLUMNS, Budget, make_budget
-from paleo_lite.distributed.topology import Topology, flat
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network

@@ -14,8 +14,8 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.distributed.collectives import exchange_time_s
 from paleo_lite.distributed.job import Job, Settings, Split
+from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.distributed.together import together
-from paleo_lite.distributed.topology import parse_topology
 from paleo_lite.errors import BadValue
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network

@@ -1,4 +1,7 @@
-"""Topologies: what is read, what cannot be, and exchanges over two kinds of link by hand."""
+"""Topologies: what is read, what cannot be, and exchanges over two kinds of link by hand.
+
+Tests: distributed/platforms.py, distributed/collectives.py.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paleo_lite.distributed.collectives import COLLECTIVES, EXACT, all_reduce_time_s, exchange_time_s, exchanged
-from paleo_lite.distributed.links import LinkRate
-from paleo_lite.distributed.topology import Topology, flat, parse_topology
+from paleo_lite.distributed.links import LinkRate, Topology, flat
+from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.errors import AmbiguousName, BadFile, BadValue, PaleoError, UnknownName
 from strategies import MESSAGE_BYTES
 

@@ -23,10 +23,9 @@ import paleo_lite as pl
 from paleo_lite.calibration.choose import default_model
 from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.distributed.job import Job, Settings
-from paleo_lite.distributed.links import link_rate
+from paleo_lite.distributed.links import flat, link_rate
 from paleo_lite.distributed.scale import scale
 from paleo_lite.distributed.table import ScaleRow
-from paleo_lite.distributed.topology import flat
 from paleo_lite.errors import BadFile, BadValue, Interrupted, MissingExtra, SweepStopped, UnknownName
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network

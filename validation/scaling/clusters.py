@@ -20,9 +20,9 @@ from paleo_lite.calibration.store import find_calibration
 from paleo_lite.distributed.clusters import Cluster, ClusterPrior, Scores, cluster_prior, condition
 from paleo_lite.distributed.data_parallel import data
 from paleo_lite.distributed.job import Inputs, Job, Settings, Step
-from paleo_lite.distributed.platforms import Platform, find_platform
+from paleo_lite.distributed.links import Topology
+from paleo_lite.distributed.platforms import Platform, find_platform, parse_topology
 from paleo_lite.distributed.scale import fed
-from paleo_lite.distributed.topology import Topology, parse_topology
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
 from paleo_lite.timing import Workload

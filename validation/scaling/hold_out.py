@@ -19,8 +19,7 @@ import numpy as np
 from paleo_lite.calibration.store import find_calibration
 from paleo_lite.distributed.data_parallel import FUSION_BYTES, all_reduced, beside_backward
 from paleo_lite.distributed.job import DeviceStep, Job, Settings
-from paleo_lite.distributed.links import LinkRate, link_rate
-from paleo_lite.distributed.topology import Topology
+from paleo_lite.distributed.links import LinkRate, Topology, link_rate
 from paleo_lite.extras import need
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network

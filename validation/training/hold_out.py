@@ -13,9 +13,10 @@ import numpy as np
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.distributed.clusters import EXPECTED, Scores, cluster_prior
 from paleo_lite.distributed.job import Job, Settings
+from paleo_lite.distributed.links import Topology
+from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.distributed.scale import step_of
 from paleo_lite.distributed.together import together
-from paleo_lite.distributed.topology import Topology, parse_topology
 from paleo_lite.extras import need
 from paleo_lite.files import write_aside
 from paleo_lite.hardware import Machine, find_device
