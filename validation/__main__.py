@@ -49,7 +49,7 @@ Truth = tuple[Sequence[msgspec.Struct], Callable[[], Document], Callable[[], "li
 
 def _steps(asked: Asked) -> Truth:
     """Steps of whole networks: a network, a family, a device or a source."""
-    from paleo_lite.calibration.validate import validate
+    from paleo_lite.calibration.validate import Validation, validate
     from paleo_lite.report.calibrations import validation_page
     from paleo_lite.report.charts.accuracy import network_pairs
 
@@ -61,7 +61,7 @@ def _steps(asked: Asked) -> Truth:
         raise asked.nothing()
     operations = operations_of(asked.measured)
     rows, points = validate(measurements, asked.split, asked.gpus, asked.precisions, operations)
-    return rows, lambda: validation_page(rows, points), lambda: network_pairs(points)
+    return rows, lambda: validation_page(Validation(rows[0].split, rows, points)), lambda: network_pairs(points)
 
 
 def _ratios(asked: Asked) -> Truth:
@@ -91,6 +91,7 @@ def _held_out(module: str, asked: Asked) -> Truth:
 
 def _transformers(asked: Asked) -> Truth:
     """Transformers on a device held out."""
+    from paleo_lite.calibration.validate import Validation
     from paleo_lite.report.calibrations import validation_page
     from paleo_lite.report.charts.accuracy import network_pairs
 
@@ -102,7 +103,7 @@ def _transformers(asked: Asked) -> Truth:
     rows, points = transformer_truth(measurements, asked.gpus, asked.precisions, operations)
     if not rows:
         raise asked.nothing()
-    return rows, lambda: validation_page(rows, points), lambda: network_pairs(points)
+    return rows, lambda: validation_page(Validation(rows[0].split, rows, points)), lambda: network_pairs(points)
 
 
 def _layers(asked: Asked) -> Truth:

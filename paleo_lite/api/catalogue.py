@@ -137,9 +137,10 @@ def links(*, move: float | str | None = None) -> Shown:
         moving = moving_page(known, size)
         return Shown({"move_bytes": size, "links": list(moving.tables[0].rows)}, moving)
     from ..distributed.links import shipped_link_calibrations
-    from ..report.devices import add_measured
+    from ..report.devices import calibrated_links_table
 
-    page = add_measured(links_page(known), shipped_link_calibrations())
+    listed = links_page(known)
+    page = listed.but(content=[*listed.tables, calibrated_links_table(shipped_link_calibrations())])
     return Shown({name: list(table.rows) for name, table in zip(("links", "measured"), page.tables)}, page)
 
 

@@ -82,7 +82,7 @@ class Validation(Result, msgspec.Struct, frozen=True):
         What was held out at a time.
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.calibrations:page_of_validation"
+    _page: ClassVar[str] = "paleo_lite.report.calibrations:validation_page"
 
     split: str
     rows: list[Row]

@@ -218,16 +218,15 @@ def count_network(
     work.counts(phase, batch_size)  # refuse an impossible phase or batch before anything is reported
     ignored: set[int] = set()
     for pattern in ignore:
-        matches = {index for index, name in enumerate(work.names) if _matches(name, pattern)}
+        matches = {
+            index for index, name in enumerate(work.names)
+            if fnmatchcase(name, pattern) or fnmatchcase(name.replace(".", "_"), pattern)
+        }  # fmt: skip
         if not matches:
             raise UnknownName(f"layer of {network.name}", pattern, work.names)
         ignored |= matches
     reported = tuple(index for index in range(len(work.names)) if index not in ignored)
     return LayerCounts(network, work, phase, batch_size, reported)
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(name.replace(".", "_"), pattern)
 
 
 READABLE = 60

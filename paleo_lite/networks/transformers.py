@@ -155,16 +155,13 @@ def _split(config: Config, architecture: Architecture, tape: Tape, tokens: Token
         raise BadValue("--context-parallel is of attention in one kernel, not of attn_implementation eager")
     experts = config.maybe(_EXPERTS) or 1
     if experts % tokens.experts:
-        raise BadValue(_not_shared(tokens.experts, experts, Path(config.where).stem))
+        name = Path(config.where).stem
+        if experts == 1:
+            raise BadValue(f"--expert-parallel is of mixtures of experts, which {name} is not")
+        raise BadValue(f"--expert-parallel {tokens.experts} does not divide the {experts} experts of {name}")
     if tokens.blocks is not None:
         config.fields[architecture.depth] = tokens.blocks
     return blocks
-
-
-def _not_shared(devices: int, experts: int, name: str) -> str:
-    if experts == 1:
-        return f"--expert-parallel is of mixtures of experts, which {name} is not"
-    return f"--expert-parallel {devices} does not divide the {experts} experts of {name}"
 
 
 def _assumed(tokens: Tokens, lengths: Lengths) -> str:

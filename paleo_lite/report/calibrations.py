@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from ..calibration.ppp import PppCalibration
 from ..calibration.store import AnyCalibration, Calibration
 from ..calibration.suggest import Suggestions
-from ..calibration.validate import Point, Row, Validation, explain
+from ..calibration.validate import Validation, explain
 from ..timing.models import LEVEL, QUANTILES
 from ..units import format_si, say_interval
 from .document import (
@@ -109,62 +109,21 @@ def calibrations_page(calibrations: Mapping[str, AnyCalibration]) -> Document:
     return Document(f"{len(rows)} calibrations", (), [table])
 
 
-def page_of_validation(validation: Validation) -> Document:
-    """The page of what `paleo_lite.validate` found."""
-    return validation_page(validation.rows, validation.points)
-
-
-def validation_page(rows: Sequence[Row], points: Sequence[Point]) -> Document:
+def validation_page(validation: Validation) -> Document:
     """The table of truth, and the points it is worst at."""
-    shown = [{**msgspec.to_builtins(row), **row.baselines} for row in rows]
-
-    table = Table(
-        "Held-out error",
-        [
-            Column("gpu", "gpu", left=True),
-            Column("precision", "precision", left=True),
-            Column("phase", "phase", left=True),
-            Column("points", "points"),
-            Column("mape", "MAPE", say_percent),
-            Column("median", "median", say_percent, spare=3),
-            Column("p90", "90th\npercentile", say_percent, spare=4),
-            Column("bias", "bias", lambda value: f"{value:+.1%}", spare=5),
-            Column("rank_correlation", "rank\ncorrelation", lambda value: f"{value:.3f}", spare=7),
-            Column("coverage_80", "within\n80%", say_whole_percent, spare=6),
-            Column("coverage_90", "within\n90%", say_whole_percent),
-            Column("width_90", "width", say_percent, spare=8),
-            Column("one_ppp", "one PPP", say_percent, spare=2),
-            Column("roofline", "roofline", say_percent, spare=2),
-            Column("per_class_ppp", "PPP per\nclass", say_percent, spare=1),
-            Column("source", "source", left=True, fold=True, spare=9),
-        ],
-        shown,
-    )
+    rows, points = validation.rows, validation.points
+    table = Table("Held-out error", _TRUTH, [{**msgspec.to_builtins(row), **row.baselines} for row in rows])
+    worst = [
+        {
+            **msgspec.to_builtins(point.measurement),
+            "measured_s": point.measurement.time_s,
+            "predicted_s": point.predicted_s,
+            "error": point.error,
+            "why": explain(point, points),
+        }
+        for point in sorted(points, key=lambda point: -abs(point.error))[:10]
+    ]
     mean = sum(row.mape for row in rows) / len(rows)
-    worst = sorted(points, key=lambda point: -abs(point.error))[:10]
-    worst_table = Table(
-        "Worst points",
-        [
-            Column("network", "network", left=True),
-            Column("gpu", "gpu", left=True),
-            Column("precision", "precision", left=True),
-            Column("phase", "phase", left=True, spare=1),
-            Column("measured_s", "measured", say_time),
-            Column("predicted_s", "predicted", say_time),
-            Column("error", "error", lambda value: f"{value:+.0%}"),
-            Column("why", "why", left=True, fold=True, spare=2),
-        ],
-        [
-            {
-                **msgspec.to_builtins(point.measurement),
-                "measured_s": point.measurement.time_s,
-                "predicted_s": point.predicted_s,
-                "error": point.error,
-                "why": explain(point, points),
-            }
-            for point in worst
-        ],
-    )
     headline = f"leave one {rows[0].split} out: {mean:.1%} mean absolute error over {len(rows)} groups of measurements"
     facts = [
         (phase, f"{np.mean([r.mape for r in rows if r.phase == phase]):.1%} mean absolute error")
@@ -172,7 +131,38 @@ def validation_page(rows: Sequence[Row], points: Sequence[Point]) -> Document:
     ]
     inside = sum(row.coverage_90 * row.points for row in rows) / sum(row.points for row in rows)
     facts.append(("within", f"{inside:.0%} of {len(points)} points lie in their 90% interval"))
-    return Document(headline, facts, [table, worst_table], (), table)
+    return Document(headline, facts, [table, Table("Worst points", _WORST, worst)], (), table)
+
+
+_TRUTH = [
+    Column("gpu", "gpu", left=True),
+    Column("precision", "precision", left=True),
+    Column("phase", "phase", left=True),
+    Column("points", "points"),
+    Column("mape", "MAPE", say_percent),
+    Column("median", "median", say_percent, spare=3),
+    Column("p90", "90th\npercentile", say_percent, spare=4),
+    Column("bias", "bias", "{:+.1%}".format, spare=5),
+    Column("rank_correlation", "rank\ncorrelation", "{:.3f}".format, spare=7),
+    Column("coverage_80", "within\n80%", say_whole_percent, spare=6),
+    Column("coverage_90", "within\n90%", say_whole_percent),
+    Column("width_90", "width", say_percent, spare=8),
+    Column("one_ppp", "one PPP", say_percent, spare=2),
+    Column("roofline", "roofline", say_percent, spare=2),
+    Column("per_class_ppp", "PPP per\nclass", say_percent, spare=1),
+    Column("source", "source", left=True, fold=True, spare=9),
+]
+
+_WORST = [
+    Column("network", "network", left=True),
+    Column("gpu", "gpu", left=True),
+    Column("precision", "precision", left=True),
+    Column("phase", "phase", left=True, spare=1),
+    Column("measured_s", "measured", say_time),
+    Column("predicted_s", "predicted", say_time),
+    Column("error", "error", "{:+.0%}".format),
+    Column("why", "why", left=True, fold=True, spare=2),
+]
 
 
 def ppp_page(found: PppCalibration) -> Document:
@@ -187,7 +177,15 @@ def ppp_page(found: PppCalibration) -> Document:
         ("sources", ", ".join(found.provenance.sources) or "-"),
         ("to use it", f"--ppp {found.ppp:.3g}, or --calibration with the file that -o writes, for intervals"),
     ]
-    tables = [_shares(found)] if found.shares else []
+    tables = []
+    if found.shares:
+        columns = [
+            Column("part", "pass", left=True),
+            Column("kind", "kind", left=True),
+            Column("ppp", "PPP", say_three_digits),
+            Column("share", "share of time", say_percent, bar=True),
+        ]
+        tables.append(Table("By pass and kind of layers", columns, msgspec.to_builtins(found.shares)))
     tables.append(
         Table(
             "What it was fitted to",
@@ -209,19 +207,6 @@ def ppp_page(found: PppCalibration) -> Document:
         tables,
         _ppp_notes(found),
         tables[-1],
-    )
-
-
-def _shares(found: PppCalibration) -> Table:
-    return Table(
-        "By pass and kind of layers",
-        [
-            Column("part", "pass", left=True),
-            Column("kind", "kind", left=True),
-            Column("ppp", "PPP", say_three_digits),
-            Column("share", "share of time", say_percent, bar=True),
-        ],
-        [msgspec.to_builtins(row) for row in found.shares],
     )
 
 

@@ -70,8 +70,6 @@ def devices_page(devices: Iterable[Device]) -> Document:
 
 def device_dict(device: Device) -> dict[str, Any]:
     """All figures of a device: the fields of its file, and the headline figures in SI units."""
-    import msgspec
-
     fields: dict[str, Any] = msgspec.to_builtins(device)
     peaks = [{**peak, "per_s": parsed.per_s} for peak, parsed in zip(fields["peaks"], device.peaks)]
     return {**device_row(device), "figures": {**fields, "peaks": peaks}}
@@ -224,8 +222,3 @@ def calibrated_links_table(calibrations: Mapping[str, LinkCalibration]) -> Table
         ],
         rows,
     )
-
-
-def add_measured(page: Document, calibrations: Mapping[str, LinkCalibration]) -> Document:
-    """The page with what was measured below its own tables."""
-    return msgspec.structs.replace(page, content=[*page.tables, calibrated_links_table(calibrations)])

@@ -31,12 +31,14 @@ def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time"
     order : {"time", "rank", "share"}
     """
     rows = [row.to_dict() for row in _ordered(report.kernels, order)]
-    kernels = Table("Kernels", _columns(report), rows, _foot(report), sortable=True, filterable=True)
+    calls, timed = sum(row.calls for row in report.kernels), report.time_s is not None
+    foot = [{"name": "all kernels", "calls": calls, "time_s": report.time_s, "share": 1.0}] if timed else []
+    kernels = Table("Kernels", _columns(report), rows, foot, sortable=True, filterable=True)
     kernels = kernels.known("name", "class", "calls", "time_s").first(top)
     tables = [kernels.but(title=f"{kernels.title}, by {order}")]
-    if report.time_s is not None:
+    if timed:
         classes = [{**row, "meaning": CLASSES.get(row["class"])} for row in report.by_class()]
-        tables.insert(0, Table("By class", _class_columns(), classes, sortable=True))
+        tables.insert(0, Table("By class", _CLASSES, classes, sortable=True))
     if report.busy_s and not _one(report):
         busy = [{"name": name, "busy_s": seconds} for name, seconds in report.busy_s.items()]
         columns = [
@@ -149,22 +151,14 @@ def _columns(report: KernelReport) -> list[Column]:
     ]
 
 
-def _class_columns() -> list[Column]:
-    return [
-        Column("class", "class", left=True),
-        Column("kernels", "kernels", spare=1),
-        Column("calls", "calls", say_count),
-        Column("time_s", "time", say_time),
-        Column("share", "share", say_percent, bar=True),
-        Column("meaning", "what it is", left=True, spare=2),
-    ]
-
-
-def _foot(report: KernelReport) -> list[dict[str, Any]]:
-    if report.time_s is None:
-        return []
-    calls = sum(row.calls for row in report.kernels)
-    return [{"name": "all kernels", "calls": calls, "time_s": report.time_s, "share": 1.0}]
+_CLASSES = [
+    Column("class", "class", left=True),
+    Column("kernels", "kernels", spare=1),
+    Column("calls", "calls", say_count),
+    Column("time_s", "time", say_time),
+    Column("share", "share", say_percent, bar=True),
+    Column("meaning", "what it is", left=True, spare=2),
+]
 
 
 def _metric_tables(report: KernelReport) -> list[Table]:

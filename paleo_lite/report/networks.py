@@ -116,9 +116,11 @@ def counts_page(counts: LayerCounts, depth: int | None = None, top: int | None =
         whole = len(rows) == sum(row["kind"] is not None for row in tree)
         levels = say_many(max((row["level"] for row in tree), default=0) + 1, "level")
         title = layers.title if whole else f"Modules, {levels} (--depth shows more)"
-        shown = layers.but(
-            title=title, rows=list(map(_indented, _shared(tree, counts))), columns=[*layers.columns, _SHARE]
-        )
+        indented = [
+            {**row, "name": "  " * row["level"] + row["name"], "kind": row["kind"] or say_many(row["layers"], "layer")}
+            for row in _shared(tree, counts)
+        ]
+        shown = layers.but(title=title, rows=indented, columns=[*layers.columns, _SHARE])
     kinds = Table(
         "By kind",
         [
@@ -191,12 +193,6 @@ def _shared(rows: Iterable[dict[str, Any]], counts: LayerCounts) -> list[dict[st
     """Rows with their share of the total."""
     total = counts.total
     return [{**row, "share": None if row["count"] is None or not total else row["count"] / total} for row in rows]
-
-
-def _indented(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the tree; a module says how many layers it has."""
-    layers = f"{say_many(row['layers'], 'layer')}"
-    return {**row, "name": "  " * row["level"] + row["name"], "kind": row["kind"] or layers}
 
 
 def _facts(counts: LayerCounts) -> list[tuple[str, str]]:

@@ -33,7 +33,9 @@ def shares_by_bound(prediction: Prediction) -> dict[str, float]:
 
 def bound_sentence(prediction: Prediction) -> str:
     """What bounds a prediction, in words: ``compute bounds 77% of the time, memory 22%; 1% is spent ...``."""
-    shares = {bound: _percent(share) for bound, share in shares_by_bound(prediction).items()}
+    shares = {
+        bound: f"{share:.0%}" if share >= 0.005 else "under 1%" for bound, share in shares_by_bound(prediction).items()
+    }
     overhead = shares.pop("overhead", None)
     bounds = [f"{bound} {share}" for bound, share in shares.items()]
     if bounds:
@@ -42,10 +44,6 @@ def bound_sentence(prediction: Prediction) -> str:
     if overhead:
         said.append(f"{overhead} is overhead")
     return "; ".join(said) or "no layer takes time"
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.005 else "under 1%"
 
 
 def side_by_side(predictions: Predictions) -> Table:

@@ -57,7 +57,9 @@ def batch_chart(predictions: Sequence[Prediction], order: Sequence[str] = (), le
         _panel(alt, data, rows, colour, shape, "rate", "samples per second"),
         _panel(alt, data, rows, colour, shape, "time", f"time per batch ({unit})"),
     ]
-    lines = [f"{_asked(predictions)}; {_models(predictions)}"]
+    models = ", ".join(sorted({each.model.name for each in predictions}))
+    band = "; bands: 90% intervals" if any(each.interval for each in predictions) else ""
+    lines = [f"{_asked(predictions)}; time model {models}{band}"]
     if any(row["bound"] for row in rows):
         lines.append(BOUNDS_ARE)
     lines += without(left_out)
@@ -76,12 +78,6 @@ def _asked(predictions: Sequence[Prediction]) -> str:
     """What all of them have in common."""
     asked = [[each.network, each.precision, each.phase] for each in predictions]
     return ", ".join(words[0] for words in zip(*asked) if len(set(words)) == 1)
-
-
-def _models(predictions: Sequence[Prediction]) -> str:
-    names = sorted({each.model.name for each in predictions})
-    band = "; bands: 90% intervals" if any(each.interval for each in predictions) else ""
-    return f"time model {', '.join(names)}{band}"
 
 
 def _panel(alt: Any, data: Any, rows: Sequence[dict[str, Any]], colour: Any, shape: Any, key: str, title: str) -> Any:

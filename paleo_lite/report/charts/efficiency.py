@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from ...efficiency.analysis import Efficiency
+from ..document import say_many
 from .render import altair, values
 from .theme import SERIES, SHAPES
 
@@ -57,7 +58,8 @@ def efficiency_chart(result: Efficiency) -> Any:
         panels.append(alt.layer(reach, dots).properties(width=440, height=alt.Step(18)))
     lines = [
         f"{result.device.name}, {result.peak.describe()}",
-        f"{_many(len(result.rows))}, {result.method} method; dots are means, bars reach from lowest to highest",
+        f"{say_many(len(result.rows), 'profile')}, {result.method} method; dots are means, bars reach from lowest to "
+        "highest",
     ]
     if left_out:
         lines.append(f"{left_out} values of settings are left out")
@@ -79,10 +81,6 @@ def _point(drawn: Sequence[tuple[str, Sequence[dict[str, Any]]]]) -> str:
     }
     most = max(spread, key=lambda title: spread[title])
     return " and ".join(said) + (f"; {most} changes it most" if len(spread) > 1 else "")
-
-
-def _many(profiles: int) -> str:
-    return f"{profiles} profile{'' if profiles == 1 else 's'}"
 
 
 def _rows(profiles: Sequence[dict[str, Any]], names: tuple[str, ...]) -> tuple[list[dict[str, Any]], int]:

@@ -79,11 +79,7 @@ def _drawn(figure: Chart, number: int, safe: Any) -> dict[str, Any]:
 
 def heads(table: Table) -> list[tuple[str, bool]]:
     """Titles of the columns, and whether each is set to the left."""
-    return [(_title(column), column.left) for column in table.columns]
-
-
-def _title(column: Column) -> str:
-    return column.title.replace("-\n", "").replace("\n", " ")
+    return [(column.title.replace("-\n", "").replace("\n", " "), column.left) for column in table.columns]
 
 
 def cells(table: Table) -> Iterator[list[Cell]]:

@@ -45,16 +45,17 @@ def profile_report(
     """
     name = short(kernels.path.rpartition("/")[2])
     page = kernels_page(kernels, top=None)
+    listed = [table for table in page.tables if table.title.startswith("Kernels")]
     sections = [
         _efficiency(efficiency),
         _time(kernels, page, timeline),
         _roofline(kernels),
         _first(kernels),
-        _kernels(kernels, page),
-        _counters(page),
-        _configuration(kernels, page),
-        device_section(kernels.device),
+        Document(all_of(len(kernels.kernels), "kernel"), content=listed, notes=page.notes, name="kernels"),
     ]
+    if counters := [table for table in page.tables if table.title.startswith("Counters of")]:
+        sections.append(Document("What the counters say", content=counters, name="counters"))
+    sections += [_configuration(kernels, page), device_section(kernels.device)]
     if next_commands:
         lead = ["Counters slow a program down many times over, so only the kernels that matter are profiled again."]
         sections.append(Document("What to measure next", lead=lead, commands=next_commands, name="next"))
@@ -64,7 +65,7 @@ def profile_report(
         question=f"How well did this run use the {kernels.device.name}, and what should be made faster first?",
         lead=[_summary(kernels)],
         answers=_answers(kernels, efficiency),
-        sections=[section for section in sections if section is not None],
+        sections=sections,
         made=made,
     )
 
@@ -208,16 +209,6 @@ def _first(kernels: KernelReport) -> Document:
         lead=lead,
         name="first",
     )
-
-
-def _kernels(kernels: KernelReport, page: Document) -> Document:
-    tables = [table for table in page.tables if table.title.startswith("Kernels")]
-    return Document(all_of(len(kernels.kernels), "kernel"), content=tables, notes=page.notes, name="kernels")
-
-
-def _counters(page: Document) -> Document | None:
-    tables = [table for table in page.tables if table.title.startswith("Counters of")]
-    return Document("What the counters say", content=tables, name="counters") if tables else None
 
 
 def _configuration(kernels: KernelReport, page: Document) -> Document:
