@@ -16,7 +16,8 @@ from ..errors import BadFile, BadValue
 from ..extras import need
 from ..result import Result
 from .chunk import BOUND, FORECAST, NUMBERS, WORDS
-from .where import Mask, column_of, parse_where
+from .run import without_dictionaries
+from .where import column_of, parse_where
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -133,7 +134,7 @@ def find_best(
     for name in wanted:
         if not columns[name]:
             raise BadValue(f"{name} holds words: choose a column of numbers, such as time_s or cost")
-    mask = parse_where(where, columns)[0] if where is not None else None
+    condition = parse_where(where, columns) if where is not None else None
     larger = LARGER_IS_BETTER if pareto else tuple(wanted if maximise else ())
     signs = [-1.0 if name in larger else 1.0 for name in wanted]
     keepers = {answer: _Keeper(wanted, signs, top, bool(pareto)) for answer in (FORECAST, BOUND)}
@@ -144,8 +145,8 @@ def find_best(
         seen += batch.num_rows
         chosen = batch.filter(batch.column("reason").is_null())
         feasible += chosen.num_rows
-        if mask is not None:
-            chosen = chosen.filter(_true(mask, chosen))
+        if condition is not None:
+            chosen = chosen.filter(condition.mask(chosen))  # what is null is dropped
         for answer, rows in _by_answer(chosen, bounds):
             fits[answer] += rows.num_rows
             keepers[answer].add(rows)
@@ -157,9 +158,9 @@ def find_best(
     keeper = keepers[answer]
     for name in wanted:
         if name not in keeper.present:
-            raise BadValue(f"{path}: {name} is absent in every row that fits{_hint(name)}")
-    rows = keeper.table().slice(0, top).to_pylist()
-    front = len(keeper.table()) if pareto else 0
+            raise BadValue(f"{path}: {name} is absent in every row that fits{_HINTS.get(name, '')}")
+    rows = keeper.kept.slice(0, top).to_pylist()
+    front = len(keeper.kept) if pareto else 0
     if not rows:
         raise BadValue(f"{path}: no row that fits has all of {', '.join(wanted)}")
     sought = [f"{'high' if sign < 0 else 'low'} {in_words(name)}" for name, sign in zip(wanted, signs)]
@@ -182,23 +183,15 @@ def _by_answer(rows: Any, bounds: bool) -> Iterator[tuple[str, Any]]:
     yield BOUND, rows.filter(is_bound)
 
 
-def _hint(name: str) -> str:
-    """What would make a column present."""
-    hints = {
-        "cost": ": no price of these devices is on record; sweep with --price, such as '0.90 USD/h'",
-        "energy_j": ": no power of these devices is on record; sweep with --power, such as '300 W'",
-    }
-    return hints.get(name, "")
-
-
-def _true(mask: Mask, batch: Any) -> Any:
-    import pyarrow.compute as pc
-
-    return pc.fill_null(mask(batch), False)
+_HINTS = {
+    "cost": ": no price of these devices is on record; sweep with --price, such as '0.90 USD/h'",
+    "energy_j": ": no power of these devices is on record; sweep with --power, such as '300 W'",
+}
+"""What would make a column present."""
 
 
 class _Keeper:
-    """The rows that may still be among the best."""
+    """The rows that may still be among the best; `kept` has the best first."""
 
     def __init__(self, names: Sequence[str], signs: Sequence[float], top: int, front: bool) -> None:
         self.names, self.signs, self.top, self.front = list(names), np.array(signs), top, front
@@ -211,15 +204,11 @@ class _Keeper:
 
         self.present |= {name for name in self.names if batch.column(name).null_count < batch.num_rows}
         batch = batch.take(pa.array(self._choose(batch)))
-        table = pa.Table.from_batches([_plain(batch)])
+        table = without_dictionaries(pa.Table.from_batches([batch]))
         self.kept = table if self.kept is None else pa.concat_tables([self.kept, table]).combine_chunks()
         self.kept = self.kept.take(pa.array(self._choose(self.kept)))
         if len(self.kept) > FRONT_AT_MOST:
             raise BadValue(f"more than {FRONT_AT_MOST:,} rows are in the front: name fewer columns, or use --where")
-
-    def table(self) -> Any:
-        """All that is kept, the best first."""
-        return self.kept
 
     def _choose(self, rows: Any) -> NDArray[np.int64]:
         values = np.column_stack([_floats(rows.column(name)) for name in self.names])
@@ -345,16 +334,3 @@ def _finite(batch: Any) -> Any:
             if pc.any(pc.invert(finite)).as_py():
                 batch = batch.set_column(place, field, pc.if_else(finite, batch.column(place), None))
     return batch
-
-
-def _plain(batch: Any) -> Any:
-    """Words in place of dictionaries, which differ from row group to row group."""
-    import pyarrow as pa
-
-    return pa.RecordBatch.from_arrays(
-        [
-            column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-            for column in batch.columns
-        ],
-        names=batch.schema.names,
-    )

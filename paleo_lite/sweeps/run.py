@@ -208,21 +208,15 @@ def _finished(
     def died(chunk: Chunk) -> NoReturn:
         raise SweepStopped(f"the process that computed chunk {chunk.number} died (out of memory?): take fewer --jobs")
 
-    if scheduler is not None:
-        for chunk, data in run_tasks(left, partial(encode_chunk, space, model_of), died, scheduler=scheduler):
+    work = partial(encode_chunk, space, model_of, folder if scheduler is None else None)
+    for chunk, data in run_tasks(left, work, died, jobs, scheduler):
+        if data is not None:
             write_aside(_file(folder, chunk.number), data)
-            yield chunk
-        return
-    for chunk, _ in run_tasks(left, partial(_write_chunk, space, model_of, folder), died, jobs):
         yield chunk
 
 
-def _write_chunk(space: Space, model_of: ModelOf, folder: Path, chunk: Chunk) -> None:
-    write_aside(_file(folder, chunk.number), encode_chunk(space, model_of, chunk))
-
-
-def encode_chunk(space: Space, model_of: ModelOf, chunk: Chunk) -> bytes:
-    """A chunk as the bytes of a Parquet file."""
+def encode_chunk(space: Space, model_of: ModelOf, folder: Path | None, chunk: Chunk) -> bytes | None:
+    """A chunk as a Parquet file in the folder; without one, of a machine that has no such folder, its bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -237,7 +231,11 @@ def encode_chunk(space: Space, model_of: ModelOf, chunk: Chunk) -> bytes:
             arrays[name] = pa.array(column, mask=np.isnan(column))  # from_pandas would import pandas
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(arrays), sink, compression="zstd", compression_level=1)
-    return bytes(sink.getvalue())
+    data = bytes(sink.getvalue())
+    if folder is None:
+        return data
+    write_aside(_file(folder, chunk.number), data)
+    return None
 
 
 def _merge(folder: Path, space: Space, output: Path) -> tuple[int, int]:
@@ -257,7 +255,7 @@ def _merge(folder: Path, space: Space, output: Path) -> tuple[int, int]:
             if writer is None or sink is None:
                 sink = pa.OSFile(str(aside), "wb")
                 writer = _writer(sink, output.suffix, table.schema, space)
-            writer.write(table if output.suffix == ".parquet" else _plain(table))
+            writer.write(table if output.suffix == ".parquet" else without_dictionaries(table))
             rows += table.num_rows
             feasible += table.column("reason").null_count
         assert writer is not None and sink is not None
@@ -315,17 +313,18 @@ def _writer(sink: Any, suffix: str, schema: Any, space: Space) -> Any:
     return csv.CSVWriter(sink, pa.schema([(field.name, _plain_type(field.type)) for field in schema]))
 
 
+def without_dictionaries(table: Any) -> Any:
+    """A table with words in place of dictionaries, which CSV has not and which differ from row group to row group."""
+    import pyarrow as pa
+
+    words = [(field.name, _plain_type(field.type)) for field in table.schema]
+    return table.cast(pa.schema(words))
+
+
 def _plain_type(kind: Any) -> Any:
     import pyarrow as pa
 
     return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def _plain(table: Any) -> Any:
-    """Words in place of dictionaries, which CSV has not."""
-    import pyarrow as pa
-
-    return table.cast(pa.schema([(field.name, _plain_type(field.type)) for field in table.schema]))
 
 
 def _abandon(writer: Any) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import reduce
+from typing import Any, NamedTuple
 
 from ..errors import BadValue, UnknownName
 
@@ -13,11 +14,35 @@ _LENGTH_AT_MOST = 10_000
 _TOKEN = re.compile(r"""\s*(?:(<=|>=|==|!=|<|>|=|\(|\))|"([^"]*)"|'([^']*)'|([^\s<>=!()"']+))""")
 _COMPARE = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal", "==": "equal", "!=": "not_equal"}
 
-Mask = Callable[[Any], Any]
-"""From a pyarrow table or batch to a boolean array, null where a value is absent."""
+
+class Condition(NamedTuple):
+    """A comparison of a column with a value or, without one, with what is absent; or conditions that are joined.
+
+    `function` is pyarrow's that does it.
+    """
+
+    function: str
+    column: str = ""
+    value: str | float | None = None
+    parts: tuple[Condition, ...] = ()
+
+    def mask(self, rows: Any) -> Any:
+        """Of a pyarrow table or batch a boolean array, null where a value is absent."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        function = getattr(pc, self.function)
+        if self.parts:
+            return reduce(function, (part.mask(rows) for part in self.parts))
+        values = rows.column(self.column)
+        if self.value is None:
+            return function(values)
+        if isinstance(self.value, str) and pa.types.is_dictionary(values.type):
+            values = values.cast(pa.string())
+        return function(values, pa.scalar(self.value))
 
 
-def parse_where(text: str, columns: dict[str, bool]) -> tuple[Mask, set[str]]:
+def parse_where(text: str, columns: dict[str, bool]) -> Condition:
     """Read a condition.
 
     Parameters
@@ -27,13 +52,6 @@ def parse_where(text: str, columns: dict[str, bool]) -> tuple[Mask, set[str]]:
     columns : dict of str to bool
         Every column, and whether it holds numbers.
 
-    Returns
-    -------
-    callable
-        The mask of a batch.
-    set of str
-        The columns that it looks at.
-
     Raises
     ------
     BadValue
@@ -42,10 +60,10 @@ def parse_where(text: str, columns: dict[str, bool]) -> tuple[Mask, set[str]]:
     if len(text) > _LENGTH_AT_MOST:
         raise BadValue(f"the condition is longer than {_LENGTH_AT_MOST} characters")
     parser = _Parser(_tokens(text), columns, text)
-    mask = parser.alternatives(0)
+    condition = parser.alternatives(0)
     if parser.rest:
         raise parser.wrong(f"{parser.rest[0][1]!r} is unexpected")
-    return mask, parser.used
+    return condition
 
 
 def column_of(name: str, columns: Sequence[str]) -> str:
@@ -83,7 +101,6 @@ class _Parser:
 
     def __init__(self, tokens: list[tuple[str, str]], columns: dict[str, bool], text: str) -> None:
         self.rest, self.columns, self.text = tokens, columns, text
-        self.used: set[str] = set()
 
     def wrong(self, what: str) -> BadValue:
         """That the text has another form."""
@@ -101,17 +118,17 @@ class _Parser:
             return True
         return False
 
-    def alternatives(self, depth: int) -> Mask:
+    def alternatives(self, depth: int) -> Condition:
         """``a or b or ...``"""
         return self._joined(lambda: self._joined(lambda: self._factor(depth), "and", "and_kleene"), "or", "or_kleene")
 
-    def _joined(self, part: Callable[[], Mask], word: str, function: str) -> Mask:
+    def _joined(self, part: Callable[[], Condition], word: str, function: str) -> Condition:
         parts = [part()]
         while self._follows(word):
             parts.append(part())
-        return parts[0] if len(parts) == 1 else _combined(parts, function)
+        return parts[0] if len(parts) == 1 else Condition(function, parts=tuple(parts))
 
-    def _factor(self, depth: int) -> Mask:
+    def _factor(self, depth: int) -> Condition:
         kind, name = self.next()
         if (kind, name) == ("sign", "("):
             if depth > 50:
@@ -123,7 +140,6 @@ class _Parser:
         if kind != "word":
             raise self.wrong(f"{name!r} stands where a column was expected")
         column = column_of(name, list(self.columns))
-        self.used.add(column)
         kind, sign = self.next()
         sign = "==" if sign == "=" else sign
         if kind != "sign" or sign not in _COMPARE:
@@ -133,51 +149,16 @@ class _Parser:
             raise self.wrong(f"{value!r} stands where a value was expected")
         return self._comparison(column, sign, value, kind == "word")
 
-    def _comparison(self, column: str, sign: str, value: str, bare: bool) -> Mask:
+    def _comparison(self, column: str, sign: str, value: str, bare: bool) -> Condition:
         if bare and value.lower() == "null":
             if sign not in ("==", "!="):
                 raise self.wrong("null can only be compared by == or !=")
-            return _absent(column, sign == "==")
+            return Condition("is_null" if sign == "==" else "is_valid", column)
         if not self.columns[column]:
             if sign not in ("==", "!="):
                 raise BadValue(f"{column} holds words, which can only be compared by == or !=, not by {sign}")
-            return _compared(column, sign, value)
+            return Condition(_COMPARE[sign], column, value)
         try:
-            number = float(value)
+            return Condition(_COMPARE[sign], column, float(value))
         except ValueError:
             raise BadValue(f"{column} holds numbers, and {value!r} is not one") from None
-        return _compared(column, sign, number)
-
-
-def _combined(parts: list[Mask], function: str) -> Mask:
-    def mask(batch: Any) -> Any:
-        import pyarrow.compute as pc
-
-        result = parts[0](batch)
-        for part in parts[1:]:
-            result = getattr(pc, function)(result, part(batch))
-        return result
-
-    return mask
-
-
-def _absent(column: str, wanted: bool) -> Mask:
-    def mask(batch: Any) -> Any:
-        import pyarrow.compute as pc
-
-        return pc.is_null(batch.column(column)) if wanted else pc.is_valid(batch.column(column))
-
-    return mask
-
-
-def _compared(column: str, sign: str, value: str | float) -> Mask:
-    def mask(batch: Any) -> Any:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        values = batch.column(column)
-        if isinstance(value, str) and pa.types.is_dictionary(values.type):
-            values = values.cast(pa.string())
-        return getattr(pc, _COMPARE[sign])(values, pa.scalar(value))
-
-    return mask

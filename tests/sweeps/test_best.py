@@ -145,7 +145,7 @@ def test_absent_is_neither_less_nor_more() -> None:
         ("a < 2 or b == y", [True, None, True]),
         ("a < 0 and b == x", [False, None, False]),
     ):
-        assert parse_where(text, columns)[0](batch).to_pylist() == expected, text
+        assert parse_where(text, columns).mask(batch).to_pylist() == expected, text
 
 
 @pytest.mark.parametrize("most", [7, 100, 10**6])
