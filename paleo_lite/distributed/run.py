@@ -15,6 +15,7 @@ from ..ranges import parse_range
 from ..timing import TimeModel, Workload, describe
 from ..timing.memory import largest_batch, usable_bytes
 from .advise import advise as give_advice
+from .blocks import notes_of
 from .clusters import (
     EXPECTED,
     WORST,
@@ -26,7 +27,6 @@ from .clusters import (
     condition,
     parse_measured,
 )  # fmt: skip
-from .generating import notes_of
 from .job import Job, Settings
 from .links import Topology, flat, lanes_note, link_rate
 from .platforms import Computer, Platform, find_platform, parse_topology

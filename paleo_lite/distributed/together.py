@@ -21,11 +21,10 @@ from ..counting.kinds import is_attention
 from ..errors import BadValue
 from ..networks.network import Network
 from ..timing.memory import shared_out
+from .blocks import Parts, Piece, generate, parts_of
 from .collectives import all_to_all_s, apart, exchange_time_s, point_to_point_time_s
-from .generating import generate
 from .job import RECOMPUTATIONS, Job, Settings, Split, Step
 from .links import LinkRate, Topology
-from .pieces import Parts, Piece, parts_of
 
 
 class Layout(NamedTuple):

@@ -1,7 +1,4 @@
-"""All ways of sharing work at once: memory and times of Megatron-LM's tables, and what adds up exactly.
-
-Tests: distributed/pieces.py.
-"""
+"""All ways of sharing work at once: memory and times of Megatron-LM's tables, and what adds up exactly."""
 
 from __future__ import annotations
 
