@@ -1,4 +1,4 @@
-"""Quantities: reading "8.73 TFLOP/s", writing 8.73e12 back, and the size of a number in each precision.
+"""Quantities: reading "8.73 TFLOP/s", writing 8.73e12 back; the size of a number in each precision; ranges.
 
 A prefix is decimal (1 GB = 10^9 B) unless it is written binary (1 GiB = 2^30 B).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from functools import lru_cache
+from itertools import pairwise
 
 from .errors import BadQuantity, BadValue
 
@@ -28,6 +28,9 @@ PRECISION_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8":
 
 WEIGHT_BYTES = {**PRECISION_BYTES, "int4": 0.5}
 """The same of weights that are kept narrower than what they are computed with; scales of groups are not counted."""
+
+LENGTH_AT_MOST = 100_000
+FORM = "numbers such as 1,2,4, a series such as 1,2,4,...,128, or a range such as 1:128:x2 or 8:64:8"
 
 _NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ/]*)\s*")
 
@@ -54,35 +57,27 @@ def parse_quantity(text: str | int | float, unit: str) -> float:
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         return float(text)
-    if not isinstance(text, str):
-        raise BadQuantity(f"{text!r} is not a quantity: expected a number and a unit, such as '1.5 G{unit}'")
-    value = _parse_text(text, unit)
-    if not math.isfinite(value):
-        raise BadQuantity(f"{text!r} is larger than any number that can be computed with")
-    return value
-
-
-@lru_cache(4096)  # a sweep asks each device for the same rates again and again
-def _parse_text(text: str, unit: str) -> float:
-    match = _NUMBER.fullmatch(text)
+    match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise BadQuantity(f"{text!r} is not a quantity: expected a number and a unit, such as '1.5 G{unit}'")
     number, suffix = match.groups()
-    if suffix in SPELLINGS and SPELLINGS[suffix] == unit:
-        return float(number)
-    for length in (2, 1):
+    value = float(number) if suffix == "" or SPELLINGS.get(suffix) == unit else None
+    for length in (2, 1) if value is None else ():
         prefix, rest = suffix[:length], suffix[length:]
         if rest and SPELLINGS.get(rest) != unit:
             continue
         if length == 2 and prefix in BINARY_PREFIXES:
-            return float(number) * BINARY_PREFIXES[prefix]
+            value = float(number) * BINARY_PREFIXES[prefix]
+            break
         if len(prefix) == length == 1 and prefix in PREFIXES:
             # Through the decimal text, so that "8.73T" is the float nearest to 8.73e12.
             mantissa, _, exponent = number.lower().partition("e")
-            return float(f"{mantissa}e{int(exponent or 0) + PREFIXES[prefix]}")
-    if suffix == "":
-        return float(number)
-    raise BadQuantity(f"{text!r} is not in {unit}: expected something like '1.5 G{unit}'")
+            value = float(f"{mantissa}e{int(exponent or 0) + PREFIXES[prefix]}")
+    if value is None:
+        raise BadQuantity(f"{text!r} is not in {unit}: expected something like '1.5 G{unit}'")
+    if not math.isfinite(value):
+        raise BadQuantity(f"{text!r} is larger than any number that can be computed with")
+    return value
 
 
 def format_si(value: float | None, unit: str = "", digits: int = 4) -> str:
@@ -179,3 +174,79 @@ def element_bytes(precision: str) -> int:
     if precision not in PRECISION_BYTES:
         raise BadValue(f"no precision is called {precision!r}: known are {', '.join(PRECISION_BYTES)}")
     return PRECISION_BYTES[precision]
+
+
+def parse_range(text: str, what: str = "numbers") -> list[int]:
+    """Read a range.
+
+    Parameters
+    ----------
+    text : str
+        Numbers with commas; two or more, ``...`` and a last one, which go on in equal steps (``1,2,...,8``) or, from
+        three on, in equal ratios (``1,2,4,...,128``); or ``first:last:step`` with ``x2`` for a factor, ``first:last``
+        for steps of 1.
+    what : str
+        What is counted, for the message: ``"workers"``.
+
+    Returns
+    -------
+    list of int
+        In the order given.
+
+    Raises
+    ------
+    BadValue
+        If a number is below 1 or none, a series has no one continuation or misses its last number, or the range is
+        longer than `LENGTH_AT_MOST`.
+    """
+    parts = [part.strip() for part in text.replace("…", "...").split(",")]
+    if len(parts) == 1 and ":" in parts[0]:
+        return _span(parts[0], what)
+    if "..." not in parts:
+        return [_whole(part, text, what) for part in parts]
+    at = parts.index("...")
+    if at < 2 or at != len(parts) - 2:
+        raise BadValue(f"{what} {text!r}: '...' stands between two or more numbers and a last one, as in 1,2,4,...,128")
+    given, last = [_whole(part, text, what) for part in parts[:at]], _whole(parts[-1], text, what)
+    step, ratio, pairs = given[1] - given[0], given[1] // given[0], list(pairwise(given))
+    if all(b - a == step for a, b in pairs) and step > 0:
+        ratio = 0
+    elif not (all(b == a * ratio for a, b in pairs) and ratio > 1):
+        raise BadValue(f"{what} {text!r}: the numbers before '...' have neither equal steps nor equal ratios")
+    numbers = _until(given[0], last, step, ratio, text, what)
+    if not numbers or numbers[-1] != last:
+        end = f"ends at {numbers[-1]}" if numbers else "begins beyond it"
+        raise BadValue(f"{what} {text!r}: the series does not meet {last}, it {end}")
+    return numbers
+
+
+def _whole(part: str, text: str, what: str) -> int:
+    if not (part.isascii() and part.isdecimal() and len(part) <= 15 and int(part) >= 1):
+        raise BadValue(f"{what} {text!r}: {part!r} is not a whole number of 1 or more; expected {FORM}")
+    return int(part)
+
+
+def _until(number: int, last: int, step: int, ratio: int, text: str, what: str) -> list[int]:
+    """Numbers as far as the last one, by a ratio, or where that is 0 by steps."""
+    numbers: list[int] = []
+    while number <= last:
+        if len(numbers) >= LENGTH_AT_MOST:
+            raise BadValue(f"{what} {text!r}: more than {LENGTH_AT_MOST} numbers")
+        numbers.append(number)
+        number = number * ratio if ratio else number + step
+    return numbers
+
+
+def _span(part: str, what: str) -> list[int]:
+    fields = part.split(":")
+    if len(fields) not in (2, 3):
+        raise BadValue(f"{what} {part!r}: expected {FORM}")
+    first, last = (_whole(field.strip(), part, what) for field in fields[:2])
+    step = fields[2].strip() if len(fields) == 3 else "1"
+    factor = step.lower().startswith(("x", "*"))
+    by = _whole(step[1:] if factor else step.removeprefix("+"), part, what)
+    if factor and by < 2:
+        raise BadValue(f"{what} {part!r}: a factor must be 2 or more")
+    if last < first:
+        raise BadValue(f"{what} {part!r}: the range ends before it begins")
+    return _until(first, last, by, by if factor else 0, part, what)

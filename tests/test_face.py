@@ -5,8 +5,10 @@ Tests: __init__.py.
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,16 @@ def test_every_name_is_there_and_no_other() -> None:
         assert getattr(pl, name) is not None and name in dir(pl)
     with pytest.raises(AttributeError, match="no attribute 'prediction'"):
         _ = pl.prediction
+
+
+def test_a_folder_that_bears_the_name_of_a_command_is_that_command() -> None:
+    """Importing it sets an attribute of the package in place of the function."""
+    rooms = [name for name in pl.__all__ if (Path(pl.__file__).parent / name).is_dir()]
+    assert {"efficiency", "hardware", "measure", "networks", "report", "ui"} <= set(rooms)
+    for name in rooms:
+        room = importlib.import_module(f"paleo_lite.{name}")
+        assert getattr(pl, name) is room and callable(room), f"paleo_lite/{name}/__init__.py sets no Room"
+    assert pl.hardware("k80").to_dict()["id"] == "k80"
 
 
 def test_importing_the_package_imports_no_library() -> None:

@@ -15,7 +15,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "paleo_lite"
 VALIDATION = PACKAGE.parent / "validation"
 FLOORS = {
-    "units": 1, "errors": 1, "files": 1, "extras": 1, "executor": 1, "ranges": 1, "result": 1, "text": 1,
+    "units": 1, "errors": 1, "files": 1, "extras": 1, "executor": 1, "result": 1, "text": 1,
     "version": 1,
     "counting": 2,
     "networks": 3, "hardware": 3, "profiles": 3, "measure": 3,

@@ -1,4 +1,4 @@
-"""Quantities read and written."""
+"""Quantities read and written, and ranges as people write them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from paleo_lite.units import (
     format_shape,
     format_si,
     parse_quantity,
+    parse_range,
     parse_shape,
     say_duration,
     say_interval,
@@ -123,3 +124,44 @@ def test_an_interval_in_words():
 def test_no_quantity_is_infinite(text):
     with pytest.raises(BadQuantity, match="larger than any number"):
         parse_quantity(text, "FLOP/s")
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("4", [4]),
+        ("1, 3,2", [1, 3, 2]),
+        ("1,2,4,...,128", [1, 2, 4, 8, 16, 32, 64, 128]),
+        ("1,2,…,5", [1, 2, 3, 4, 5]),
+        ("2,4,6,...,10", [2, 4, 6, 8, 10]),
+        ("1:64:x4", [1, 4, 16, 64]),
+        ("1:100:x10", [1, 10, 100]),
+        ("8:30:8", [8, 16, 24]),
+        ("2:4", [2, 3, 4]),
+    ],
+)
+def test_ranges(text, numbers):
+    assert parse_range(text) == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "not a whole number"),
+        ("0", "not a whole number"),
+        ("-1", "not a whole number"),
+        ("1,2.5", "not a whole number"),
+        ("1,...,8", "stands between"),
+        ("1,2,...", "stands between"),
+        ("1,2,5,...,20", "neither equal steps nor equal ratios"),
+        ("1,2,4,...,100", "does not meet 100"),
+        ("8,16,...,4", "begins beyond it"),
+        ("4:1", "ends before it begins"),
+        ("1:8:x1", "a factor must be 2 or more"),
+        ("1:2:3:4", "expected"),
+        ("1:999999999", "more than 100000"),
+    ],
+)
+def test_what_is_no_range(text, says):
+    with pytest.raises(BadValue, match=says):
+        parse_range(text, "workers")

@@ -202,7 +202,7 @@ def batch(
     **question: Any,
 ) -> Any:
     """A network at several batch sizes on one device or several: what the chart of that name draws."""
-    from ..ranges import parse_range
+    from ..units import parse_range
     from .prediction import predict_several
 
     sizes = parse_range(batch_sizes, "batch sizes") if isinstance(batch_sizes, str) else batch_sizes

@@ -243,7 +243,8 @@ def _of_count(
     asked.pop("calibration", None)
     if not asked.get("execution"):
         asked["execution"] = ENGINE if asked.get("phase") in GENERATING else "eager"
-    device = find_device(gpu, [Path(file) for file in asked.pop("hardware_files", ())]) if isinstance(gpu, str) else gpu
+    files = [Path(file) for file in asked.pop("hardware_files", ())]
+    device = find_device(gpu, files) if isinstance(gpu, str) else gpu
     machine = Machine(device, asked.pop("clock", None), asked.pop("unit", None))
     if known.get("ppp") is None and not known.get("concurrent"):
         known["time_model"] = known.get("time_model") or "peak"

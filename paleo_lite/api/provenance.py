@@ -19,7 +19,7 @@ from ..report.document import Made, Source
 from ..timing import Prediction
 from ..timing.workload import TrainingOptions
 from ..units import format_shape
-from .question import defaults_of, paths_of
+from .question import paths_of
 
 if TYPE_CHECKING:
     from ..calibration.store import Calibration
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def given(question: Any) -> list[str]:
     """The names of what is not as it would be unasked."""
-    unasked = defaults_of(type(question))
+    unasked = dict(zip(reversed(question.__struct_fields__), reversed(question.__struct_defaults__)))
     return [
         name for name in question.__struct_fields__ if getattr(question, name) not in (unasked.get(name), None, (), [])
     ]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
+from msgspec import NODEFAULT
 
 from ..hardware import Device, find_device
 
@@ -37,16 +38,17 @@ def asked(question: Callable[P, Q], answer: Callable[[Q], R]) -> Callable[P, R]:
         The function, decorated ``@partial(asked, Struct)``.
     """
     kind: Any = question
-    positional, defaults = kind.__match_args__, defaults_of(kind)
+    fields, positional = kind.__struct_fields__, kind.__match_args__
+    defaults = dict(zip(reversed(fields), reversed(kind.__struct_defaults__)))
     types = ChainMap(*(vars(base).get("__annotations__", {}) for base in kind.__mro__))  # text: not all are imported
     parameters = [
         inspect.Parameter(
             name,
             inspect.Parameter.POSITIONAL_OR_KEYWORD if name in positional else inspect.Parameter.KEYWORD_ONLY,
-            default=defaults.get(name, inspect.Parameter.empty),
+            default=inspect.Parameter.empty if (said := defaults.get(name, NODEFAULT)) is NODEFAULT else said,
             annotation=types[name],
         )
-        for name in kind.__struct_fields__
+        for name in fields
     ]
     signature = inspect.Signature(parameters, return_annotation=answer.__annotations__["return"])
 
@@ -65,12 +67,6 @@ def asked(question: Callable[P, Q], answer: Callable[[Q], R]) -> Callable[P, R]:
 
     ask.__signature__ = signature  # type: ignore[attr-defined]
     return ask
-
-
-def defaults_of(question: type[msgspec.Struct]) -> dict[str, Any]:
-    """What a question's fields are where they are not said; those that must be said are not among them."""
-    known = zip(reversed(question.__struct_fields__), reversed(question.__struct_defaults__))
-    return {name: default for name, default in known if default is not msgspec.NODEFAULT}
 
 
 def refuse_unknown(function: str, given: Iterable[str], known: Iterable[str]) -> None:

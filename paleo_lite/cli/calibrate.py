@@ -67,4 +67,5 @@ def calibrate(
         suggestions = run_calibrate(paths, gpu=gpu, suggest=suggest, **question)
         return Answer(suggestions.to_dict, suggestions.document)
     learnt = learn(CalibrateQuestion(paths, gpu=gpu, **question))
-    return Answer(learnt.to_dict, learnt.document, None if learnt.fit is None else lambda: learnt)
+    made = learnt.calibration
+    return Answer(made.to_dict, made.document, None if learnt.fit is None else lambda: learnt)

@@ -97,11 +97,6 @@ FORCE: dict[str, Any] = {"is_flag": True, "is_eager": True, "help": "Replace fil
 """Known when the files are."""
 
 
-def together(*options: Decorator) -> Decorator:
-    """Several options as one decorator, in the order in which help lists them."""
-    return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
-
-
 _option = partial(partial, click.option, show_default=True)
 _documented = partial(_option, cls=Documented, of="predict")
 _of_scale = partial(click.option, cls=Documented, of="scale")
@@ -140,23 +135,19 @@ optimizer = _option(
     type=Names("optimizer", ".timing.workload:OPTIMIZERS"),
     help="Update rule of training. [default: sgd]",
 )
-training = together(
-    optimizer(),
-    click.option("--mixed-precision", is_flag=True, help="Train in fp16 or bf16 with master weights in fp32."),
-    click.option(
-        "--checkpointing", type=Names("checkpointing", ".timing.workload:CHECKPOINTING"),
-        help="Activations that training computes again: none, those inside about sqrt(n) segments, or inside every "
-        "block. [default: none]",
-    ),
-    click.option(
-        "--accumulation", type=WHOLE, metavar="N", help="Micro-batches per update of the weights. [default: 1]"
-    ),
+mixed_precision = _option("--mixed-precision", is_flag=True, help="Train in fp16 or bf16 with master weights in fp32.")
+checkpointing = _option(
+    "--checkpointing", type=Names("checkpointing", ".timing.workload:CHECKPOINTING"),
+    help="Activations that training computes again: none, those inside about sqrt(n) segments, or inside every "
+    "block. [default: none]",
 )  # fmt: skip
-"""How a network is trained, which a command makes one argument with `trained`."""
+accumulation = _option(
+    "--accumulation", type=WHOLE, metavar="N", help="Micro-batches per update of the weights. [default: 1]"
+)
 
 
 def trained(question: dict[str, Any]) -> TrainingOptions | None:
-    """How a network is trained, taken out of what was asked; None where nothing is said of it."""
+    """How a network is trained, one argument out of four options; None where nothing is said of it."""
     names = ("optimizer", "mixed_precision", "checkpointing", "accumulation")
     said = {name: value for name in names if (value := question.pop(name))}
     if not said:
@@ -193,7 +184,7 @@ price = _option(
     "--price", type=Quantity("USD/h"), metavar="USD/h",
     help="Price of an hour of one device. [default: what the registry has]",
 )  # fmt: skip
-cluster = together(
+_CLUSTER = (
     _of_scale("--link", metavar="LINK", type=LINK),
     _of_scale("--topology", metavar="TEXT|FILE", type=TOPOLOGY),
     _of_scale("--platform", metavar="NAME|FILE", type=PLATFORM),
@@ -207,6 +198,14 @@ cluster = together(
     click.option("--epochs", type=float, metavar="NUMBER", help="Epochs that hours and cost are of. [default: 1]"),
     price(),
 )  # fmt: skip
+
+
+def cluster(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How many devices there are, how they are joined, and what they are asked: several options at once."""
+    for option in reversed(_CLUSTER):
+        command = option(command)
+    return command
+
 
 # Profiles.
 
@@ -307,18 +306,34 @@ class AnswerCommand(click.Command):
     Parameters
     ----------
     chart : str, optional
-        The chart that ``--plot`` draws; without it the first of the command's own.
+        The chart that is drawn; without it the first of the command's own.
+    file : sequence of str
+        The names of the option for the chart's file.
+    is_chart : bool
+        Whether the chart is all that is asked for.
     """
 
-    def __init__(self, *words: Any, chart: str = "", **settings: Any) -> None:
+    def __init__(
+        self, *words: Any, chart: str = "", file: Sequence[str] = ("--plot",), is_chart: bool = False, **settings: Any
+    ) -> None:
         super().__init__(*words, **settings)
         chart = chart or next((name for name, kind in KINDS.items() if kind.command == self.name), "")
-        replaces = any(param.name == "force" for param in self.params)
-        self.own = chart_options(chart, "--plot", force=not replaces) if chart else []
-        self.own.append(
-            Printing(["--format"], type=click.Choice(FORMATS), default="table", show_default=True, help="How to print.")
-        )
-        self.params += [*self.own, DEBUG]
+        named = {param.name for param in self.params}
+        self.own: list[click.Option] = []
+        if chart:
+            what = "The chart" if is_chart else f"A chart beside the answer: {KINDS[chart].shows}"
+            self.own += [
+                Printing([*file, "chart"], metavar="FILE", type=ChartFile(chart), required=is_chart,
+                         help=f"{what}; .png, .svg or .html."),
+                Printing(["--theme"], type=Names("theme", ".report.charts.theme:THEMES"), default="light",
+                         show_default=True, is_eager=True, help="Colours of the chart."),  # known when the file is
+            ]  # fmt: skip
+        if chart and "force" not in named:
+            self.own.append(Printing(["--force"], **FORCE))
+        if not is_chart:
+            self.own.append(Printing(["--format"], type=click.Choice(FORMATS), default="table", show_default=True,
+                                     help="How to print."))  # fmt: skip
+        self.params += [*self.own, *([] if "debug" in named else [DEBUG])]
 
     def invoke(self, ctx: click.Context) -> None:
         ctx.obj = {option.name: ctx.params.pop(option.name or "") for option in self.own}
@@ -346,19 +361,6 @@ class AnswerCommand(click.Command):
 
 
 command = partial(click.command, cls=AnswerCommand)
-
-
-def chart_options(kind: str, *names: str, required: bool = False, force: bool = True) -> list[click.Option]:
-    """The file of a chart under one of `names`, and its theme; `force` where the command has none."""
-    what = "The chart" if required else f"A chart beside the answer: {KINDS[kind].shows}"
-    replaced = [Printing(["--force"], **FORCE)] if force else []
-    return [
-        Printing([*names, "chart"], metavar="FILE", type=ChartFile(kind), required=required,
-                 help=f"{what}; .png, .svg or .html."),
-        Printing(["--theme"], type=Names("theme", ".report.charts.theme:THEMES"), default="light", show_default=True,
-                 is_eager=True, help="Colours of the chart."),  # known when the file is
-        *replaced,
-    ]  # fmt: skip
 
 
 @contextmanager

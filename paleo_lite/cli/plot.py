@@ -11,7 +11,7 @@ import click
 from ..api.plotting import KINDS, batch, timeline
 from ..errors import BadValue, UnknownName
 from . import options
-from .options import Answer, AnswerCommand, Printing, chart_options
+from .options import Answer, AnswerCommand, Printing
 from .values import DEVICE, WHOLE
 
 
@@ -47,7 +47,7 @@ def plot() -> None:
     """
 
 
-class _Drawn(click.Command):
+class _Drawn(AnswerCommand):
     """Asks a command, and draws its answer instead of printing it."""
 
     def __init__(self, name: str) -> None:
@@ -62,8 +62,7 @@ class _Drawn(click.Command):
             self.asked = _OWN[name]
             text = self.asked.help or text
         params = [param for param in self.asked.params if not isinstance(param, Printing)]
-        self.own = chart_options(name, "-o", "--output", required=True)
-        super().__init__(name, params=[*params, *self.own], help=text)
+        super().__init__(name, params=params, help=text, chart=name, file=("-o", "--output"), is_chart=True)
 
     def invoke(self, ctx: click.Context) -> None:
         ctx.obj = {option.name: ctx.params.pop(option.name or "") for option in self.own}

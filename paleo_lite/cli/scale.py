@@ -68,7 +68,10 @@ _documented = functools.partial(click.option, cls=Documented, of="scale")
 @click.option(
     "--pageable", is_flag=True, help="One process copies the samples of a node's devices, in turn, before they compute."
 )
-@options.training
+@options.optimizer()
+@options.mixed_precision()
+@options.checkpointing()
+@options.accumulation()
 @options.time_model()
 @options.ppp()
 @options.concurrent(of="scale")

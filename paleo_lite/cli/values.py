@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 
 from ..errors import BadFile, BadValue, PaleoError, UnknownName
 from ..files import is_there, shipped
-from ..units import parse_quantity, parse_shape
+from ..units import parse_quantity, parse_range, parse_shape
 
 _DIGITS_AT_MOST = 4000  # Python refuses to read longer numbers
 _LAST_NAME = re.compile(r"[\w.:/+-]*$")
@@ -134,8 +134,6 @@ class Several(Value):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         text = str(value)
         if isinstance(self.one, Whole) and re.search("[,:]", text):
-            from ..ranges import parse_range
-
             words: list[Any] = list(map(str, parse_range(text, _called(param))))
         else:
             words = [text] if is_there(text, Path.exists) else [word.strip() for word in text.split(",")]

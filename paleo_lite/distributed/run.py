@@ -11,9 +11,9 @@ import msgspec
 from ..counting import GENERATING
 from ..errors import BadValue
 from ..hardware import Machine
-from ..ranges import parse_range
 from ..timing import TimeModel, Workload, describe
 from ..timing.memory import largest_batch, usable_bytes
+from ..units import parse_range
 from .advise import advise as give_advice
 from .blocks import notes_of
 from .clusters import (

@@ -21,11 +21,10 @@ from ..errors import BadValue, UnknownName
 from ..hardware import find_device
 from ..networks import find_network, is_network_file
 from ..networks.network import Tokens
-from ..ranges import parse_range
 from ..result import Result
 from ..timing.models import TIME_MODELS
 from ..timing.workload import OPTIMIZERS
-from ..units import PRECISION_BYTES
+from ..units import PRECISION_BYTES, parse_range
 
 AUTOMATIC = "default"
 """The time model that `predict` takes: calibrated where measurements cover the device, else roofline."""

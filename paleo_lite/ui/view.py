@@ -14,8 +14,8 @@ from ..counting import GENERATING
 from ..distributed.links import link_rate
 from ..distributed.table import make_budget
 from ..errors import BadValue, PaleoError, UnknownName
-from ..ranges import parse_range
 from ..timing.models import LEARNT, TIME_MODELS
+from ..units import parse_range
 
 VIEWS = {"time": "Time", "batches": "Batch sizes", "scaling": "Many devices", "profile": "Your profile"}
 DEVICES_AT_MOST = 6
