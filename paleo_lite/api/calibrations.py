@@ -155,6 +155,7 @@ def calibrate(question: CalibrateQuestion) -> AnyCalibration | Suggestions:
     if question.measured:  # of whatever batch size
         model: Any = learn(structs.replace(question, batch_size=None)).calibration.model()
     else:
+        machine.peak(precision)  # refused where the device has none
         model = pooled_model(machine.device, precision)
     if not isinstance(model, CalibratedModel):
         why = model.reason if isinstance(model, NotPooled) else "a PPP"

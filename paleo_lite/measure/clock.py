@@ -136,7 +136,10 @@ def time_call(run: Run, clock: Clock, effort: Effort | None = None) -> Timing:
         samples.append(seconds / calls)
         if len(samples) < _SAMPLES_AT_LEAST:
             continue
-        median, spread = _median_and_spread(samples)
+        median = statistics.median(samples)
+        # The median absolute deviation is 0 where three of five samples agree, whatever the others say; this is not.
+        low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
+        spread = (high - low) / 1.349 / median if median > 0 else 0.0
         still = 1.25 * spread / math.sqrt(len(samples)) <= effort.tolerance
         stable = still and len(samples) >= effort.samples_at_least
         if stable or len(samples) >= effort.samples_at_most or spent >= effort.limit_s:
@@ -170,10 +173,3 @@ def _warm_up(run: Run, clock: Clock, effort: Effort) -> tuple[float, float]:
         spent += (seconds := clock.seconds(run, calls))
         now = seconds / calls
     return now, spent
-
-
-def _median_and_spread(samples: list[float]) -> tuple[float, float]:
-    median = statistics.median(samples)
-    # The median absolute deviation is 0 where three of five samples agree, whatever the others say; this is not.
-    low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
-    return median, (high - low) / 1.349 / median if median > 0 else 0.0

@@ -61,6 +61,8 @@ def describe(setup: Setup) -> System:
 
 
 def _cpu(setup: Setup) -> System:
+    if not hasattr(os, "sysconf"):
+        raise CalibrationFailed("this system does not report its memory: name a hardware file's device with --gpu")
     info = _cpuinfo()
     instructions = str(setup.torch.backends.cpu.get_cpu_capability())
     lanes = VECTOR_LANES.get(instructions, VECTOR_LANES["DEFAULT"])
@@ -74,15 +76,9 @@ def _cpu(setup: Setup) -> System:
         multiprocessors=setup.threads,
         lanes=setup.threads * lanes,
         lanes_note=f"{_threads(setup.threads)} x {lanes}: one {instructions} unit each, there may be more",
-        memory_bytes=_memory_bytes(),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         clock_hz=float(mhz) * 1e6 if mhz else None,
     )
-
-
-def _memory_bytes() -> int:
-    if not hasattr(os, "sysconf"):
-        raise CalibrationFailed("this system does not report its memory: name a hardware file's device with --gpu")
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _cpuinfo() -> dict[str, str]:
@@ -118,15 +114,21 @@ def _gpu(setup: Setup) -> System:
 
 
 def _clock_from_driver() -> float:
-    """The highest clock of the multiprocessors, from the driver's own command."""
-    command = ["nvidia-smi", "--query-gpu=clocks.max.sm", "--format=csv,noheader,nounits", "--id=0"]
+    """The highest clock of the multiprocessors."""
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-        return float(answer.strip()) * 1e6
+        (clock,) = _ask_driver("clocks.max.sm")
+        return float(clock) * 1e6
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise CalibrationFailed(
             f"this GPU's clock is unavailable (nvidia-smi: {type(error).__name__}): name its hardware file with --gpu"
         ) from None
+
+
+def _ask_driver(fields: str) -> list[str]:
+    """What NVIDIA's own command says of the first GPU, in its words."""
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "--id=0"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    return [word.strip() for word in answer.split(",")]
 
 
 HELD_BACK = {
@@ -146,15 +148,12 @@ def held_back(setup: Setup) -> str:
     """
     if setup.device != "cuda":
         return ""
-    fields = "clocks.sm,clocks.max.sm,clocks_throttle_reasons.active"
-    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "--id=0"]
     numbers = setup.images(4096, 4096)
     once_s = setup.clock.seconds(lambda: numbers @ numbers, 3) / 3
     for _ in range(min(max(int(BUSY_S / once_s), 1), 10_000)):
         numbers @ numbers  # queued, not waited for
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-        now, most, reasons = (part.strip() for part in answer.split(","))
+        now, most, reasons = _ask_driver("clocks.sm,clocks.max.sm,clocks_throttle_reasons.active")
         share, bits = float(now) / float(most), int(reasons, 16)
     except (OSError, subprocess.SubprocessError, ValueError):
         return ""  # not NVIDIA's, or a driver that does not say

@@ -27,7 +27,7 @@ from paleo_lite.calibration.suggest import (
     typical_steps,
 )  # fmt: skip
 from paleo_lite.cli import main
-from paleo_lite.errors import BadValue
+from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network, network_names
 from paleo_lite.timing.calibrated import CalibratedModel
@@ -133,6 +133,11 @@ def test_the_step_asked_about_is_not_suggested() -> None:
 def test_refusals(question, message) -> None:
     with pytest.raises(BadValue, match=message):
         pl.calibrate(**{"suggest": 2, **question})
+
+
+def test_a_precision_that_a_device_lacks_is_said_to_be() -> None:
+    with pytest.raises(UnknownPrecision, match="has no fp16 peak"):
+        pl.calibrate(suggest=2, gpu="xeon-8380", precision="fp16")
 
 
 def run(*arguments: str, columns: int = 80) -> str:
