@@ -18,7 +18,7 @@ from ..networks import (
     trace_named,
     write_descriptor,
 )
-from ..networks.listing import network_rows
+from ..networks.catalog import network_rows
 from ..report.devices import audit_page, device_dict, device_page, device_row, devices_page, links_page, moving_page
 from ..report.document import Shown
 from ..report.networks import network_dict, network_page, networks_page

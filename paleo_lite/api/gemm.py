@@ -11,8 +11,7 @@ from ..calibration.store import Calibration
 from ..errors import BadValue
 from ..hardware import Device, Machine
 from ..timing import find_model
-from ..timing.gemm import time_gemms
-from ..timing.gemm_times import GemmTimes
+from ..timing.gemm import GemmTimes, time_gemms
 from ..timing.models import PeakModel
 from ..units import parse_quantity, parse_shape
 from .question import Paths, asked, device_of

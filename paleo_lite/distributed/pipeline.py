@@ -16,7 +16,7 @@ import numpy as np
 
 from ..counting import Layer
 from ..errors import BadValue
-from ..timing.buffers import find_buffers
+from ..timing.liveness import find_buffers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,9 +6,11 @@ Nothing here imports torch before a trace is needed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from ..counting import count
 from ..errors import BadDescriptor, BadValue, MissingExtra, UnknownName
 from ..files import cache_folder, is_there, shipped
 from .descriptor import FORMAT, decode_descriptor, read_bounded, read_descriptor, write_descriptor
@@ -95,9 +97,15 @@ def find_network(name: str, image_size: int | None = None, tokens: Tokens | None
     """
     if image_size is not None and (type(image_size) is not int or not 1 <= image_size <= _SIDE_AT_MOST):
         raise BadValue(f"the image size must be a whole number from 1 to {_SIDE_AT_MOST:,}, not {image_size!r}")
-    file = is_network_file(name)
-    network = read_network_file(Path(name) if file else _path_of(name), image_size, tokens)
-    if tokens is not None and tokens.asked and network.lengths is None:
+    file, folder = is_network_file(name), shipped("models")
+    path = Path(name) if file else folder / f"{name}.json"
+    if not file and ("/" in name or not is_there(path)):
+        by_name = {normalise(known): known for known in network_names()}
+        if normalise(name) not in by_name:
+            raise UnknownName("network", name, network_names(), "'paleo-lite networks list' shows all.")
+        path = folder / f"{by_name[normalise(name)]}.json"
+    network = read_network_file(path, image_size, tokens)
+    if network.lengths is None and tokens is not None and tokens.asked:
         raise BadValue(f"{name} reads no sequences of tokens: leave --sequence-length and --context out, and phases "
                        "of generating text")  # fmt: skip
     if image_size is None or network.inputs[0][-2:] == (image_size, image_size):
@@ -131,17 +139,6 @@ def read_network_file(path: Path, image_size: int | None = None, tokens: Tokens 
             return network
     network = decode_descriptor(data, path)
     return network if network.remade is None or not (tokens and tokens.asked) else network.remade(tokens)
-
-
-def _path_of(name: str) -> Path:
-    folder = shipped("models")
-    direct = folder / f"{name}.json"
-    if "/" not in name and is_there(direct):
-        return direct
-    by_name = {normalise(known): known for known in network_names()}
-    if normalise(name) not in by_name:
-        raise UnknownName("network", name, network_names(), "'paleo-lite networks list' shows all.")
-    return folder / f"{by_name[normalise(name)]}.json"
 
 
 def _retrace(name: str, image_size: int) -> Network:
@@ -238,3 +235,23 @@ def all_names() -> Iterator[str]:
 
     yield from torchvision_names()
     yield from NETWORKS
+
+
+def network_rows(names: Iterable[str]) -> list[dict[str, Any]]:
+    """A line for each: name, input shape of one sample, layers, parameters, MACs and FLOPs of inference, source."""
+    rows = []
+    for name in names:
+        network = find_network(name)
+        work = count(network.layers)
+        rows.append(
+            {
+                "name": network.name,
+                "input_shape": list(network.inputs[0][1:]),
+                "layers": len(network.layers),
+                "parameters": network.parameters,
+                "macs": int(work.column("macs", "inference").sum()),
+                "flops": int(work.column("flops", "inference").sum()),
+                "source": network.source,
+            }
+        )
+    return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..result import BOUND
 from ..timing import describe
-from ..timing.gemm_times import GemmTimes
+from ..timing.gemm import GemmTimes
 from ..units import format_si, say_interval
 from .document import Column, Document, Table, say_percent, say_size, say_time, say_whole_percent
 

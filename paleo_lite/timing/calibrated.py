@@ -189,12 +189,13 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         run = np.zeros(len(features.flops), dtype=np.int64)
         total, deviation, slopes = self._steps(features, rates, run, 1, entries=entries)
         # How much longer than the device's own work layers take because the host launches them; 1: not at all.
-        waiting = float((total - self.overhead_s)[0] / entries.device_s.sum())
+        overhead_s = float(np.exp(self.theta[_INDEX["step_s"]]))
+        waiting = float((total - overhead_s)[0] / entries.device_s.sum())
         laid_out = np.zeros((4, len(passes), len(workload.layers)))
         laid_out[:, features.place[:, 0], features.place[:, 1]] = entries
         compute_s, memory_s, floor_s, device_s = laid_out
         return Terms(
-            passes, compute_s, memory_s, device_s * waiting, self.overhead_s, float(deviation[0]), waiting, floor_s,
+            passes, compute_s, memory_s, device_s * waiting, overhead_s, float(deviation[0]), waiting, floor_s,
             slopes[0, :, 0],
         )  # fmt: skip
 
@@ -210,14 +211,9 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         else:
             total = step_times(features, rates, values, run, cases, laid.steps, entries)
         if entries is not None:
-            waiting = (total - self.overhead_s) / laid.by_case(entries.device_s)
+            waiting = (total - values[_INDEX["step_s"]]) / laid.by_case(entries.device_s)
             pieces_s = laid.by_piece(entries.device_s * waiting[run[:, 0]])
         return Times(total, low, high, pieces_s)
-
-    @property
-    def overhead_s(self) -> float:
-        """What a step takes beyond its layers."""
-        return float(np.exp(self.theta[NAMES.index("step_s")]))
 
     def _steps(
         self, features: Features, rates: Rates, run: Ints, runs: int, steps: Steps | None = None,

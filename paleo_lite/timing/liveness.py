@@ -1,4 +1,9 @@
-"""How much memory activations take at once: the live set along the order of execution, forward and backward."""
+"""How much memory activations take at once: which tensors share a buffer, and the live set along the order of
+execution, forward and backward.
+
+A view, a slice and the result of an in-place operation are their operand under another name; everything else that a
+layer gives is a buffer of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,113 @@ from collections.abc import Collection, Sequence
 from math import prod
 from typing import NamedTuple
 
-from ..counting import Layer
-from ..counting.kinds import KINDS, saved_by
-from ..counting.layer import SAVES_NOTHING, Saved
-from .buffers import Buffers, find_buffers
+from ..counting import INPUT, Layer, Shape
+from ..counting.attention import restores_order
+from ..counting.kinds import ELEMENTWISE, KINDS, is_alias, saved_by
+from ..counting.layer import SAVES_NOTHING, Saved, trace_flow
+
+_KEEPS_ORDER = ELEMENTWISE | {name for name, kind in KINDS.items() if kind.alias is True}
+"""Kinds whose result lies in memory as their first operand does."""
+
+_PERMUTATIONS = frozenset(("permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "T", "mT"))
+
+
+class Buffer(NamedTuple):
+    """A piece of memory.
+
+    Attributes
+    ----------
+    elements : int
+        For one sample.
+    element_bytes : int
+        Bytes of an element whose size the precision does not change; 0 for numbers of the network's precision.
+    scales : bool
+        Whether it grows with the batch.
+    activation : bool
+        Whether a layer makes it; False for what the network is given, for constants, and for a cache of keys and
+        values, which stays from pass to pass.
+    """
+
+    elements: int
+    element_bytes: int
+    scales: bool
+    activation: bool
+
+    def bytes_(self, number_bytes: int) -> int:
+        """Bytes for one sample, for numbers of that many bytes."""
+        return self.elements * (self.element_bytes or number_bytes)
+
+
+class Buffers(NamedTuple):
+    """The buffers of a network.
+
+    Attributes
+    ----------
+    reads, writes : list of list of int
+        For each layer the buffer behind each of its inputs and outputs.
+    inputs : list of int
+        The buffers that the network is given.
+    gradient : list of bool
+        For each layer whether a backward pass reaches its outputs.
+    permuted : list of bool
+        For each layer whether its outputs lie in memory in another order than that of their dimensions.
+    """
+
+    buffers: list[Buffer]
+    reads: list[list[int]]
+    writes: list[list[int]]
+    inputs: list[int]
+    gradient: list[bool]
+    permuted: list[bool]
+
+
+def find_buffers(layers: Sequence[Layer]) -> Buffers:
+    """Follow every tensor of a network to its memory.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        In the order of execution.
+    """
+    flow = trace_flow(layers)
+    buffers: list[Buffer] = []
+    given: dict[Shape, int] = {}
+    reads: list[list[int]] = []
+    writes: list[list[int]] = []
+    permuted: list[bool] = []
+
+    def add(shape: Shape, element_bytes: int, scales: bool, activation: bool) -> int:
+        buffers.append(Buffer(prod(shape), element_bytes, scales, activation))
+        return len(buffers) - 1
+
+    for index, layer in enumerate(layers):
+        read = []
+        for shape, parent in zip(layer.inputs, layer.parents):
+            if parent >= 0:
+                made = [tuple(output) for output in layers[parent].outputs]
+                read.append(writes[parent][made.index(shape) if shape in made else 0])
+            elif parent == INPUT:
+                if shape not in given:
+                    given[shape] = add(shape, 8 if layer.kind == "embedding" else 0, True, False)
+                read.append(given[shape])
+            else:
+                read.append(add(shape, 0, False, False))
+        scales = flow.output_scales[index]
+        in_place = layer.attributes.get("function") in ("copy", "sum") and layer.kind == "exchange"
+        if read and (in_place or is_alias(layer) or layer.attributes.get("in_place") or restores_order(layers, layer)):
+            written = [read[0]] * len(layer.outputs)
+        else:
+            width = KINDS[layer.kind].element_bytes if layer.kind in KINDS else 0
+            held = layer.kind == "cache" or (not read and is_alias(layer))  # the second lies in a parameter's memory
+            written = [add(shape, width, scales, not held) for shape in layer.outputs]
+        reads.append(read)
+        writes.append(written)
+        permuted.append(
+            layer.attributes.get("function") in _PERMUTATIONS
+            or (layer.kind in _KEEPS_ORDER and any(parent >= 0 and permuted[parent] for parent in layer.parents[:1]))
+        )
+    return Buffers(buffers, reads, writes, list(given.values()), flow.output_wants_gradient, permuted)
+
 
 _PASSED_ON = frozenset(name for name, kind in KINDS.items() if kind.passes_gradient)
 """Kinds whose operands' gradients are the gradient of the result, or a part of it: no new memory."""
@@ -130,13 +238,10 @@ def saved_bytes(plan: Plan, start: int = 0, end: int | None = None, but: frozens
     return total(plan, frozenset().union(*(saved.buffers for saved in chosen)) - but, [saved.own for saved in chosen])
 
 
-def peak_forward(plan: Plan) -> Bytes:
-    """The largest live set of a forward pass that saves nothing."""
-    return _forward(plan, 0, len(plan.kinds), frozenset(), keep=False)
-
-
-def peak_training(plan: Plan, start: int = 0, end: int | None = None, held: frozenset[int] = frozenset()) -> Bytes:
-    """The largest live set of forward and backward through some layers, without what is `held` all the while.
+def peak_forward(
+    plan: Plan, start: int = 0, end: int | None = None, held: frozenset[int] = frozenset(), keep: bool = False
+) -> Bytes:
+    """The largest live set of a forward pass through some layers, without what is `held` all the while.
 
     Parameters
     ----------
@@ -144,16 +249,13 @@ def peak_training(plan: Plan, start: int = 0, end: int | None = None, held: froz
         The layers; all of them by default.
     held : frozenset of int
         Buffers that are accounted for elsewhere.
+    keep : bool
+        Whether what gradients need stays.
     """
-    end = len(plan.kinds) if end is None else end
-    return max(_forward(plan, start, end, held, keep=True), _backward(plan, start, end, held))
-
-
-def _forward(plan: Plan, start: int, end: int, held: frozenset[int], keep: bool) -> Bytes:
     alive: set[int] = set()
     kept: set[int] = set()
     now, peak = NONE, NONE
-    for index in range(start, end):
+    for index in range(start, len(plan.kinds) if end is None else end):
         for which in plan.graph.writes[index]:
             if which not in alive and which not in held:
                 alive.add(which)
@@ -169,16 +271,15 @@ def _forward(plan: Plan, start: int, end: int, held: frozenset[int], keep: bool)
     return peak
 
 
-def _backward(plan: Plan, start: int, end: int, held: frozenset[int]) -> Bytes:
-    """Walk back: what layers kept goes as they are done, gradients of activations come and go."""
+def peak_backward(plan: Plan, start: int, end: int, held: frozenset[int]) -> Bytes:
+    """The same of the way back: what layers kept goes as they are done, gradients of activations come and go."""
     keepers: dict[int, int] = {}  # buffer: the first layer that keeps it, whose gradient is computed last
     for index in range(end - 1, start - 1, -1):
         keepers.update(dict.fromkeys(plan.saved[index].buffers - held, index))
     now = saved_bytes(plan, start, end, held)
     gradients = _Gradients(plan)
-    for which in {which for index in range(start, end) for which in plan.graph.writes[index]}:
-        if (plan.last_use[which] >= end or end == len(plan.kinds)) and which in plan.graph.writes[end - 1]:
-            gradients.give(which)
+    results = {*plan.graph.writes[end - 1]} if end > start else set()
+    gradients.through("", (), [which for which in results if plan.last_use[which] >= end or end == len(plan.kinds)])
     peak = now.plus(gradients.now)
     for index in range(end - 1, start - 1, -1):
         if plan.graph.gradient[index]:
@@ -200,33 +301,28 @@ class _Gradients:
         self.memory: dict[int, Bytes] = {}
         self.now = NONE
 
-    def give(self, buffer: int, memory: int | None = None) -> None:
-        """A buffer's gradient: new memory, or that of another; with one there already the two are added up in it."""
-        if buffer in self.of:
-            return
-        if memory is None:
-            memory = len(self.memory)
-            self.memory[memory] = self.plan.sizes[buffer]
-            self.now = self.now.plus(self.plan.sizes[buffer])
-        self.of[buffer] = memory
-        self.holders[memory] = self.holders.get(memory, 0) + 1
-
-    def drop(self, memory: int) -> None:
-        """One holder fewer."""
-        self.holders[memory] -= 1
-        if not self.holders[memory]:
-            self.now = self.now.minus(self.memory[memory])
-
     def through(self, kind: str, written: Sequence[int], wanted: Sequence[int]) -> Bytes:
-        """Take the gradient of a layer's result to its operands; the most that is alive meanwhile."""
+        """Take the gradient of a layer's result to its operands; the most that is alive meanwhile.
+
+        An operand gets new memory, or that of the result; with a gradient there already the two are added up in it.
+        """
         taken = [self.of.pop(which) for which in dict.fromkeys(written) if which in self.of]
         passed = taken[0] if taken and kind in _PASSED_ON else None
         second = NONE
         for which in dict.fromkeys(wanted):
-            if which in self.of and passed is None:
-                second = second.plus(self.plan.sizes[which])  # until it is added to the first
-            self.give(which, passed)
+            size = self.plan.sizes[which]
+            if which in self.of:
+                second = second if passed is not None else second.plus(size)  # until it is added to the first
+                continue
+            memory = len(self.memory) if passed is None else passed
+            if passed is None:
+                self.memory[memory] = size
+                self.now = self.now.plus(size)
+            self.of[which] = memory
+            self.holders[memory] = self.holders.get(memory, 0) + 1
         most = self.now.plus(second)
         for memory in taken:
-            self.drop(memory)
+            self.holders[memory] -= 1
+            if not self.holders[memory]:
+                self.now = self.now.minus(self.memory[memory])
         return most

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from ..counting import GENERATING, Layer
-from ..counting.kinds import missing_note, own_note
+from ..counting.kinds import OWN, missing_note, own_note
 from ..errors import BadValue, UnknownName
 from ..extras import need
 from ..hardware import Device, Machine, PeakRate
@@ -99,7 +99,7 @@ def _notes(workload: Workload, machine: Machine, model: TimeModel, terms: Terms)
         )
     if work.unknown:
         notes.append(missing_note(work.unknown))
-    if own := own_note(work.kinds):
+    if OWN and (own := own_note(work.kinds)):
         notes.append(own)
     held = model.peak(machine, precision).peak
     if (vector.peak.precision, vector.peak.unit) != (held.precision, held.unit):
@@ -308,40 +308,43 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         waiting = 1 - 1 / self.terms.waiting
         return {name: 0.0 if name == "overhead" else seconds * waiting for name, seconds in self.passes_s.items()}
 
-    def bound(self, layer: int) -> str:
-        """``compute``, ``memory``, ``nothing`` (it takes no time), ``fused`` (into another), ``unknown`` (no rule)."""
-        work, seconds = self.workload.work, self.terms.layers_s[:, layer]
-        if not work.counted[layer]:
-            return "unknown"
-        if work.carrier is not None and work.carrier[layer] != layer:
-            return "fused"
-        if not seconds.sum():
-            return "nothing"
-        if not self.model.uses_memory:
-            return "compute"
-        # Over several passes: the term that rules the larger part of the time.
-        ruled = np.where(self.terms.compute_s[:, layer] >= self.terms.memory_s[:, layer], seconds, -seconds)
-        return "compute" if ruled.sum() >= 0 else "memory"
-
     def peak_of(self, part: str, layer: int) -> PeakRate:
         """The peak that a layer's arithmetic is held against in a pass."""
         return self.peak if self.matrix[layer] and part != "update" else self.vector_peak
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """One dict per layer: name, kind, flops (None where no rule counts it), bytes, time_s, bound_s, bound."""
-        flops, moved, seconds = self.counts_by_pass.sum(0), self.bytes_by_pass.sum(0), self.terms.layers_s.sum(0)
-        bound_s = (self.bound_terms or self.terms).layers_s.sum(0)
-        counted = self.workload.work.counted
+        """One dict per layer: name, kind, flops (None where no rule counts it), bytes, time_s, bound_s, bound.
+
+        The last is ``compute``, ``memory``, ``nothing`` (it takes no time), ``fused`` (into another) or ``unknown`` (no
+        rule).
+        """
+        terms, work = self.terms, self.workload.work
+        flops, moved, seconds = self.counts_by_pass.sum(0), self.bytes_by_pass.sum(0), terms.layers_s.sum(0)
+        bound_s = (self.bound_terms or terms).layers_s.sum(0)
+        # Over several passes: the term that rules the larger part of the time.
+        ruled = np.where(terms.compute_s >= terms.memory_s, terms.layers_s, -terms.layers_s).sum(0)
+        in_memory = (ruled < 0) & self.model.uses_memory
         for index, name in enumerate(self.names):
+            bound = "memory" if in_memory[index] else "compute"
+            if not work.counted[index]:
+                bound = "unknown"
+            elif work.carrier is not None and work.carrier[index] != index:
+                bound = "fused"
+            elif not seconds[index]:
+                bound = "nothing"
             yield {
                 "name": name,
                 "kind": self.kinds[index],
-                "flops": int(flops[index]) if counted[index] else None,
+                "flops": int(flops[index]) if work.counted[index] else None,
                 "bytes": int(moved[index]),
                 "time_s": float(seconds[index]),
                 "bound_s": float(bound_s[index]),
-                "bound": self.bound(index),
+                "bound": bound,
             }
+
+    def bound(self, layer: int) -> str:
+        """What bounds a layer, as `rows` says it."""
+        return str(list(self.rows())[layer]["bound"])
 
     def by_kind(self) -> dict[str, dict[str, Any]]:
         """Per kind of layer: layers, flops, bytes, time_s and share of the time; longest first."""

@@ -47,11 +47,12 @@ def whole_step(one: Prediction, workload: Workload) -> Prediction:
     again = np.zeros(len(layers), dtype=bool)
     if options.checkpointing != "none":
         # Where tensors live is asked of a network's graph: only then, as an inference should not wait for it.
-        from .checkpointing import find_segments, recomputed
         from .liveness import make_plan
+        from .memory import find_segments
 
         plan = make_plan(layers, element_bytes(precision))
-        again = np.array(recomputed(layers, find_segments(layers, plan, options.checkpointing)), dtype=bool)
+        *_, last = find_segments(layers, plan, options.checkpointing)  # whose forward pass has just been
+        again[: last.start] = True
         notes.append(f"checkpointing: {int(again.sum())} of {len(layers)} layers are computed twice")
     if options.accumulation > 1:
         notes.append(f"{options.accumulation} micro-batches of {micro}, one update")

@@ -1,7 +1,4 @@
-"""The shipped hardware files pass the audit, and the audit catches what it is there for.
-
-Tests: hardware/rates.py.
-"""
+"""The shipped hardware files pass the audit, and the audit catches what it is there for."""
 
 from __future__ import annotations
 
@@ -10,9 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from paleo_lite.hardware.audit import AuditFinding, audit_device, audit_links, audit_registry
+from paleo_lite.hardware.audit import TENSOR_RATES, AuditFinding, audit_device, audit_links, audit_registry
 from paleo_lite.hardware.device import Device, LinkRegistry
-from paleo_lite.hardware.rates import TENSOR_RATES
 
 HARDWARE = Path(__file__).parents[2] / "hardware"
 

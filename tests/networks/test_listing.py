@@ -9,7 +9,7 @@ import pytest
 
 from paleo_lite.errors import UnknownName
 from paleo_lite.networks import find_network
-from paleo_lite.networks.listing import network_rows
+from paleo_lite.networks.catalog import network_rows
 from paleo_lite.networks.network import Network
 
 # ``num_params`` and ``_ops`` (10^9 multiply-accumulates) of the weights' metadata, and the size they are given for.

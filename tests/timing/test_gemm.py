@@ -1,7 +1,4 @@
-"""Matrix products: published arithmetic, tiles by hand, both models by their own formulas, and what batching gains.
-
-Tests: timing/gemm_times.py.
-"""
+"""Matrix products: published arithmetic, tiles by hand, both models by their own formulas, and what batching gains."""
 
 from __future__ import annotations
 

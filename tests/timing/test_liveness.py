@@ -1,7 +1,4 @@
-"""The tensors that layers save for the backward pass, held against what torch's autograd saves: the same bytes.
-
-Tests: timing/buffers.py.
-"""
+"""The tensors that layers save for the backward pass, held against what torch's autograd saves: the same bytes."""
 
 from __future__ import annotations
 

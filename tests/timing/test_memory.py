@@ -1,6 +1,6 @@
 """Memory against torch's own tracker of whole steps, against papers, and against what was run and found by trying.
 
-Tests: timing/checkpointing.py, timing/workload.py.
+Tests: timing/workload.py.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.hardware import find_device
 from paleo_lite.networks import Network, find_network
 from paleo_lite.timing.capacity import MemoryFit, fit_memory
-from paleo_lite.timing.checkpointing import find_segments
 from paleo_lite.timing.liveness import make_plan
-from paleo_lite.timing.memory import RESERVE_BYTES, largest_batch, memory_coefficients, memory_of
+from paleo_lite.timing.memory import RESERVE_BYTES, find_segments, largest_batch, memory_coefficients, memory_of
 from paleo_lite.timing.workload import TrainingOptions, Workload
 
 pytestmark = pytest.mark.slow
