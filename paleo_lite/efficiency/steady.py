@@ -268,6 +268,9 @@ def _summary(runs: Runs, loop: Iterations, judged: _Judged, notes: list[str], by
     among = among[np.argsort(runs.table["row"][among])]
     parts = judged.part[among]
     sample = count_sample(runs, among, parts == _FORWARD, parts.tolist())
+    busy_s = None
+    if runs.spans_ns is not None:
+        busy_s = _busy_s(runs.spans_ns, np.repeat(loop.number, runs.table["rows"]), judged.whole)
     by_part, matched = judged.times_ns.sum(axis=2).T, judged.forwards & judged.backwards
     times = judged.times_ns.sum(axis=(1, 2))
     kernel_s = _median_s(judged.whole, times) or 0.0
@@ -289,7 +292,7 @@ def _summary(runs: Runs, loop: Iterations, judged: _Judged, notes: list[str], by
         update_s=_median_s(matched, by_part[_UPDATE]),
         other_s=_median_s(matched, by_part[_OTHER]),
         kernel_s=kernel_s,
-        busy_s=_busy_s(runs, loop, judged.whole),
+        busy_s=busy_s,
         compute_s=None if flops is None else kernel_s * (compute_ns / all_ns),
         flops=flops,
         bytes=moved,
@@ -315,14 +318,11 @@ def _median_s(among: NDArray[np.bool_], times_ns: NDArray[np.float64]) -> float 
     return float(np.median(times_ns[among])) * 1e-9 if among.any() else None
 
 
-def _busy_s(runs: Runs, loop: Iterations, whole: NDArray[np.bool_]) -> float | None:
-    """Median of the time in which anything ran; None where the profile has no start times."""
-    if runs.spans_ns is None:
-        return None
-    number = np.repeat(loop.number, runs.table["rows"])
+def _busy_s(spans_ns: NDArray[np.int64], number: NDArray[np.int64], whole: NDArray[np.bool_]) -> float:
+    """Median of the time in which any of the rows ran, whose iterations are `number`."""
     busy = []
     for iteration in np.flatnonzero(whole):
-        starts, ends = merge(*runs.spans_ns[number == iteration].T)
+        starts, ends = merge(*spans_ns[number == iteration].T)
         busy.append(int((ends - starts).sum()))
     return float(np.median(busy)) * 1e-9
 

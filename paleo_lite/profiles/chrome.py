@@ -15,22 +15,77 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
+from numpy.typing import NDArray
 
 from ..errors import BadFile, BadProfile
-from .chrome_events import CATEGORIES, LATEST_US, bad_element, decode_events
-from .chrome_rows import Rows
-from .json_stream import JsonArray, decode_around
+from .chrome_events import (
+    CATEGORIES,
+    COUNTED,
+    DMA,
+    LARGEST,
+    LATEST_US,
+    MTIA,
+    Args,
+    Decoded,
+    Event,
+    Whole,
+    bad_element,
+    bad_event,
+    counters_of,
+    decode_events,
+    times_ns,
+)  # fmt: skip
+from .json_stream import Elements, JsonArray, decode_around
+from .launches import (
+    BPROP,
+    LAUNCH,
+    OPERATION,
+    PROFILER_STEP,
+    STEP,
+    HostRange,
+    Integers,
+    Launched,
+    Links,
+    MarkedSteps,
+    Places,
+    direction_of,
+    find_steps,
+)  # fmt: skip
+from .ncu import counted_flops
 from .table import batch_of, coded
 from .xla import SIGN
 
 _KEY = re.compile(rb'"(traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:')
 _LINKED = ("op", "params", "direction", "execution", "step", "launch_ns")
+
+COMMUNICATION = re.compile(r"(?:void )?[nr]ccl")
+"""Kernels of NCCL and RCCL: ``ncclKernel_AllReduce_RING_LL_Sum_float(...)``, ``ncclDevKernel_...``."""
+
+
+_BY_NUMBERS = re.compile(r"conv|pool|norm|upsample|gelu|mean|sum|amax|amin|argm|var|std|::a(?:ll|ny)$|::m(?:ax|in)$")
+"""Operations whose work the numbers among their arguments decide: strides, windows, which dimensions are reduced. Those
+of others (a learning rate) would part what is alike."""
+
+_COLLECTIVE = "record_param_comms"
+"""The operation that says what a collective carries."""
+
+_MESSAGE = b'{"collective":%s,"dtype":%s,"in":%s,"out":%s,"group":%s}'
+_NO_ARGS = Args()
+_DIGITS = re.compile(r"-?\d{1,18}", re.ASCII)
+_KINDS = ("kernel", "memcpy", "memset", "communication", "cpu", "api", "marker")
+_CODES = {cat: _KINDS.index(of) for cat, of in CATEGORIES.items()}
+_KERNEL, _MEMCPY, _COMMUNICATION, _CPU, _API, _MARKER = map(
+    _KINDS.index, ("kernel", "memcpy", "communication", "cpu", "api", "marker")
+)
+_ON_DEVICE = frozenset(cat for cat, of in CATEGORIES.items() if of in ("kernel", "memcpy", "memset")) | {
+    "gpu_user_annotation"
+}
 
 
 class _Around(msgspec.Struct):
@@ -55,14 +110,14 @@ class ChromeTrace:
         `op`, `params`, `direction` and `execution` of a kernel, copy or call of the runtime are those of the operation
         that launched it (see `launches`). `params` are its ``Input Dims``, ``Input type`` and, where they decide its
         work, ``Concrete Inputs``, as JSON; of a collective its message. `layer` is the path of the modules and ranges
-        that it ran in (see `modules`). `step` is the iteration that launched it (see `marks`),
+        that it ran in (see `launches`). `step` is the iteration that launched it (see `launches`),
         `launch_ns` the start of the call that did.
         ``metric.est_achieved_occupancy`` is a share of 1. Kernels that CUPTI's range profiler counted have no duration,
         and FLOPs where the counters tell them (see `ncu`).
         """
         with tempfile.TemporaryFile() as spool:
             wanted = columns is None or "layer" in columns
-            rows = Rows(linked=wanted or not set(_LINKED).isdisjoint(columns or ()), placed=wanted)
+            rows = _Rows(linked=wanted or not set(_LINKED).isdisjoint(columns or ()), placed=wanted)
             try:
                 base_ns = _spool(path, rows, spool)
             except OSError as error:  # of the spool: those of the trace have become BadProfile
@@ -87,7 +142,7 @@ class ChromeTrace:
                 yield batch_of(values, batch.num_rows, columns)
 
 
-def _spool(path: Path, rows: Rows, spool: IO[bytes]) -> int:
+def _spool(path: Path, rows: _Rows, spool: IO[bytes]) -> int:
     """Write the rows of the whole trace aside; returns the nanoseconds that its times count from."""
     array = JsonArray(path, "traceEvents", decode_events)
     writer, count = None, 0
@@ -114,3 +169,242 @@ def _spool(path: Path, rows: Rows, spool: IO[bytes]) -> int:
     if not 0 <= base_ns <= LATEST_US * 1000:
         raise BadProfile(f"{path}: baseTimeNanoseconds is {base_ns}, outside the years 1970 to 2096")
     return base_ns
+
+
+class _Rows:
+    """Turns events into columns, and remembers of operations and launches what links them.
+
+    Parameters
+    ----------
+    linked : bool
+        Whether to remember.
+    placed : bool
+        Whether to remember in which of the program's ranges operations ran, too.
+    """
+
+    def __init__(self, linked: bool, placed: bool = False) -> None:
+        self.linked, self.placed = linked, placed
+        self._names: dict[str, int] = {}
+        self._params: dict[bytes, int] = {}
+        self._threads: dict[tuple[Whole, str], int] = {}
+        self._operations: list[NDArray[Any]] = []
+        self._launches: list[NDArray[Any]] = []
+        self._marks: list[tuple[str, int, int]] = []
+        self._device_marks: dict[str, tuple[int, int]] = {}
+        self._ranges: list[HostRange] = []
+        self._count = 0  # operations so far
+        self._with_both = self._alike = 0  # events with external and correlation id, and those where they are equal
+
+    @property
+    def names(self) -> list[str]:
+        """The texts that the codes of `OPERATION` stand for."""
+        return list(self._names)
+
+    @property
+    def params(self) -> list[str]:
+        """Likewise."""
+        return [text.decode("utf-8", "replace") for text in self._params]
+
+    def links(self) -> Links | None:
+        """The links, once all events were seen; None of a trace without CPU operations."""
+        if not self._count:
+            return None
+        operations, self._operations = np.concatenate(self._operations), []
+        launches, self._launches = np.concatenate(self._launches), []
+        return Links(operations, launches, external_ids=2 * self._alike <= self._with_both)
+
+    def places(self, steps: MarkedSteps) -> Places | None:
+        """The program's ranges; None where they were not asked for."""
+        return Places(self._ranges, steps) if self.placed else None
+
+    def steps(self) -> Launched:
+        """The iterations, once all events were seen."""
+        launches = np.concatenate(self._launches) if self._launches else np.empty(0, LAUNCH)
+        names, starts, ends = zip(*self._marks) if self._marks else ((), (), ())
+        steps = find_steps(names, np.array(starts, np.int64), np.array(ends, np.int64), launches["start"])
+        on_device = [self._device_marks.get(name) for name in steps.names]
+        ranges = np.array([mark for mark in on_device if mark is not None], np.int64).reshape(-1, 2)
+        ran = MarkedSteps(steps.names, *ranges.T) if len(ranges) == len(on_device) else steps
+        return Launched(steps, ran, launches)
+
+    def batch(self, path: Path, piece: Elements[Decoded]) -> pa.RecordBatch:
+        """The columns that events have by themselves, and `external`, `correlation` and `own` to link them by.
+
+        `own` is the place of an operation's own record among the operations. -1 is none in all three.
+        """
+        events = piece.decoded.wanted
+        args = [event.args or _NO_ARGS for event in events]
+        names = pa.array([event.name for event in events]).dictionary_encode()
+        kind = _kinds(events, names)
+        start_ns, duration_ns = times_ns(path, piece)
+        external = _integers([of.external if of.external is not None else of.external_2021 for of in args])
+        ids = {
+            "external": np.where(kind == _MARKER, -1, external.fill_null(-1).to_numpy()),
+            "correlation": _integers([of.correlation for of in args]).fill_null(-1).to_numpy(),
+            "own": np.full(len(events), -1),
+        }
+        if self.linked:
+            end_ns = start_ns + np.nan_to_num(duration_ns).astype(np.int64)
+            self._remember_operations(events, args, kind, start_ns, end_ns, ids)
+            self._remember_launches(events, kind, start_ns, ids)
+            marks = np.array([name.startswith(PROFILER_STEP) for name in names.dictionary.to_pylist()], bool)
+            marked = np.flatnonzero((kind == _MARKER) | marks[names.indices.to_numpy()])
+            self._remember_marks(events, marked.tolist(), start_ns, end_ns)
+        there = [event.cat in _ON_DEVICE for event in events]
+        counted = np.array([event.cat == COUNTED for event in events])
+        unknown = np.isnan(duration_ns) | counted
+        columns = {
+            "category": pa.DictionaryArray.from_arrays(pa.array(kind), pa.array(_KINDS)),
+            "kernel": names,
+            "start_ns": pa.array(start_ns),
+            "duration_ns": pa.array(duration_ns, mask=unknown),
+            "flops": _counted_flops(piece.text, counted),
+            "calls": pa.array(np.ones(len(events), dtype=np.int64)),
+            "thread": _integers([None if on_device else event.tid for event, on_device in zip(events, there)]),
+            **_of_device(events, args, np.array(there)),
+            **{name: pa.array(values) for name, values in ids.items()},
+        }
+        _check_bytes(path, piece, columns["bytes"])
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _remember_operations(
+        self,
+        events: list[Event],
+        args: list[Args],
+        kind: NDArray[np.int8],
+        start_ns: Integers,
+        end_ns: Integers,
+        ids: dict[str, Integers],
+    ) -> None:
+        is_cpu = kind == _CPU
+        steps = [i for i in np.flatnonzero(kind == _MARKER) if events[i].name.startswith(STEP)]
+        is_remembered = is_cpu.copy()
+        is_remembered[steps] = True
+        at = np.flatnonzero(is_remembered)
+        ids["own"] = np.where(is_cpu, self._count + np.cumsum(is_remembered) - 1, -1)
+        self._count += len(at)
+        mine, theirs = [events[i] for i in at], [args[i] for i in at]
+        names = [event.name for event in mine]
+        record = np.empty(len(at), OPERATION)
+        record["external"], record["start"], record["end"] = ids["external"][at], start_ns[at], end_ns[at]
+        record["thread"] = self._thread_codes(mine)
+        record["name"] = np.where(is_cpu[at], [self._names.setdefault(name, len(self._names)) for name in names], -1)
+        told = [
+            (bytes(of.dims), bytes(of.types), bytes(of.numbers) if _BY_NUMBERS.search(name) else b"")
+            if name != _COLLECTIVE or not of.collective
+            else (_MESSAGE % (of.collective, of.message_type, of.numbers_in, of.numbers_out, of.group_size),)
+            for of, name in zip(theirs, names)
+        ]
+        code_of = {raws: self._params_code(raws) for raws in dict.fromkeys(told)}
+        record["params"] = [code_of[raws] for raws in told]
+        record["sequence"] = _integers([of.sequence for of in theirs]).fill_null(-1).to_numpy()
+        forward_thread = _integers([of.forward_thread for of in theirs]).fill_null(0).to_numpy()
+        known = {name: direction_of(name) for name in {*names}}
+        own = np.array([known[name] for name in names], dtype=np.int8)
+        record["direction"] = np.where((own < 0) & (forward_thread > 0), BPROP, own)
+        self._operations.append(record)
+
+    def _remember_launches(
+        self, events: list[Event], kind: NDArray[np.int8], start_ns: Integers, ids: dict[str, Integers]
+    ) -> None:
+        both = (ids["external"] >= 0) & (ids["correlation"] >= 0) & (kind != _CPU)
+        self._with_both += int(both.sum())
+        self._alike += int((both & (ids["external"] == ids["correlation"])).sum())
+        calls = np.flatnonzero((kind == _API) & (ids["correlation"] >= 0))
+        record = np.empty(len(calls), LAUNCH)
+        record["correlation"], record["start"] = ids["correlation"][calls], start_ns[calls]
+        record["thread"] = self._thread_codes([events[i] for i in calls])
+        self._launches.append(record)
+
+    def _remember_marks(self, events: list[Event], marked: list[int], start_ns: Integers, end_ns: Integers) -> None:
+        for index in marked:
+            event = events[index]
+            if event.cat == "user_annotation" or (event.cat == "Operator" and event.name.startswith(PROFILER_STEP)):
+                self._marks.append((event.name, int(start_ns[index]), int(end_ns[index])))
+            elif event.cat == "gpu_user_annotation":
+                self._device_marks[event.name] = int(start_ns[index]), int(end_ns[index])
+            if self.placed and event.cat in ("user_annotation", "python_function"):
+                thread = self._thread_codes([event])[0]
+                self._ranges.append(HostRange(event.name, thread, int(start_ns[index]), int(end_ns[index])))
+
+    def _params_code(self, raws: tuple[bytes, ...]) -> int:
+        """The code of the shapes, the types and, where they were kept, the numbers, a space between them."""
+        dims, *rest = (b"".join(raw.split()) for raw in raws)
+        if dims in (b"", b"null"):
+            return -1
+        text = b" ".join([dims, *rest]).rstrip()
+        return self._params.setdefault(text, len(self._params))
+
+    def _thread_codes(self, events: list[Event]) -> list[int]:
+        pairs = [(event.pid, event.tid) for event in events]
+        known = {
+            pair: self._threads.setdefault((pair[0], str(pair[1])), len(self._threads)) for pair in dict.fromkeys(pairs)
+        }
+        return [known[pair] for pair in pairs]
+
+
+def _kinds(events: list[Event], names: pa.DictionaryArray) -> NDArray[np.int8]:
+    kind = np.array(
+        [_MEMCPY if event.name == DMA and event.cat == MTIA else _CODES[event.cat] for event in events],
+        dtype=np.int8,
+    )
+    of_nccl = np.array([COMMUNICATION.match(name) is not None for name in names.dictionary.to_pylist()])
+    return np.where((kind == _KERNEL) & of_nccl[names.indices.to_numpy()], _COMMUNICATION, kind).astype(np.int8)
+
+
+def _of_device(events: list[Event], args: list[Args], on_device: NDArray[np.bool_]) -> dict[str, pa.Array]:
+    """What only events on a device have; stream and device, if no argument tells, from where the event is drawn."""
+    at = np.flatnonzero(on_device)
+    mine, theirs = [events[i] for i in at], [args[i] for i in at]
+    columns = {
+        "bytes": _integers([of.size if of.bytes is None else of.bytes for of in theirs]),
+        "grid": _dimensions([of.grid for of in theirs]),
+        "block": _dimensions([of.block for of in theirs]),
+        "stream": _integers([e.tid if of.stream is None else of.stream for e, of in zip(mine, theirs)]),
+        "device": _integers([e.pid if of.device is None else of.device for e, of in zip(mine, theirs)]),
+        "metric.est_achieved_occupancy": pa.array(
+            [None if of.occupancy is None else of.occupancy / 100 for of in theirs], pa.float64()
+        ),
+    }
+    row = pa.array(np.cumsum(on_device) - 1, mask=~on_device)
+    return {name: values.take(row) for name, values in columns.items()}
+
+
+def _check_bytes(path: Path, piece: Elements[Decoded], sizes: pa.Array) -> None:
+    """A size must be what memory can hold: a negative one would be taken off the others."""
+    known = sizes.fill_null(0).to_numpy()
+    wrong = (known < 0) | (known > LARGEST)
+    if wrong.any():
+        index = int(wrong.argmax())
+        raise bad_event(path, piece, index, f"an event of {known[index]:,} bytes, expected 0 to {LARGEST:,}")
+
+
+def _counted_flops(text: bytes, counted: NDArray[np.bool_]) -> pa.Array:
+    """FLOPs that counters tell of, of the events that have any."""
+    if not counted.any():
+        return pa.nulls(len(counted), pa.float64())
+    flops = pa.array([counted_flops(counters) for counters in counters_of(text)], pa.float64())
+    return flops.take(pa.array(np.cumsum(counted) - 1, mask=~counted))
+
+
+def _integers(values: list[Whole]) -> pa.Array:
+    """Whole numbers, written as texts or not; null where there is none (an id of "stream 7" is 7)."""
+    try:
+        return pa.array(values, pa.int64())
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        known = {value: _integer(value) for value in {*values}}
+        return pa.array([known[value] for value in values], pa.int64())
+
+
+def _integer(value: Whole) -> int | None:
+    if isinstance(value, str):
+        value = int(match.group()) if (match := _DIGITS.fullmatch(value.removeprefix("stream "))) else None
+    if value is None or not abs(value) < 2**63 or value != int(value):  # of a float, NaN included
+        return None
+    return int(value)
+
+
+def _dimensions(raws: list[msgspec.Raw]) -> pa.Array:
+    texts = [bytes(raw) for raw in raws]
+    seen = {text: b"".join(text.strip(b"[]").split()).decode("utf-8", "replace") or None for text in {*texts}}
+    return pa.array([seen[text] for text in texts], pa.string()).dictionary_encode()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadProfile
 from .json_stream import Elements, bad_at
-from .launches import Integers
+from .launches import MODULE, Integers
 
 CATEGORIES = {
     "kernel": "kernel", "Kernel": "kernel", "gpu_memcpy": "memcpy", "Memcpy": "memcpy",
@@ -24,8 +24,6 @@ CATEGORIES = {
 }  # fmt: skip
 """What `cat` is called in `SCHEMA`, in the spellings of kineto since 2021; other events are skipped."""
 
-MODULE = "nn.Module: "
-"""What the range of a module's forward call begins with; other Python functions are skipped."""
 
 COUNTED = "cuda_profiler_range"
 """Kernels with counters instead of times: the profiler draws them one behind the other, each as long as the next."""

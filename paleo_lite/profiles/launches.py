@@ -1,17 +1,30 @@
-"""Which operation launched a kernel, and in which direction: what a PyTorch trace tells only between its lines.
+"""What a trace tells only between its lines: which operation launched a kernel, in which direction, step and module.
 
 A kernel's ``External id`` names the innermost operation that ran when it was launched. Many versions of the profiler
 wrote the correlation id there instead (in all events alike): such ids are not a link, and the call that launched the
 kernel, found by its correlation, is looked up among the operations that were running on its thread.
+
+PyTorch's profiler marks each call of its ``step`` (``ProfilerStep#3``); those win. Else what a program marks itself
+(``record_function("train_step")``, NVTX) is taken for iterations where it comes at least twice under one name but for
+its digits, one after the other, and around almost everything that was launched. Of several such, one in the other, the
+outermost: a network's blocks come within its steps. A mark without a length lasts to the next of its name.
+
+The profiler also writes the forward call of each module (``with_stack=True``) and the ranges of ``record_function``.
+They nest, and the path of their names says where in the program a kernel comes from. A backward operation runs on
+autograd's thread, outside of all of them: its place is that of the forward operation it belongs to.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from .table import coded
 
 Integers = NDArray[np.int64]
 
@@ -40,6 +53,19 @@ FPROP, BPROP, UPDATE = range(3)
 _BACKWARD = ("autograd::engine::evaluate_function", "torch::autograd::")
 STEP = "Optimizer.step#"
 """What PyTorch calls the range around an optimiser's step begins like this."""
+
+PROFILER_STEP = "ProfilerStep"
+"""What PyTorch calls a step begins like this."""
+
+COVERED = 0.9
+"""Share of the launches that marks must be around to be iterations."""
+
+MODULE = "nn.Module: "
+"""What the range of a module's forward call begins with."""
+
+_DIGITS = re.compile(r"\d+")
+_NO_PLACE = (PROFILER_STEP, STEP, "nccl:")
+"""Ranges that do not say where in the program something is."""
 
 
 def direction_of(name: str) -> int:
@@ -95,6 +121,14 @@ class Nest:
         return np.where((operation >= 0) & (self.end[operation] > time), operation, -1)
 
 
+def _place_in(known: Integers, keys: Integers) -> Integers:
+    """Where each key stands among those that are known, which are in order; -1 where it does not."""
+    if not len(known):
+        return np.full(len(keys), -1)
+    place = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    return np.where(known[place] == keys, place, -1)
+
+
 class _Names(NamedTuple):
     """Keys in order, and the operation that each stands for."""
 
@@ -114,10 +148,8 @@ class _Names(NamedTuple):
         return cls(keys[first][~differs], operation[first][~differs])
 
     def look_up(self, keys: Integers) -> Integers:
-        if not len(self.keys):
-            return np.full(len(keys), -1, dtype=np.int64)
-        index = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where(self.keys[index] == keys, self.operation[index], -1)
+        place = _place_in(self.keys, keys)
+        return np.where(place >= 0, self.operation[place], -1) if len(self.keys) else place
 
 
 class Links:
@@ -204,3 +236,164 @@ def _directions(operations: NDArray[Any]) -> tuple[NDArray[np.int8], Integers]:
         np.where(around >= 0, direction[marked[around]], -1).astype(np.int8),
         np.where(around >= 0, forward[marked[around]], -1),
     )
+
+
+# Iterations -----------------------------------------------------------------------------------------------------------
+
+
+class MarkedSteps(NamedTuple):
+    """Iterations that a program marked, in the order of time.
+
+    Attributes
+    ----------
+    names : list of str
+        Each once: marks that are called alike are numbered from 1.
+    starts, ends : ndarray of int64, shape (iterations,)
+        In nanoseconds.
+    """
+
+    names: list[str]
+    starts: Integers
+    ends: Integers
+
+    def find(self, times: Integers) -> Integers:
+        """The iteration that each time is in, -1 for none."""
+        if not self.names:
+            return np.full(len(times), -1, dtype=np.int64)
+        step = np.searchsorted(self.starts, times, side="right") - 1
+        return np.where((step >= 0) & (times < self.ends[step]), step, -1)
+
+
+class Launched:
+    """In which iteration events on a device were launched.
+
+    Parameters
+    ----------
+    steps : MarkedSteps
+        When the host was in each.
+    ran : MarkedSteps
+        When the device was, where the profiler says so; else the same.
+    launches : structured ndarray
+        All launches, see `LAUNCH`.
+
+    Attributes
+    ----------
+    steps : MarkedSteps
+    launches : structured ndarray
+        By correlation.
+    """
+
+    def __init__(self, steps: MarkedSteps, ran: MarkedSteps, launches: NDArray[Any]) -> None:
+        self.steps, self._ran = steps, ran
+        self.launches = launches[np.argsort(launches["correlation"], kind="stable")]
+
+    def find(self, correlation: Integers) -> Integers:
+        """The place in `launches` of what launched each event, by its correlation; -1 where none is known."""
+        return np.where(correlation >= 0, _place_in(self.launches["correlation"], correlation), -1)
+
+    def columns(self, correlation: Integers, start: Integers, base_ns: int = 0) -> dict[str, pa.Array]:
+        """`launch_ns` and `step` of events.
+
+        What no known call launched is of the step in which it began: at a trace's begin that is often the last step
+        before it, whose launches were not traced.
+        """
+        launch = self.find(correlation)
+        time = start.copy()
+        time[launch >= 0] = self.launches["start"][launch[launch >= 0]]
+        step = np.where(launch >= 0, self.steps.find(time), self._ran.find(start))
+        return {"launch_ns": pa.array(time + base_ns, mask=launch < 0), "step": coded(step, self.steps.names)}
+
+
+def find_steps(names: Sequence[str], starts: Integers, ends: Integers, launches: Integers) -> MarkedSteps:
+    """The iterations among ranges.
+
+    Parameters
+    ----------
+    names : sequence of str, length n
+    starts, ends : ndarray of int64, shape (n,)
+    launches : ndarray of int64
+        When work was given to the device.
+    """
+    families: dict[str, list[int]] = {}
+    for index, name in enumerate(names):
+        families.setdefault(_DIGITS.sub("#", name), []).append(index)
+    times = np.sort(launches)
+    best, longest = MarkedSteps([], np.empty(0, np.int64), np.empty(0, np.int64)), 0.0
+    for family, members in families.items():
+        order = np.array(sorted(members, key=lambda index: (starts[index], ends[index])))
+        begin, end = starts[order], ends[order].copy()
+        if len(times) and (begin == end).all():
+            end = np.append(begin[1:], max(times[-1] + 1, begin[-1] + 1))
+        if (begin[1:] < end[:-1]).any():
+            continue
+        own = [names[index] for index in order]
+        if len({*own}) < len(own):
+            own = [f"{name} {number}" for number, name in enumerate(own, 1)]
+        steps = MarkedSteps(own, begin, end)
+        if family.startswith(PROFILER_STEP):
+            return steps
+        inside = int((np.searchsorted(times, end) - np.searchsorted(times, begin)).sum())
+        length = float(np.median(end - begin))
+        if len(order) > 1 and inside >= COVERED * len(times) > 0 and length > longest:
+            best, longest = steps, length
+    return best
+
+
+# Modules and ranges ---------------------------------------------------------------------------------------------------
+
+
+class HostRange(NamedTuple):
+    """A range on a thread of the host, in nanoseconds."""
+
+    name: str
+    thread: int
+    start: int
+    end: int
+
+
+class Places:
+    """Where in the program something is.
+
+    Parameters
+    ----------
+    ranges : sequence of HostRange
+        In any order.
+    steps : MarkedSteps
+        The iterations, whose marks are no place.
+
+    Attributes
+    ----------
+    names : list of str
+        Paths such as ``Model_0/Block_3/Linear_7``, each once.
+    """
+
+    def __init__(self, ranges: Sequence[HostRange], steps: MarkedSteps) -> None:
+        marks = set(zip(steps.starts.tolist(), steps.ends.tolist()))
+        entered = [known for known in ranges if not known.name.startswith(_NO_PLACE)]
+        entered = [known for known in entered if (known.start, known.end) not in marks]
+        entered.sort(key=lambda known: (known.thread, known.start, -known.end))
+        codes: dict[str, int] = {}
+        self._path = np.empty(len(entered) + 1, np.int64)
+        self._path[-1] = -1  # of what is in none
+        open_ranges: list[tuple[HostRange, str]] = []
+        for index, known in enumerate(entered):
+            while open_ranges and (open_ranges[-1][0].thread != known.thread or open_ranges[-1][0].end <= known.start):
+                open_ranges.pop()
+            own = known.name.removeprefix(MODULE).replace("/", "|")
+            text = f"{open_ranges[-1][1]}/{own}" if open_ranges else own
+            open_ranges.append((known, text))
+            self._path[index] = codes.setdefault(text, len(codes))
+        self.names = list(codes)
+        self._nest = Nest(*(np.array([known[field] for known in entered], np.int64) for field in (1, 2, 3)))
+
+    def find(self, thread: NDArray[Any], time: Integers) -> Integers:
+        """The place in `names` of each thread at a time, -1 for none."""
+        return self._path[self._nest.innermost(thread, time)]
+
+    def of(self, links: Links) -> Integers:
+        """The same of each of the links' operations; of a backward one that is nowhere, that of its forward one."""
+        operations, forward = links.operations, links.forward
+        module = self.find(operations["thread"], operations["start"])
+        outside = (module < 0) & (forward >= 0)
+        module[outside] = module[forward[outside]]
+        return module

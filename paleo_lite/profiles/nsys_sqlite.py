@@ -3,26 +3,31 @@
 Tables and columns as the file's own comments and the Nsight Systems User Guide ("SQLite Schema Reference") describe
 them. Columns differ between versions, so each table is asked which it has. Times are ns since the session began;
 names are numbers into ``StringIds``. Ranges that PyTorch's ``emit_nvtx`` pushed (``aten::mm, op_id = 7, sizes = [..]``)
-name the operation behind each kernel; a program's own are its iterations (see `marks`) and layers (see `modules`).
+name the operation behind each kernel; a program's own are its iterations and layers (see `launches`), but for what
+libraries mark in domains of theirs.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from ..errors import BadProfile
-from .launches import LAUNCH
+from .launches import LAUNCH, OPERATION, HostRange, Launched, Links, Places, direction_of, find_steps
 from .lines import LONGEST_LINE, gpu_category, shown
-from .nvtx import DOMAIN, Linked, Ranges
-from .nvtx import KINDS as NVTX_KINDS
 from .sqlite_file import opened, recognised_tables, tables_of
-from .table import batch_of
+from .table import batch_of, coded
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .launches import Integers
 
 TABLES = {
     "CUPTI_ACTIVITY_KIND_KERNEL": "kernel",
@@ -44,6 +49,18 @@ _ROWS = 2**14
 _TEXT = 2**24  # characters of a batch's own texts
 _LONGEST_NS = 2**53  # a hundred days: what a float holds to the nanosecond
 _LINKED = ("op", "params", "direction", "execution", "step", "launch_ns", "layer")
+
+_MARK, _DOMAIN = 34, 75
+_NESTED = (None, 59, 70)  # pushed and popped on one thread; older versions do not say
+_NVTX_KINDS = (_MARK, 59, 60, 70, 71)
+"""Marks and ranges, of ENUM_NSYS_EVENT_TYPE; the rest declares domains and names."""
+
+_LIBRARIES = ("NCCL", "CCCL")  # whose ranges say nothing of where in the program something is
+_TORCH_RANGE = re.compile(
+    r"(?P<op>.+?)(?:, seq = (?P<sequence>\d{1,18}))?(?:, op_id = \d+)?"
+    r"(?:, sizes = (?P<sizes>\[[\d, \[\]]*\]))?(?:, input_op_ids.*)?"
+)
+_TORCH_SIGNS = (", seq = ", ", op_id = ", ", sizes = ")
 
 
 class NsysSqlite:
@@ -86,7 +103,7 @@ class _Reader:
     def __init__(self, path: Path, connection: sqlite3.Connection, tables: dict[str, list[str]]) -> None:
         self.path, self.connection, self.tables = path, connection, tables
         self.most = path.stat().st_size  # no table has more rows than the file has bytes
-        self.linked: Linked | None = None
+        self.linked: _Linked | None = None
         self._names: dict[Any, str] = {}
         self._pids: dict[int, int] = {}
 
@@ -98,7 +115,7 @@ class _Reader:
                 raise BadProfile(f"{self.path}: {table} has no column {needed!r}")
         selected = [f't."{name}"' if name in has else "NULL" for name in _COLUMNS]
         number = next((f't."{name}"' for name in _NAMES if name in has), "NULL")
-        where = f"WHERE t.eventType IN {NVTX_KINDS}" if "eventType" in has else ""
+        where = f"WHERE t.eventType IN {_NVTX_KINDS}" if "eventType" in has else ""
         cursor = self.connection.execute(f"SELECT t.rowid, {number}, {', '.join(selected)} FROM {table} t {where}")
         count = 0
         for rows in self._groups(cursor):
@@ -142,7 +159,7 @@ class _Reader:
         """Remember ranges and the calls that launch, to tell what is behind each kernel, and where in the program."""
         if "NVTX_EVENTS" not in present or "CUPTI_ACTIVITY_KIND_RUNTIME" not in present:
             return
-        ranges = Ranges(self._domains())
+        ranges = _Ranges(self._domains())
         for row_ids, rows in self.chunks("NVTX_EVENTS"):
             times = self._times("NVTX_EVENTS", row_ids, rows)
             for event in zip(*(rows[name] for name in ("name", "globalTid", "eventType", "domainId")), *times):
@@ -167,7 +184,7 @@ class _Reader:
             return {}
         registered = "(SELECT value FROM StringIds WHERE id = t.textId)" if "textId" in has else "NULL"
         query = f"SELECT domainId, substr(COALESCE(text, {registered}), 1, 100) FROM NVTX_EVENTS t WHERE eventType = "
-        return {number: str(name) for number, name in self.connection.execute(f"{query}{DOMAIN} LIMIT 10000")}
+        return {number: str(name) for number, name in self.connection.execute(f"{query}{_DOMAIN} LIMIT 10000")}
 
     def columns(self, table: str, row_ids: list[int], rows: dict[str, list[Any]]) -> dict[str, Any]:
         start, end = self._times(table, row_ids, rows)
@@ -220,21 +237,10 @@ class _Reader:
 
 _NAMES = ("demangledName", "shortName", "nameId", "textId")
 _SIDES = tuple(f"{what}{axis}" for what in ("grid", "block") for axis in "XYZ")
-_EVENT = (
-    "start",
-    "end",
-    "deviceId",
-    "streamId",
-    "correlationId",
-    "globalPid",
-    "globalTid",
-    "bytes",
-    "copyKind",
-    "text",
-    "eventType",
-    "domainId",
-)
-_COLUMNS = (*_EVENT, *_SIDES)
+_COLUMNS = (
+    "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "globalTid", "bytes", "copyKind", "text",
+    "eventType", "domainId", *_SIDES,
+)  # fmt: skip
 
 
 def _whole(value: Any) -> int | None:
@@ -248,3 +254,87 @@ def _said(value: Any) -> str:
 def _extents(rows: dict[str, list[Any]], what: str) -> list[str | None]:
     sides = zip(*(rows[f"{what}{axis}"] for axis in "XYZ"))
     return [",".join(map(str, side)) if all(isinstance(one, int) for one in side) else None for side in sides]
+
+
+# NVTX -----------------------------------------------------------------------------------------------------------------
+#
+# PyTorch's ``emit_nvtx`` pushes a range per operation, ``aten::mm, seq = 3, op_id = 8, sizes = [[2, 3], [3, 4]]``. The
+# rest is the program's own.
+
+
+class _Ranges:
+    """Ranges and marks, gathered one by one.
+
+    Parameters
+    ----------
+    domains : mapping
+        Names of the domains by their numbers.
+    """
+
+    def __init__(self, domains: Mapping[Any, str]) -> None:
+        self._foreign = {number for number, name in domains.items() if name in _LIBRARIES}
+        self._threads: dict[Any, int] = {}
+        self.names: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}
+        self._operations: list[tuple[Any, ...]] = []
+        self._ranges: list[HostRange] = []
+        self._own: list[tuple[str, int, int]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._operations or self._own)
+
+    def thread(self, number: Any) -> int:
+        """A number of ours for a thread."""
+        return self._threads.setdefault(number, len(self._threads))
+
+    def add(self, name: str | None, thread: Any, kind: int | None, domain: Any, start: int, end: int | None) -> None:
+        """Add one; what has no name or was never ended says nothing."""
+        if name is None or (end is None and kind != _MARK) or domain in self._foreign:
+            return
+        match = _TORCH_RANGE.fullmatch(name) if any(sign in name for sign in _TORCH_SIGNS) else None
+        code = self.thread(thread)
+        if match is not None and end is not None:
+            self._operations.append(self._operation(match, code, start, end))
+            return
+        self._own.append((name, start, start if end is None else end))
+        if end is not None and kind in _NESTED:
+            self._ranges.append(HostRange(name, code, start, end))
+
+    def _operation(self, match: re.Match[str], thread: int, start: int, end: int) -> tuple[Any, ...]:
+        code = self.names.setdefault(match["op"], len(self.names))
+        sizes = match["sizes"]
+        params = -1 if sizes is None else self.sizes.setdefault(sizes, len(self.sizes))
+        sequence = -1 if match["sequence"] is None else int(match["sequence"])
+        return -1, thread, start, end, code, params, sequence, direction_of(match["op"])
+
+    def link(self, launches: NDArray[Any]) -> _Linked:
+        """What is behind what these calls launched (see `launches.LAUNCH`)."""
+        names, starts, ends = zip(*self._own) if self._own else ((), (), ())
+        steps = find_steps(names, np.array(starts, np.int64), np.array(ends, np.int64), launches["start"])
+        operations = np.array(self._operations, OPERATION)
+        links = Links(operations, launches, external_ids=False) if len(operations) else None
+        texts = tuple(pa.array([*known], pa.string()) for known in (self.names, self.sizes))
+        return _Linked(Launched(steps, steps, launches), Places(self._ranges, steps), links, *texts)
+
+
+class _Linked:
+    """What is behind events on a device, by the call that launched them."""
+
+    def __init__(
+        self, launched: Launched, places: Places, links: Links | None, names: pa.Array, sizes: pa.Array
+    ) -> None:
+        self._launched, self._places, self._links = launched, places, links
+        self._texts = names, sizes
+        of_launch = places.find(launched.launches["thread"], launched.launches["start"])
+        self._of_launch = np.append(of_launch, -1)  # the last is that of what nothing launched
+        self._of_operation = None if links is None else places.of(links)
+
+    def columns(self, keys: Integers, start: Integers) -> dict[str, Any]:
+        """`step`, `launch_ns`, `layer`, and those of an operation where there is one."""
+        table: dict[str, Any] = self._launched.columns(keys, start)
+        inside = self._of_launch[self._launched.find(keys)]
+        if self._links is not None and self._of_operation is not None:
+            at = self._links.find(np.full(len(keys), -1), keys)
+            table |= self._links.columns(at, *self._texts)
+            inside = np.where(at >= 0, self._of_operation[at], inside)
+        return table | {"layer": coded(inside, self._places.names)}

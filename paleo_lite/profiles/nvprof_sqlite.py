@@ -37,27 +37,12 @@ _INSTANT, _BEGIN, _END = 1, 2, 4
 """``CUpti_ActivityFlag``: CUPTI_ACTIVITY_FLAG_MARKER_INSTANTANEOUS, _START, _END."""
 
 _RUNTIME_CALLS = {
-    10: "cudaGetLastError",
-    11: "cudaPeekAtLastError",
-    13: "cudaLaunch",
-    17: "cudaGetDevice",
-    31: "cudaMemcpy",
-    32: "cudaMemcpy2D",
-    41: "cudaMemcpyAsync",
-    44: "cudaMemcpy2DAsync",
-    49: "cudaMemset",
-    51: "cudaMemsetAsync",
-    126: "cudaThreadSynchronize",
-    131: "cudaStreamSynchronize",
-    137: "cudaEventSynchronize",
-    147: "cudaStreamWaitEvent",
-    160: "cudaMemcpyPeer",
-    161: "cudaMemcpyPeerAsync",
-    165: "cudaDeviceSynchronize",
-    211: "cudaLaunchKernel",
-    269: "cudaLaunchCooperativeKernel",
-    311: "cudaGraphLaunch",
-}
+    10: "cudaGetLastError", 11: "cudaPeekAtLastError", 13: "cudaLaunch", 17: "cudaGetDevice", 31: "cudaMemcpy",
+    32: "cudaMemcpy2D", 41: "cudaMemcpyAsync", 44: "cudaMemcpy2DAsync", 49: "cudaMemset", 51: "cudaMemsetAsync",
+    126: "cudaThreadSynchronize", 131: "cudaStreamSynchronize", 137: "cudaEventSynchronize",
+    147: "cudaStreamWaitEvent", 160: "cudaMemcpyPeer", 161: "cudaMemcpyPeerAsync", 165: "cudaDeviceSynchronize",
+    211: "cudaLaunchKernel", 269: "cudaLaunchCooperativeKernel", 311: "cudaGraphLaunch",
+}  # fmt: skip
 """``CUpti_runtime_api_trace_cbid``: the calls that launch, copy and wait. The file holds numbers only."""
 
 

@@ -26,7 +26,7 @@ from .lines import (
     numbered_lines,
     quantity_of,
     shown,
-)
+)  # fmt: skip
 from .table import batch_of
 
 _HEADER = re.compile(r"\s*(Type\s+)?Time\(%\)\s+Time\s+Calls\s+Avg\s+Min\s+Max\s+Name")

@@ -46,9 +46,9 @@ ABSENT = ("", "-", "na", "na=na,")
 """What pyprof writes where it knows nothing."""
 
 _ROWS = 2**18
-_GROUP_BYTES = 4 * 2**30  # a row group is read whole: more than this is not a pyprof file
+_GROUP_BYTES = 4 * 2**30  # a row group is read whole: more than this is no profiler's file
 _BLOCK_BYTES = 2**20
-_PROBLEMS = (pa.ArrowException, OSError, ValueError, OverflowError, IndexError, MemoryError, EOFError, zlib.error)
+PROBLEMS = (pa.ArrowException, OSError, ValueError, OverflowError, IndexError, MemoryError, EOFError, zlib.error)
 
 
 class PyprofParquet:
@@ -69,7 +69,6 @@ class PyprofParquet:
         """The rows, 262,144 at a time; memory holds one row group of the wanted columns."""
         with open_parquet(path) as file:
             wanted = _wanted(path, file.schema_arrow.names, columns)
-            _check_size(path, file)
         texts = [wanted[column] for column in TEXT if column in wanted]
         row = 0
         with open_parquet(path, texts) as file:
@@ -107,12 +106,12 @@ class PyprofCsv:
                 for piece in _guarded(path, reader):
                     yield _tidy(path, row, piece, wanted, columns)
                     row += piece.num_rows
-        except _PROBLEMS as error:
-            raise BadProfile(f"{path}: cannot be read as a pyprof CSV ({_first_line(error)})") from None
+        except PROBLEMS as error:
+            raise BadProfile(f"{path}: cannot be read as a pyprof CSV ({first_line(error)})") from None
 
 
 def open_parquet(path: Path, texts: Sequence[str] = ()) -> pq.ParquetFile:
-    """A parquet file whose columns are each there once and hold no lists or structs.
+    """A parquet file whose columns are each there once and hold no lists or structs, in row groups that memory holds.
 
     Parameters
     ----------
@@ -132,12 +131,16 @@ def open_parquet(path: Path, texts: Sequence[str] = ()) -> pq.ParquetFile:
         nested = next((field for field in file.schema_arrow if pa.types.is_nested(field.type)), None)
         if nested is not None:
             raise BadProfile(f"{path}: the column {nested.name[:60]!r} holds lists or structs, not text or numbers")
+        for number in range(file.metadata.num_row_groups):
+            size = file.metadata.row_group(number).total_byte_size
+            if not 0 <= size <= _GROUP_BYTES:
+                raise BadProfile(f"{path}: row group {number} says it holds {size:,} bytes, at most 4 GiB are read")
         if texts:
             file.close()
             file = pq.ParquetFile(path, read_dictionary=list(texts), page_checksum_verification=True)
         return file
-    except _PROBLEMS as error:
-        raise BadProfile(f"{path}: parquet that is truncated or corrupted ({_first_line(error)})") from None
+    except PROBLEMS as error:
+        raise BadProfile(f"{path}: parquet that is truncated or corrupted ({first_line(error)})") from None
 
 
 def _guarded(path: Path, pieces: Any) -> Iterator[pa.RecordBatch]:
@@ -149,8 +152,8 @@ def _guarded(path: Path, pieces: Any) -> Iterator[pa.RecordBatch]:
             piece = next(iterator)
         except StopIteration:
             return
-        except _PROBLEMS as error:
-            raise BadProfile(f"{path}: batch {number} cannot be read ({_first_line(error)})") from None
+        except PROBLEMS as error:
+            raise BadProfile(f"{path}: batch {number} cannot be read ({first_line(error)})") from None
         yield piece
         number += 1
 
@@ -165,13 +168,6 @@ def _wanted(path: Path, names: Sequence[str], columns: tuple[str, ...] | None) -
         asked |= {"flops": "FLOPs", "bytes": "Bytes"}
     asked["duration_ns"] = "Sil(ns)"  # read in any case: it tells the rows
     return {ours: theirs for ours, theirs in asked.items() if theirs in names}
-
-
-def _check_size(path: Path, file: pq.ParquetFile) -> None:
-    for number in range(file.metadata.num_row_groups):
-        size = file.metadata.row_group(number).total_byte_size
-        if not 0 <= size <= _GROUP_BYTES:
-            raise BadProfile(f"{path}: row group {number} says it holds {size:,} bytes, at most 4 GiB are read")
 
 
 def _tidy(
@@ -203,8 +199,8 @@ def _tidy(
         if columns is None or "calls" in columns:
             table["calls"] = from_numpy(np.ones(piece.num_rows, np.int64), pa.int64())
         return batch_of(table, piece.num_rows, columns)
-    except _PROBLEMS as error:
-        raise BadProfile(f"{path}: rows from {row}: not what pyprof writes ({_first_line(error)})") from None
+    except PROBLEMS as error:
+        raise BadProfile(f"{path}: rows from {row}: not what pyprof writes ({first_line(error)})") from None
 
 
 def _measured(path: Path, row: int, name: str, values: pa.Array) -> NDArray[np.float64]:
@@ -255,5 +251,5 @@ def _truth(values: pa.Array) -> pa.Array:
 _TRUTH = {"1": 1, "True": 1, "0": 0, "False": 0}
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

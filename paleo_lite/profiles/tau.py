@@ -18,30 +18,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import BadProfile
-from .pyprof import open_parquet
+from .pyprof import PROBLEMS, first_line, open_parquet
 from .table import batch_of
 
 _INTERVAL = ("calls", "inc_time", "exc_time")
 _ATOMIC = ("num_samples", "mean", "min", "max")
 _CONFIGURATION = {
-    "run": "repetition",
-    "nodes": "nodes",
-    "gpus_per_node": "gpus_per_node",
-    "network_backend": "fabric",
-    "profile_level": "profiler",
-    "workers": "workers",
-    "neural_network": "network",
-    "data_loader": "data_loader",
-    "batch_size_per_gpu": "batch_size",
-    "grad_precision": "gradient_precision",
+    "run": "repetition", "nodes": "nodes", "gpus_per_node": "gpus_per_node", "network_backend": "fabric",
+    "profile_level": "profiler", "workers": "workers", "neural_network": "network", "data_loader": "data_loader",
+    "batch_size_per_gpu": "batch_size", "grad_precision": "gradient_precision",
     "compute_precision": "compute_precision",
-}
-"""What SURFBoard's tables call a run's configuration, and what `configuration.SURFBOARD` calls it."""
+}  # fmt: skip
+"""What SURFBoard's tables call a run's configuration, and what `detect.SURFBOARD` calls it."""
 
 _WORDS = pa.dictionary(pa.int32(), pa.string())
 _ROWS = 2**16
-_GROUP_BYTES = 4 * 2**30  # a row group is read whole: more than this is not a table of TAU's
-_PROBLEMS = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
 class TauParquet:
@@ -74,10 +65,6 @@ class TauParquet:
             words = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
         with open_parquet(path, words) as file:
             names = file.schema_arrow.names
-            for number in range(file.metadata.num_row_groups):
-                size = file.metadata.row_group(number).total_byte_size
-                if not 0 <= size <= _GROUP_BYTES:
-                    raise BadProfile(f"{path}: row group {number} says it holds {size:,} bytes, at most 4 GiB are read")
             needed = _INTERVAL if "inc_time" in names else _ATOMIC
             missing = [name for name in ("function", *needed) if name not in names]
             if missing:
@@ -89,8 +76,8 @@ class TauParquet:
                 for piece in file.iter_batches(_ROWS, columns=wanted, use_threads=False):
                     yield _with_configuration(piece, _tidy(path, row, piece, columns))
                     row += piece.num_rows
-            except _PROBLEMS as error:
-                raise BadProfile(f"{path}: row {row} and after cannot be read ({_first_line(error)})") from None
+            except PROBLEMS as error:
+                raise BadProfile(f"{path}: row {row} and after cannot be read ({first_line(error)})") from None
 
 
 def category_of(function: str) -> str:
@@ -159,7 +146,3 @@ def _refuse(path: Path, row: int, name: str, raw: Any, wrong: Any) -> None:
     if wrong.any():
         place = int(wrong.argmax())
         raise BadProfile(f"{path}: row {row + place}: {name} is {raw[place]:g}, expected a number of 0 or more")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

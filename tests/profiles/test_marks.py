@@ -1,11 +1,14 @@
-"""Which ranges are iterations, on ranges written down here."""
+"""Which ranges are iterations, on ranges written down here.
+
+Tests: profiles/launches.py.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from paleo_lite.profiles.marks import find_steps
+from paleo_lite.profiles.launches import find_steps
 
 LAUNCHES = np.arange(0, 100)
 

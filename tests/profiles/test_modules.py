@@ -1,4 +1,7 @@
-"""In which of a program's ranges operations ran."""
+"""In which of a program's ranges operations ran.
+
+Tests: profiles/launches.py.
+"""
 
 from __future__ import annotations
 

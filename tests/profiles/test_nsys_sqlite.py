@@ -1,7 +1,4 @@
-"""Nsight Systems' SQLite: the real file against SQL of its own, and small ones after the real one's schema.
-
-Tests: profiles/nvtx.py.
-"""
+"""Nsight Systems' SQLite: the real file against SQL of its own, and small ones after the real one's schema."""
 
 from __future__ import annotations
 
