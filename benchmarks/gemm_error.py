@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from paleo_lite.calibration.choose import default_model
+from paleo_lite.calibration.choose import choose_model
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.timing import TimeModel, find_model
 from paleo_lite.timing.gemm import time_gemms
@@ -67,7 +67,7 @@ def main(folder: Path) -> None:
     print("roofline: ratio | error | within 2x |")
     print("| :-- | :-- | :-- | --: | :-- | --: | --: | --: | --: | --: | --: |")
     for (source, name, precision), rows in measured(folder).groupby(["source", "device", "precision"]):
-        model = default_model(find_device(name), precision)
+        model = choose_model(find_device(name), precision)
         label = getattr(model, "label", model.name)
         own, plain = ratios(rows, model), ratios(rows, find_model("roofline"))
         print(f"| {name} | {precision} | {source} | {len(rows)} | {label} | {summary(own)} | {summary(plain)} |")

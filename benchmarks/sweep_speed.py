@@ -13,7 +13,7 @@ from math import isclose
 
 import numpy as np
 
-from paleo_lite.calibration.choose import default_model
+from paleo_lite.calibration.choose import choose_model
 from paleo_lite.counting import count
 from paleo_lite.counting.kinds import MATRIX_KINDS, class_of, count_layer
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
@@ -44,7 +44,7 @@ def model_of(device: str, precision: str, name: str) -> TimeModel | None:
     found = find_device(device)
     try:
         found.find_peak(precision)
-        return RooflineModel() if name == "roofline" else default_model(found, precision, "calibrated")
+        return RooflineModel() if name == "roofline" else choose_model(found, precision, "calibrated")
     except PaleoError:
         return None
 

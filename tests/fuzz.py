@@ -492,14 +492,14 @@ from pathlib import Path
 output, scheduler, largest = Path(sys.argv[1]), sys.argv[2] or None, int(sys.argv[3])
 if largest:
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
-from paleo_lite.calibration.choose import default_model
+from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import PaleoError
 from paleo_lite.sweeps import run, space
 space.CHUNK_ROWS = 12
 small = space.Space(networks=("alexnet",), gpus=("k40m", "v100-sxm2"), batch_sizes=tuple(range(1, 400)))
 if __name__ == "__main__":
     try:
-        run.run_sweep(small, output, default_model, jobs=2, scheduler=scheduler)
+        run.run_sweep(small, output, choose_model, jobs=2, scheduler=scheduler)
     except PaleoError as error:
         sys.exit(str(error))
 """

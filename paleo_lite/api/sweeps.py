@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..calibration.choose import default_model
+from ..calibration.choose import choose_model
 from ..counting import PHASES
 from ..distributed.collectives import COLLECTIVES
 from ..errors import BadValue
@@ -155,7 +155,7 @@ def sweep(question: SweepQuestion) -> Sweep | Space:
             f"core hours and {space.gigabytes():,.3g} GB: narrow it, or say --yes"
         )
     return run_sweep(
-        space, Path(question.output), default_model, jobs=question.jobs, scheduler=question.scheduler,
+        space, Path(question.output), choose_model, jobs=question.jobs, scheduler=question.scheduler,
         force=question.force, progress=question.on_done,
     )  # fmt: skip
 

@@ -41,17 +41,21 @@ def choose_model(
     device: Device,
     precision: str,
     time_model: str | None = None,
+    execution: str = "eager",
     ppp: float | None = None,
     concurrent: bool = False,
     calibration: str | Calibration | None = None,
-    execution: str = "eager",
     products: str | None = None,
 ) -> TimeModel:
-    """The time model that was asked for, or the best that there is: see `default_model`.
+    """The time model that was asked for, or the best that there is.
+
+    That is what all measurements of all devices say together, under PyTorch, on nobody's computer: those of the device
+    first, where there are any. So are devices compared under one software and one host. Where no measurement covers a
+    device it is the roofline, with a note that says why and that it is a bound.
 
     Parameters
     ----------
-    time_model, ppp, concurrent, calibration, execution
+    time_model, execution, ppp, concurrent, calibration
         As for `paleo_lite.predict`.
     products : str, optional
         What matrices are multiplied in, where it is another precision.
@@ -59,47 +63,32 @@ def choose_model(
     Raises
     ------
     BadValue
-        If what was asked for excludes each other, or no measurement covers the device.
+        If what was asked for excludes each other, or it is ``calibrated`` and no measurement covers the device.
     CalibrationFailed
         If the calibration is of another device or precision.
     """
     if products is not None:
-        model = choose_model(device, precision, time_model, ppp, concurrent, calibration, execution)
-        narrower = default_model(device, products, execution=execution)
-        if not isinstance(model, CalibratedModel) or not isinstance(narrower, CalibratedModel):
-            return model
+        wide = choose_model(device, precision, time_model, execution, ppp, concurrent, calibration)
+        narrow = choose_model(device, products, execution=execution)
+        if not isinstance(wide, CalibratedModel) or not isinstance(narrow, CalibratedModel):
+            return wide
         # How much of their own peak narrower products reach.
         place = NAMES.index("efficiency_gemm")
-        return msgspec.structs.replace(model, products=float(np.exp(narrower.theta[place] - model.theta[place])))
+        return msgspec.structs.replace(wide, products=float(np.exp(narrow.theta[place] - wide.theta[place])))
     plain = ppp is not None or concurrent or time_model not in (None, LEARNT)
-    if calibration is None:
+    if calibration is not None:
         if plain:
-            return find_model(time_model, ppp, concurrent)
-        return default_model(device, precision, time_model, execution)
-    from .store import find_calibration
+            raise BadValue("a calibration is a time model of its own: leave --time-model, --ppp and --concurrent out")
+        from .store import find_calibration
 
+        known = find_calibration(calibration) if isinstance(calibration, str) else calibration
+        if (known.device, known.precision) != (device.id, precision):
+            raise CalibrationFailed(
+                f"the calibration is of {known.device} in {known.precision}, not of {device.id} in {precision}"
+            )
+        return known.model()
     if plain:
-        raise BadValue("a calibration is a time model of its own: leave --time-model, --ppp and --concurrent out")
-    known = find_calibration(calibration) if isinstance(calibration, str) else calibration
-    if (known.device, known.precision) != (device.id, precision):
-        raise CalibrationFailed(
-            f"the calibration is of {known.device} in {known.precision}, not of {device.id} in {precision}"
-        )
-    return known.model()
-
-
-def default_model(device: Device, precision: str, time_model: str | None = None, execution: str = "eager") -> TimeModel:
-    """What is best known of a device in a precision, under PyTorch, on nobody's computer.
-
-    What all measurements of all devices say together: those of the device first, where there are any. So are devices
-    compared under one software and one host. Where no measurement covers a device it is the roofline, with a note that
-    says why and that it is a bound.
-
-    Raises
-    ------
-    BadValue
-        If `time_model` is ``calibrated`` and no measurement covers the device.
-    """
+        return find_model(time_model, ppp, concurrent)
     model = pooled_model(device, precision, execution)
     if not isinstance(model, NotPooled):
         return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from paleo_lite.calibration.choose import choose_model, default_model, why_not_pooled
+from paleo_lite.calibration.choose import choose_model, why_not_pooled
 from paleo_lite.calibration.store import find_calibration, shipped_calibrations
 from paleo_lite.errors import BadValue, CalibrationFailed, UnknownName
 from paleo_lite.hardware import find_device, list_devices
@@ -14,7 +14,7 @@ from paleo_lite.hardware import find_device, list_devices
 def test_a_device_that_was_measured_answers_for_itself() -> None:
     for name in shipped_calibrations():
         device, precision = name.rsplit("-", 1)
-        model = default_model(find_device(device), precision)
+        model = choose_model(find_device(device), precision)
         assert model.name == "calibrated" and model.label.startswith(f"{device} {precision}, ")
         # With the host of everybody, not with that of the source.
         assert model.theta[-1] != find_calibration(name).model().theta[-1], name
@@ -41,7 +41,7 @@ def test_who_answers_for_a_device(device, precision, name, note) -> None:
 
 def test_every_device_has_an_answer_and_a_bound_says_that_it_is_one() -> None:
     for device in list_devices([]):
-        model = default_model(device, "fp32")
+        model = choose_model(device, "fp32")
         assert model.name == "calibrated" or model.notes[0].startswith("a bound, not a forecast: ")
         assert (model.name == "roofline") >= bool(why_not_pooled(device))
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paleo_lite as pl
-from paleo_lite.calibration.choose import default_model
+from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.sweeps import best as module
 from paleo_lite.sweeps.best import find_best, pareto_front
@@ -35,7 +35,7 @@ def sweep(request, tmp_path_factory):
         links=("pcie3-x16",),
     )
     path = tmp_path_factory.mktemp("sweep") / f"sweep.{request.param}"
-    run_sweep(space, path, default_model, jobs=1)
+    run_sweep(space, path, choose_model, jobs=1)
     frame = pd.read_parquet(path) if request.param == "parquet" else pd.read_csv(path)
     return path, frame[frame.reason.isna()].astype({"gpu": str, "network": str})
 
@@ -172,7 +172,7 @@ def with_bounds(tmp_path_factory):
     ).resolved()
     assert space.gpus == ("k80-die", "rtx2080ti", "xeon-8380")  # of a board a worker is one device
     path = tmp_path_factory.mktemp("bounds") / "sweep.parquet"
-    run_sweep(space, path, default_model, jobs=1)
+    run_sweep(space, path, choose_model, jobs=1)
     return path
 
 

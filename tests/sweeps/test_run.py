@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.calibration.choose import default_model
+from paleo_lite.calibration.choose import choose_model
 from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.distributed.job import Job, Settings
 from paleo_lite.distributed.links import flat, link_rate
@@ -53,7 +53,7 @@ SMALL = Space(
 
 
 def rows_of(space: Space, path: Path, **options) -> list[dict]:
-    run_sweep(space, path, default_model, jobs=1, **options)
+    run_sweep(space, path, choose_model, jobs=1, **options)
     return pq.read_table(path).to_pylist()
 
 
@@ -71,7 +71,7 @@ def test_every_row_is_a_prediction(tmp_path) -> None:
             assert [row[name] for name in ("time_s", "low_s", "throughput_per_s", "cost", "energy_j")] == [None] * 5
             continue
         assert memory <= device.memory_bytes - 1e9
-        model = default_model(device, row["precision"])
+        model = choose_model(device, row["precision"])
         if row["time_model"] == "roofline":
             model = RooflineModel()
         one = predict(asked, Machine(device), model)
@@ -155,7 +155,7 @@ def check_against_scale(rows: list[dict]) -> None:
         questions[tuple(row[name] for name in names)].append(row)
     for (network, gpu, time_model, link, batch_size, scaling, strategy), alike in questions.items():
         device = find_device(gpu)
-        model = RooflineModel() if time_model == "roofline" else default_model(device, "fp32")
+        model = RooflineModel() if time_model == "roofline" else choose_model(device, "fp32")
         workers = [row["workers"] for row in alike]
         answers = scale(
             Job(asked(network), Machine(device), model), flat(link_rate(link), max(workers)), workers, batch_size,
@@ -264,14 +264,14 @@ def test_strategies_without_options_of_theirs_are_not_swept() -> None:
 
 def test_an_interrupted_sweep_goes_on(tmp_path, small_chunks) -> None:
     whole, path = tmp_path / "whole.parquet", tmp_path / "sweep.parquet"
-    run_sweep(SMALL, whole, default_model, jobs=1)
+    run_sweep(SMALL, whole, choose_model, jobs=1)
     with pytest.raises(Interrupted, match=r"interrupted; 5 of 16 chunks are kept in .*sweep\.parquet\.partial"):
-        run_sweep(SMALL, path, default_model, jobs=1, progress=stop_after(5))
+        run_sweep(SMALL, path, choose_model, jobs=1, progress=stop_after(5))
     assert not path.exists()
     other = msgspec.structs.replace(SMALL, batch_sizes=(1, 2, 3))
     with pytest.raises(BadValue, match="is left over from another sweep"):
-        run_sweep(other, path, default_model, jobs=1)
-    done = run_sweep(SMALL, path, default_model, jobs=1)
+        run_sweep(other, path, choose_model, jobs=1)
+    done = run_sweep(SMALL, path, choose_model, jobs=1)
     assert (done.resumed, done.chunks, done.rows) == (5, 16, SMALL.size)
     assert path.read_bytes() == whole.read_bytes()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["sweep.parquet", "whole.parquet"]
@@ -281,22 +281,22 @@ def test_an_output_that_exists_stays(tmp_path, small_chunks) -> None:
     path = tmp_path / "sweep.csv"
     path.write_text("mine")
     with pytest.raises(BadValue, match=r"sweep\.csv already exists: choose another name, or --force"):
-        run_sweep(SMALL, path, default_model, jobs=1)
+        run_sweep(SMALL, path, choose_model, jobs=1)
     assert path.read_text() == "mine" and list(tmp_path.iterdir()) == [path]
-    assert run_sweep(SMALL, path, default_model, jobs=1, force=True).rows == SMALL.size
+    assert run_sweep(SMALL, path, choose_model, jobs=1, force=True).rows == SMALL.size
     assert path.read_text().startswith('"network","gpu"') and len(path.read_text().splitlines()) == SMALL.size + 1
 
 
 def test_processes_write_what_one_writes(tmp_path, small_chunks) -> None:
     for jobs in (1, 2):
-        run_sweep(SMALL, tmp_path / f"{jobs}.parquet", default_model, jobs=jobs)
+        run_sweep(SMALL, tmp_path / f"{jobs}.parquet", choose_model, jobs=jobs)
     assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
 
 
 SWEEP = """
 import sys, time
 from pathlib import Path
-from paleo_lite.calibration.choose import default_model
+from paleo_lite.calibration.choose import choose_model
 from paleo_lite.sweeps import run, space
 folder, = sys.argv[1:]
 space.CHUNK_ROWS = 12
@@ -306,7 +306,7 @@ def wait(done, total):
         time.sleep(600)
 small = space.Space(networks=("alexnet",), gpus=("k40m", "v100-sxm2"), batch_sizes=tuple(range(1, 40)))
 if __name__ == "__main__":
-    run.run_sweep(small, Path(folder) / "sweep.parquet", default_model, jobs=1, progress=wait)
+    run.run_sweep(small, Path(folder) / "sweep.parquet", choose_model, jobs=1, progress=wait)
 """
 
 
@@ -326,11 +326,11 @@ def test_two_sweeps_with_one_output(tmp_path, small_chunks, half_done) -> None:
     process, space = half_done
     path, whole = tmp_path / "sweep.parquet", tmp_path / "whole.parquet"
     with pytest.raises(BadValue, match=rf"sweep\.parquet\.partial: it is being swept by process {process.pid} on "):
-        run_sweep(space, path, default_model, jobs=1)
+        run_sweep(space, path, choose_model, jobs=1)
     process.kill()
     process.wait()
-    assert run_sweep(space, path, default_model, jobs=1).resumed == 3
-    run_sweep(space, whole, default_model, jobs=1)
+    assert run_sweep(space, path, choose_model, jobs=1).resumed == 3
+    run_sweep(space, whole, choose_model, jobs=1)
     assert path.read_bytes() == whole.read_bytes()
     assert {file.name for file in tmp_path.iterdir()} == {"sweep.parquet", "whole.parquet", "here"}
 
@@ -347,9 +347,9 @@ def test_chunks_stay_until_what_was_written_is_whole(tmp_path, small_chunks, mon
     with monkeypatch.context() as patch:
         patch.setattr(run, "_check_whole", torn)
         with pytest.raises(SweepStopped, match="is not what was written"):
-            run_sweep(SMALL, path, default_model, jobs=1)
+            run_sweep(SMALL, path, choose_model, jobs=1)
     assert not path.exists()
-    assert run_sweep(SMALL, path, default_model, jobs=1).resumed == SMALL.chunk_count
+    assert run_sweep(SMALL, path, choose_model, jobs=1).resumed == SMALL.chunk_count
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch) -> None:
@@ -360,7 +360,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(SweepStopped, match=r"the sweep cannot be written: .*Permission denied"):
-        run_sweep(SMALL, tmp_path / "sweep.parquet", default_model, jobs=1)
+        run_sweep(SMALL, tmp_path / "sweep.parquet", choose_model, jobs=1)
 
 
 @pytest.fixture
@@ -377,15 +377,15 @@ def test_a_full_disk_leaves_what_can_go_on(tmp_path, small_chunks, no_file_above
     """Below the size of a chunk none can be written; above it only the whole cannot."""
     path = tmp_path / f"sweep.{suffix}"
     with pytest.raises(Interrupted):
-        run_sweep(SMALL, path, default_model, jobs=1, progress=stop_after(1))
+        run_sweep(SMALL, path, choose_model, jobs=1, progress=stop_after(1))
     (chunk,) = (tmp_path / f"{path.name}.partial").glob("chunk-*.parquet")
     no_file_above(int(chunk.stat().st_size * share))
     kept = 1 if share < 1 else 16
     with pytest.raises(SweepStopped, match=rf"no room left .* {kept} of 16 chunks are kept in .*\.partial"):
-        run_sweep(SMALL, path, default_model, jobs=1)
+        run_sweep(SMALL, path, choose_model, jobs=1)
     assert not path.exists()
     no_file_above(2**30)
-    done = run_sweep(SMALL, path, default_model, jobs=1)
+    done = run_sweep(SMALL, path, choose_model, jobs=1)
     assert (done.resumed, done.rows) == (kept, SMALL.size)
 
 
@@ -394,12 +394,12 @@ def test_what_lies_in_the_way(tmp_path, small_chunks) -> None:
     folder.mkdir()
     (folder / "mine").touch()
     with pytest.raises(BadValue, match="is not the folder of a sweep"):
-        run_sweep(SMALL, tmp_path / "sweep.parquet", default_model)
+        run_sweep(SMALL, tmp_path / "sweep.parquet", choose_model)
     (folder / "manifest.json").write_text("{")
     with pytest.raises(BadFile, match=r"manifest\.json: .* delete"):
-        run_sweep(SMALL, tmp_path / "sweep.parquet", default_model)
+        run_sweep(SMALL, tmp_path / "sweep.parquet", choose_model)
     with pytest.raises(BadValue, match=r"written as \.parquet or \.csv"):
-        run_sweep(SMALL, tmp_path / "sweep.txt", default_model)
+        run_sweep(SMALL, tmp_path / "sweep.txt", choose_model)
 
 
 @pytest.mark.parametrize(
@@ -417,7 +417,7 @@ def test_what_lies_in_the_way(tmp_path, small_chunks) -> None:
 )
 def test_impossible_spaces(tmp_path, change, error, message) -> None:
     with pytest.raises(error, match=message):
-        run_sweep(msgspec.structs.replace(SMALL, **change), tmp_path / "sweep.parquet", default_model)
+        run_sweep(msgspec.structs.replace(SMALL, **change), tmp_path / "sweep.parquet", choose_model)
     assert not list(tmp_path.iterdir())
 
 
@@ -431,7 +431,7 @@ def test_every_column_is_documented(tmp_path) -> None:
 def test_without_pyarrow(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=r"a sweep's output needs the 'profiles' extra"):
-        run_sweep(SMALL, tmp_path / "sweep.parquet", default_model)
+        run_sweep(SMALL, tmp_path / "sweep.parquet", choose_model)
     with pytest.raises(MissingExtra, match="reading a sweep"):
         find_best(tmp_path / "sweep.parquet", minimise="cost")
 
@@ -451,7 +451,7 @@ def test_ranges_and_names() -> None:
 def test_a_cluster_whose_worker_is_killed_writes_the_same(tmp_path, small_chunks) -> None:
     distributed = pytest.importorskip("distributed")
     here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
-    run_sweep(SMALL, here, default_model, jobs=1)
+    run_sweep(SMALL, here, choose_model, jobs=1)
     killed = []
 
     with distributed.LocalCluster(
@@ -466,7 +466,7 @@ def test_a_cluster_whose_worker_is_killed_writes_the_same(tmp_path, small_chunks
                 time.sleep(0.1)
 
         done = run_sweep(
-            SMALL, there, default_model, scheduler=cluster.scheduler_address, progress=kill_one
+            SMALL, there, choose_model, scheduler=cluster.scheduler_address, progress=kill_one
         )  # fmt: skip
     assert killed and done.rows == SMALL.size
     assert there.read_bytes() == here.read_bytes()

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from paleo_lite.calibration.choose import default_model
+from paleo_lite.calibration.choose import choose_model
 from paleo_lite.counting import PHASES, count
 from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.hardware import Machine, find_device
@@ -35,7 +35,7 @@ def laid(precision: str):
 
 
 MODELS = {
-    "calibrated": lambda device, precision: default_model(find_device(device), precision, "calibrated"),
+    "calibrated": lambda device, precision: choose_model(find_device(device), precision, "calibrated"),
     "roofline": lambda device, precision: RooflineModel(),
     "peak": lambda device, precision: PeakModel(),
     "ppp": lambda device, precision: PppModel(0.62),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from measured import DATA
-from paleo_lite.calibration.choose import default_model
+from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.timing import find_model
@@ -44,7 +44,7 @@ def test_what_the_slides_measured_lies_in_the_interval_of_a_maxwell_card():
     """The slides name no device, the kernel is Maxwell's; no single product went into the M40's calibration."""
     m40 = find_device("m40")
     separate, stacked, _ = time_gemms(
-        512, 64, 512, "fp32", default_model(m40, "fp32"), machine=Machine(m40), products=8, into=2
+        512, 64, 512, "fp32", choose_model(m40, "fp32"), machine=Machine(m40), products=8, into=2
     ).ways
     assert separate.interval[0] < 8 * 71.964e-6 < separate.interval[1]
     assert stacked.interval[0] < 2 * 99.057e-6 < stacked.interval[1]
@@ -170,5 +170,5 @@ def test_products_of_deepbench(gpu, device, precision, at_most):
         ]
         return float(np.median(np.abs(np.array(predicted) / (rows["value"] / 1e3) - 1)))
 
-    own = error(default_model(found, precision))
+    own = error(choose_model(found, precision))
     assert own < at_most and own < error(ROOFLINE)

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import paleo_lite as pl
 from measured import DATA
-from paleo_lite.calibration.choose import default_model
+from paleo_lite.calibration.choose import choose_model
 from paleo_lite.cli import main
 from paleo_lite.counting import count
 from paleo_lite.errors import BadValue, DoesNotFit
@@ -104,8 +104,8 @@ def test_checkpointing_costs_less_than_one_forward_pass(name) -> None:
 
 
 def test_accumulation_is_several_small_passes_and_one_update() -> None:
-    one = step(TrainingOptions("adam"), batch_size=8, model=default_model(V100, "fp32"))
-    four = step(TrainingOptions("adam", accumulation=4), batch_size=32, model=default_model(V100, "fp32"))
+    one = step(TrainingOptions("adam"), batch_size=8, model=choose_model(V100, "fp32"))
+    four = step(TrainingOptions("adam", accumulation=4), batch_size=32, model=choose_model(V100, "fp32"))
     assert four.terms.of("forward") == pytest.approx(4 * one.terms.of("forward"))
     assert four.terms.of(*BACKWARD) == pytest.approx(4 * one.terms.of(*BACKWARD))
     assert four.terms.of("update") == pytest.approx(one.terms.of("update"))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.choose import default_model
+from paleo_lite.calibration.choose import choose_model
 from paleo_lite.calibration.store import find_calibration
 from paleo_lite.distributed.clusters import Cluster, ClusterPrior, Scores, cluster_prior, condition
 from paleo_lite.distributed.data_parallel import data
@@ -135,7 +135,7 @@ def quoted_points() -> list[ClusterPoint]:
 def _job(gpu: str, precision: str, network: str) -> Job:
     device = find_device(gpu)
     workload = Workload(find_network(network), precision, phase="training")
-    return Job(workload, Machine(device), default_model(device, precision))
+    return Job(workload, Machine(device), choose_model(device, precision))
 
 
 @cache
