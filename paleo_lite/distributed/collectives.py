@@ -48,20 +48,7 @@ def exchange_time_s(topology: Topology, message_bytes: Any, collective: str | No
     UnknownName
         If there is no such collective.
     """
-    size = check_bytes(message_bytes)
-    if collective is not None and collective not in COLLECTIVES:
-        raise UnknownName("collective", collective, COLLECTIVES)
-    here, nodes, inside, between = topology.devices_per_node, topology.nodes, topology.inside, topology.between
-    ways = []
-    for name in candidates(topology) if collective is None else (collective,):
-        known = COLLECTIVES[name]
-        if nodes == 1 or between is None:
-            ways.append(_timed(known.cost, size, here, inside) if inside else np.zeros_like(size))
-        elif here == 1 or inside is None:
-            ways.append(_timed(known.cost, size, nodes, between))
-        else:  # the devices of a node share its link to other nodes
-            ways.append(known.over_two_s(known.cost, size, here, nodes, inside, between))
-    seconds = np.min(np.stack(ways), axis=0)
+    seconds = np.min(np.stack(list(_ways(topology, message_bytes, collective).values())), axis=0)
     return float(seconds) if seconds.ndim == 0 else seconds
 
 
@@ -70,12 +57,33 @@ def exchanged(topology: Topology, messages: Floats, collective: str | None) -> t
 
     Messages have the shape (messages,), or (messages, batch sizes): then both answers are arrays over batch sizes.
     """
-    names = candidates(topology) if collective is None else (collective,)
-    seconds = np.stack([np.sum(exchange_time_s(topology, messages, name), axis=0) for name in names])
-    best = seconds.argmin(axis=0)
+    ways = _ways(topology, messages, collective)
+    seconds = np.stack([np.sum(each, axis=0) for each in ways.values()])
+    best, names = seconds.argmin(axis=0), tuple(ways)
     if messages.ndim == 1:
         return float(seconds[best]), names[best]
     return np.take_along_axis(seconds, best[None], axis=0)[0], np.array(names)[best]
+
+
+def _ways(topology: Topology, message_bytes: Any, collective: str | None) -> dict[str, Seconds]:
+    """Seconds of each message by the collective that was asked for, or by those to choose from, the simpler first."""
+    size, links = check_bytes(message_bytes), topology.links.values()
+    if collective is not None and collective not in COLLECTIVES:
+        raise UnknownName("collective", collective, COLLECTIVES)
+    names = AS_MEASURED if any(link.ppp_at for link in links) else EXACT
+    if len(links) < 2:  # with one kind of link hierarchical is the ring under another name
+        names = tuple(name for name in names if name != "hierarchical")
+    here, nodes, inside, between = topology.devices_per_node, topology.nodes, topology.inside, topology.between
+    ways: dict[str, Seconds] = {}
+    for name in names if collective is None else (collective,):
+        known = COLLECTIVES[name]
+        if nodes == 1 or between is None:
+            ways[name] = _timed(known.cost, size, here, inside) if inside else np.zeros_like(size)
+        elif here == 1 or inside is None:
+            ways[name] = _timed(known.cost, size, nodes, between)
+        else:  # the devices of a node share its link to other nodes
+            ways[name] = known.over_two_s(known.cost, size, here, nodes, inside, between)
+    return ways
 
 
 def half_collective(topology: Topology, collective: str | None, strategy: str) -> str:
@@ -85,14 +93,6 @@ def half_collective(topology: Topology, collective: str | None, strategy: str) -
     if collective not in HALVES:
         raise BadValue(f"{strategy} scatters and gathers, by {' or '.join(HALVES)}, not by {collective}")
     return collective
-
-
-def candidates(topology: Topology) -> tuple[str, ...]:
-    """The collectives that are chosen from; of equally fast ones the first is taken."""
-    links = topology.links.values()
-    names = AS_MEASURED if any(link.ppp_at for link in links) else EXACT
-    # With one kind of link hierarchical is the ring under another name.
-    return names if len(links) > 1 else tuple(name for name in names if name != "hierarchical")
 
 
 def all_reduce_time_s(collective: str, message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
