@@ -1,9 +1,8 @@
 """Floor 2: what one operation costs, from its shapes."""
 
-from .conventions import CONVENTIONS, Convention, find_convention
 from .kinds import KINDS, MATRIX_KINDS
 from .layer import CONSTANT, INPUT, Layer, Shape
-from .work import GENERATING, PASSES, PHASES, Work, count
+from .work import CONVENTIONS, GENERATING, PASSES, PHASES, Convention, Work, count, find_convention
 
 __all__ = [
     "CONSTANT",

@@ -1,38 +1,15 @@
-"""Counting conventions: one network, several published numbers.
+"""The rules of other conventions of counting: one network, several published numbers.
 
-Each convention is a function from a layer to its forward count, or None where the convention has no rule for it. The
-canonical one, ``flops``, and ``macs`` also count backward passes; the others reproduce what somebody printed.
+Each is a function from a layer to its forward count, or None where the convention has no rule for it: they reproduce
+what somebody printed. Which there are says `paleo_lite.counting.work.CONVENTIONS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
-from typing import NamedTuple
 
-from ..errors import UnknownName
 from .kinds import ACTIVATIONS, KINDS, MATRIX_KINDS, class_of, count_layer, is_free
 from .layer import Op
-
-Rule = Callable[[Op], int | None]
-
-
-class Convention(NamedTuple):
-    """A way to count.
-
-    Attributes
-    ----------
-    name, unit, meaning : str
-        How it is asked for, what it counts in, and what it reproduces.
-    count : callable, str or None
-        From `Op` to the forward count, or None without a rule; ``package.module:function``, which may live on a floor
-        above, is imported when it first counts. None: a column of the canonical costs, of backward passes too.
-    """
-
-    name: str
-    unit: str
-    meaning: str
-    count: Rule | str | None = None  # type: ignore[assignment]
 
 
 def _is_convolution(op: Op) -> bool:
@@ -48,7 +25,7 @@ def _kernel(op: Op) -> int:
     return prod(map(int, op.attributes["kernel"]))
 
 
-def _pthflops(op: Op) -> int | None:
+def pthflops(op: Op) -> int | None:
     """pthflops 0.4 (fx tracing), read from its source: counts by module class, and three functions by name.
 
     Everything else is 0 there by its own rule: functional activations, layer norm, softmax, methods such as
@@ -82,7 +59,7 @@ def _pthflops(op: Op) -> int | None:
     return 0
 
 
-def _lu2017(op: Op) -> int | None:
+def lu2017(op: Op) -> int | None:
     """Lu et al. 2017 (arXiv 1709.09503), a reading: the rules were found from the totals that the paper prints.
 
     MACs + 1 per output for a bias + 1 per activation + window per pooled output + window per element of LRN + 2 per
@@ -106,39 +83,3 @@ def _lu2017(op: Op) -> int | None:
     if _has_statistics(op) or kind in ("scale", "add"):
         return 2 * op.y
     return 0 if is_free(kind, "lu2017") else None
-
-
-CONVENTIONS: dict[str, Convention] = {
-    convention.name: convention
-    for convention in (
-        Convention("flops", "FLOP", "a multiply-accumulate is 2, biases and elementwise work included"),
-        Convention("macs", "MAC", "multiply-accumulates of convolution, linear, matmul and attention only"),
-        Convention("pthflops", "op", "what the pthflops package counts, rule for rule (forward only)", _pthflops),
-        Convention("lu2017", "op", "what Lu et al. 2017 print, as far as it can be read (forward only)", _lu2017),
-        Convention(
-            "paleo",
-            "FLOP",
-            "what PALEO counts: its own layers, without biases (forward only)",
-            "paleo_lite.paleo.layers:count_paleo",
-        ),
-    )
-}
-"""Every convention, by name."""
-
-
-def find_convention(name: str) -> Convention:
-    """The convention of that name.
-
-    Raises
-    ------
-    UnknownName
-        If there is none; the message names the known ones.
-    """
-    if name not in CONVENTIONS:
-        raise UnknownName("convention", name, CONVENTIONS)
-    convention = CONVENTIONS[name]
-    if not isinstance(convention.count, str):
-        return convention
-    from pkgutil import resolve_name
-
-    return convention._replace(count=resolve_name(convention.count))

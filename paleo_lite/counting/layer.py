@@ -314,7 +314,7 @@ class Kind(NamedTuple):
     unfused : callable or None
         From a layer, the places of its parents and its own to the layers that compute it where no kernel does at once.
     free : str
-        The conventions that count nothing of it (`paleo_lite.counting.conventions`).
+        The conventions that count nothing of it (`paleo_lite.counting.work.CONVENTIONS`).
     torch : dict of str to str
         The reader of a call (`paleo_lite.networks.readings`) and the names of the calls in torch that it reads.
     module : str

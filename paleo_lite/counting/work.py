@@ -7,15 +7,14 @@ Not at batch 1: the gradient of what all samples share is a sum over the batch f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from ..errors import BadValue, CountFailed, UnknownName, UnsupportedPhase
 from ..units import element_bytes
-from .conventions import CONVENTIONS, Convention, find_convention
 from .kinds import FAULTS, MATRIX_KINDS, OWN, cannot_count, count_layer
 from .layer import NOTHING, Cost, Flow, Layer, Op, PassCost, trace_flow
 
@@ -61,6 +60,43 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.int64]
+
+
+Rule = Callable[[Op], int | None]
+
+
+class Convention(NamedTuple):
+    """A way to count.
+
+    Attributes
+    ----------
+    name, unit, meaning : str
+        How it is asked for, what it counts in, and what it reproduces.
+    count : callable, str or None
+        From `Op` to the forward count, or None without a rule; as ``package.module:function``, on a floor above for
+        example, imported when it first counts. None: a column of the canonical costs, of backward passes too.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    count: Rule | str | None = None  # type: ignore[assignment]
+
+
+CONVENTIONS: dict[str, Convention] = {
+    convention.name: convention
+    for convention in (
+        Convention("flops", "FLOP", "a multiply-accumulate is 2, biases and elementwise work included"),
+        Convention("macs", "MAC", "multiply-accumulates of convolution, linear, matmul and attention only"),
+        Convention("pthflops", "op", "what the pthflops package counts, rule for rule (forward only)",
+                   "paleo_lite.counting.conventions:pthflops"),
+        Convention("lu2017", "op", "what Lu et al. 2017 print, as far as it can be read (forward only)",
+                   "paleo_lite.counting.conventions:lu2017"),
+        Convention("paleo", "FLOP", "what PALEO counts: its own layers, without biases (forward only)",
+                   "paleo_lite.paleo.layers:count_paleo"),
+    )
+}  # fmt: skip
+"""Every convention, by name."""
 
 
 class Work(msgspec.Struct, frozen=True, eq=False):
@@ -159,6 +195,24 @@ class Work(msgspec.Struct, frozen=True, eq=False):
         """The same summed over the passes, shape (layers,)."""
         total: Array = self.counts_by_pass(phase, batch_size).sum(axis=0)
         return total
+
+
+def find_convention(name: str) -> Convention:
+    """The convention of that name.
+
+    Raises
+    ------
+    UnknownName
+        If there is none; the message names the known ones.
+    """
+    if name not in CONVENTIONS:
+        raise UnknownName("convention", name, CONVENTIONS)
+    convention = CONVENTIONS[name]
+    if not isinstance(convention.count, str):
+        return convention
+    from pkgutil import resolve_name
+
+    return convention._replace(count=resolve_name(convention.count))
 
 
 def check_batch_size(batch_size: int) -> None:

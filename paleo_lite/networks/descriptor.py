@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
-from ..counting import CONSTANT, Layer, Shape, count
+from ..counting import CONSTANT, Layer, count
 from ..errors import BadDescriptor
 from ..files import write_aside
 from .lengths import lengths_of, three_of, with_lengths
@@ -161,11 +161,9 @@ def decode_descriptor(data: bytes, path: Path) -> Network:
         raise BadDescriptor(f"{path}: $.format is {descriptor.format}, this version of paleo-lite reads {FORMAT}")
     one = Network(descriptor.name, (), (), descriptor.parameters, descriptor.source, tuple(descriptor.notes))
     if descriptor.lengths is None:
-        return one._replace(inputs=_shapes(descriptor.inputs, 0), layers=_layers(descriptor, path, 0))
+        return _at_length(one, descriptor, path, 0)
     return with_lengths([
-        one._replace(
-            inputs=_shapes(descriptor.inputs, which), layers=_layers(descriptor, path, which), lengths=Lengths(n, n)
-        )
+        _at_length(one._replace(lengths=Lengths(n, n)), descriptor, path, which)
         for which, n in enumerate(descriptor.lengths)
     ])  # fmt: skip
 
@@ -180,10 +178,6 @@ def _beside(mark: Any, *values: Any) -> Any:
     return first if all(value == first for value in values) else mark(values)
 
 
-def _shapes(shapes: list[list[Any]], which: int) -> tuple[Shape, ...]:
-    return tuple(tuple([size if isinstance(size, int) else size[which] for size in shape]) for shape in shapes)
-
-
 def _at(value: Any, which: int) -> Any:
     """An attribute at one of three lengths."""
     if isinstance(value, dict):
@@ -194,7 +188,8 @@ def _at(value: Any, which: int) -> Any:
     return [_at(item, which) for item in value] if isinstance(value, list) else value
 
 
-def _layers(descriptor: Descriptor, path: Path, which: int) -> tuple[Layer, ...]:
+def _at_length(network: Network, descriptor: Descriptor, path: Path, which: int) -> Network:
+    """The network with the inputs and layers of one of its lengths."""
     columns = descriptor.layers
     length = len(columns.name)
     for field in Columns.__struct_fields__:
@@ -204,40 +199,31 @@ def _layers(descriptor: Descriptor, path: Path, which: int) -> tuple[Layer, ...]
             )
     if len(set(columns.name)) < length:
         raise BadDescriptor(f"{path}: $.layers.name has the same name twice")
-    shapes = _shapes(descriptor.shapes, which)
+    every = [
+        tuple([size if isinstance(size, int) else size[which] for size in shape])
+        for shape in (*descriptor.inputs, *descriptor.shapes)
+    ]
+    given, shapes = every[: len(descriptor.inputs)], every[len(descriptor.inputs) :]
     attributes = [_at(one, which) for one in descriptor.attributes] if descriptor.lengths else descriptor.attributes
     try:
         msgspec.convert(attributes, list[Attributes])
     except msgspec.ValidationError as error:
         raise BadDescriptor(f"{path}: $.attributes: {error}") from None
     layers = []
-    for index in range(length):
-        inputs, parents = columns.inputs[index], columns.parents[index]
-        pointers = [*inputs, *columns.outputs[index], *columns.weights[index]]
-        if not columns.outputs[index]:
-            raise BadDescriptor(f"{path}: layer {columns.name[index]!r} has no outputs")
-        if any(not 0 <= pointer < len(shapes) for pointer in pointers):
-            raise BadDescriptor(f"{path}: layer {columns.name[index]!r} points outside $.shapes")
-        if not 0 <= columns.attributes[index] < len(descriptor.attributes):
-            raise BadDescriptor(f"{path}: layer {columns.name[index]!r} points outside $.attributes")
+    for index, (name, kind, inputs, outputs, weights, parents, parameters, alike, origin) in enumerate(
+        zip(*(getattr(columns, field) for field in Columns.__struct_fields__))
+    ):
+        if not outputs:
+            raise BadDescriptor(f"{path}: layer {name!r} has no outputs")
+        if any(not 0 <= pointer < len(shapes) for pointer in (*inputs, *outputs, *weights)):
+            raise BadDescriptor(f"{path}: layer {name!r} points outside $.shapes")
+        if not 0 <= alike < len(attributes):
+            raise BadDescriptor(f"{path}: layer {name!r} points outside $.attributes")
         if len(inputs) != len(parents) or any(not CONSTANT <= parent < index for parent in parents):
-            raise BadDescriptor(
-                f"{path}: layer {columns.name[index]!r}: $.layers.parents must name one earlier layer per input"
-            )
-        layers.append(
-            Layer(
-                columns.name[index],
-                columns.kind[index],
-                tuple([shapes[pointer] for pointer in inputs]),
-                tuple([shapes[pointer] for pointer in columns.outputs[index]]),
-                tuple([shapes[pointer] for pointer in columns.weights[index]]),
-                tuple(parents),
-                columns.parameters[index],
-                attributes[columns.attributes[index]],
-                columns.origin[index],
-            )
-        )
-    return tuple(layers)
+            raise BadDescriptor(f"{path}: layer {name!r}: $.layers.parents must name one earlier layer per input")
+        read, made, held = (tuple([shapes[pointer] for pointer in pointers]) for pointers in (inputs, outputs, weights))
+        layers.append(Layer(name, kind, read, made, held, tuple(parents), parameters, attributes[alike], origin))
+    return network._replace(inputs=tuple(given), layers=tuple(layers))
 
 
 class _Pool:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer
-from ..counting.kinds import class_of, gemm_of
+from ..counting.kinds import class_of, gemm_of, is_attention
 from ..counting.kinds.products import MATRIX_CLASSES, computed_scores
 from ..counting.work import passes_of
 
@@ -146,7 +146,7 @@ def sizes_of(layer: Layer, part: str, batch_size: int | Ints) -> tuple[Any, Any]
     padding = tall / rows * (wide / columns * (_tiles(inner, TILE_INNER) * TILE_INNER / inner))
     if work_class == "conv_direct":
         padding = np.minimum(padding, transformed(layer, batch_size))
-    if work_class == "attention":
+    if is_attention(layer):
         padding = padding * computed_scores(layer)
     if gemm.columns == gemm.groups == 1:
         padding = np.where(groups > 1, 1.0, padding)

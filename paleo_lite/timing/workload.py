@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from ..counting import GENERATING, PHASES, Layer, Work, count, find_convention
-from ..counting.conventions import Convention
+from ..counting import GENERATING, PHASES, Convention, Layer, Work, count, find_convention
 from ..counting.kinds import class_of
 from ..counting.work import CAST_BYTES, COLUMNS, MIXED, PASSES, UNFUSED, check_batch_size, passes_of
 from ..errors import BadValue, UnknownName, UnsupportedPhase

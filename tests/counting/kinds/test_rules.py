@@ -274,9 +274,8 @@ def test_shapes_that_do_not_fit_their_kind(wrong):
 @given(layers=any_layer(), batch_size=st.integers(1, 2**20))
 def test_every_count_is_affine_in_the_batch_and_never_negative(layers, batch_size):
     """Asked directly at a batch size, a rule says what the two stored parts add up to."""
-    from paleo_lite.counting.conventions import find_convention
     from paleo_lite.counting.layer import Op, trace_flow
-    from paleo_lite.counting.work import _rows
+    from paleo_lite.counting.work import _rows, find_convention
 
     work = count(layers)
     flow = trace_flow(layers)
