@@ -29,46 +29,26 @@ _ROUNDS = 2  # pools that are tried before every file left gets a process of its
 _ANSWER_S = 10  # what a scheduler is given to answer
 
 
-def run_files(
-    paths: Sequence[Path],
-    work: Work[Path, _T],
+def run_tasks(
+    tasks: Sequence[_Task],
+    work: Work[_Task, _T],
     jobs: int | None = None,
     scheduler: str | None = None,
-    died: Callable[[Path, PaleoError], _T] | None = None,
-) -> Generator[tuple[Path, _T], None, None]:
-    """Do some work on every file; results come as they are done, each with its file.
+    died: Callable[[_Task, PaleoError], _T] | None = None,
+) -> Generator[tuple[_Task, _T], None, None]:
+    """Do some work on every file or other task; results come as they are done, each with its task.
 
     Parameters
     ----------
     work : callable
-        From a path to a result; both travel between processes. It answers for what is wrong with a file itself.
+        From a task to a result; both travel between processes. It answers for what is wrong with a file itself.
     jobs : int, optional
         Processes, one per core without it; 1 stays in this process.
     scheduler : str, optional
         Address of a Dask scheduler, ``tcp://host:8786``, whose workers see the same files.
     died : callable, optional
-        From a file of which a process dies, tried alone, and the error that says so, to what is its result.
+        From a task of which a process dies, tried alone, and the error that says so, to what is its result.
     """
-
-    def dead(path: Path) -> _T:
-        error = BadProfile(f"{path}: the process that read it died (out of memory?)")
-        if died is None:
-            raise error
-        return died(path, error)
-
-    if scheduler is not None:
-        paths = [path.absolute() for path in paths]
-    yield from run_tasks(paths, work, dead, jobs, scheduler)
-
-
-def run_tasks(
-    tasks: Sequence[_Task],
-    work: Work[_Task, _T],
-    died: Callable[[_Task], _T],
-    jobs: int | None = None,
-    scheduler: str | None = None,
-) -> Generator[tuple[_Task, _T], None, None]:
-    """As `run_files`, for tasks of any kind; `died` raises, or gives the result, where a process dies of one alone."""
     if scheduler is not None:
         yield from _on_cluster(tasks, work, scheduler)
         return
@@ -86,8 +66,13 @@ def run_tasks(
         if not left:
             return
     for task in left:
-        alone = next(_in_pool([task], work, 1), None)
-        yield (task, died(task)) if alone is None else alone
+        if (alone := next(_in_pool([task], work, 1), None)) is not None:
+            yield alone
+            continue
+        error = BadProfile(f"{task}: the process that read it died (out of memory?)")
+        if died is None:
+            raise error
+        yield task, died(task, error)
 
 
 def cores() -> int:
@@ -179,5 +164,6 @@ def _cluster(address: str) -> Iterator[Executor]:
 
 def _on_cluster(tasks: Sequence[_Task], work: Work[_Task, _T], address: str) -> Generator[tuple[_Task, _T], None, None]:
     """A task whose worker dies is done again by another worker: the scheduler sees to it."""
-    with _cluster(address) as executor, closing(_collect(executor, tasks, work)) as results:
+    absolute = [task.absolute() if isinstance(task, Path) else task for task in tasks]
+    with _cluster(address) as executor, closing(_collect(executor, absolute, work)) as results:
         yield from results

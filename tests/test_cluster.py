@@ -16,7 +16,7 @@ import pytest
 
 from paleo_lite.efficiency.analysis import ReadAs, measure_efficiency
 from paleo_lite.errors import BadValue, MissingExtra
-from paleo_lite.executor import run_files
+from paleo_lite.executor import run_tasks
 from paleo_lite.hardware import find_device
 
 pytestmark = pytest.mark.slow
@@ -66,7 +66,7 @@ def test_a_worker_that_is_killed_loses_no_file_and_counts_none_twice(cluster, fo
     files = sorted(folder.iterdir())
     found = []
     killed = None
-    for path, name in run_files(files, slow, scheduler=cluster.scheduler_address):
+    for path, name in run_tasks(files, slow, scheduler=cluster.scheduler_address):
         assert path.name == name
         found.append(name)
         if killed is None and len(found) == 3:
@@ -80,12 +80,12 @@ def test_a_worker_that_is_killed_loses_no_file_and_counts_none_twice(cluster, fo
 def test_nobody_answers(folder):
     pytest.importorskip("distributed")
     with pytest.raises(BadValue, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"):
-        list(run_files(sorted(folder.iterdir()), len, scheduler="tcp://127.0.0.1:9"))
+        list(run_tasks(sorted(folder.iterdir()), len, scheduler="tcp://127.0.0.1:9"))
     with pytest.raises(BadValue, match="no Dask scheduler answers"):
-        list(run_files(sorted(folder.iterdir()), len, scheduler="nonsense"))
+        list(run_tasks(sorted(folder.iterdir()), len, scheduler="nonsense"))
 
 
 def test_without_dask(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(MissingExtra, match=r"paleo-lite\[cluster\]"):
-        list(run_files(sorted(folder.iterdir()), len, scheduler="tcp://127.0.0.1:9"))
+        list(run_tasks(sorted(folder.iterdir()), len, scheduler="tcp://127.0.0.1:9"))

@@ -13,7 +13,7 @@ import pytest
 
 from paleo_lite import executor
 from paleo_lite.errors import BadProfile, BadValue
-from paleo_lite.executor import run_files
+from paleo_lite.executor import run_tasks
 from paleo_lite.profiles.detect import find_files
 
 WORK = """
@@ -60,32 +60,32 @@ def files(tmp_path):
 
 @pytest.mark.parametrize("jobs", [1, 2, 20])
 def test_every_file_once(work, files, jobs):
-    found = list(run_files(files, work.length, jobs))
+    found = list(run_tasks(files, work.length, jobs))
     assert sorted(found) == [(path, int(path.name)) for path in files]
 
 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_without_a_number_of_jobs_every_core_has_a_process(work, files, cores, monkeypatch):
     monkeypatch.setattr(executor, "cores", lambda: cores)
-    own = {pid == os.getpid() for _, pid in run_files(files, work.process)}
+    own = {pid == os.getpid() for _, pid in run_tasks(files, work.process)}
     assert own == {cores == 1}
 
 
 def test_a_process_that_dies_loses_no_file(work, files):
-    found = [path for path, _ in run_files(files, work.dies_once, 2)]
+    found = [path for path, _ in run_tasks(files, work.dies_once, 2)]
     assert sorted(found) == files
 
 
 def test_a_file_that_kills_is_named_and_the_others_are_done(work, files):
     found = []
     with pytest.raises(BadProfile, match=r"/3: the process that read it died"):
-        for path, _ in run_files(files, work.dies, 2):
+        for path, _ in run_tasks(files, work.dies, 2):
             found.append(path.name)
     assert len(found) == len(set(found)) and "3" not in found
 
 
 def test_a_file_that_kills_can_have_a_result(work, files):
-    found = dict(run_files(files, work.dies, 2, died=lambda path, error: str(error)))
+    found = dict(run_tasks(files, work.dies, 2, died=lambda path, error: str(error)))
     assert set(found) == {*files}
     assert found[files[3]] == f"{files[3]}: the process that read it died (out of memory?)"
 
@@ -132,7 +132,7 @@ def sleeping(work, files, tmp_path):
             f"executor._context = lambda work: multiprocessing.get_context({method!r})\n"
             f"files = sorted(pathlib.Path({str(files[0].parent)!r}).iterdir())\n"
             "if __name__ == '__main__':\n"
-            "    try: list(executor.run_files(files, pool_work.sleeps, 2))\n"
+            "    try: list(executor.run_tasks(files, pool_work.sleeps, 2))\n"
             "    except KeyboardInterrupt: sys.exit(130)\n"
         )
         # A group of its own, which gets an interrupt as a terminal sends it: to all of them.

@@ -15,7 +15,7 @@ from ..efficiency.analysis import examine
 from ..efficiency.by_kind import measure_passes
 from ..efficiency.evidence import question
 from ..errors import BadProfile
-from ..executor import run_files
+from ..executor import run_tasks
 from ..hardware import Machine, find_device
 from ..profiles.detect import find_files, open_profile
 from ..timing import Workload, predict
@@ -53,7 +53,7 @@ def measure_profiles(
     """
     measurements: list[Measurement] = []
     seen: set[str] = set()
-    read = run_files(find_files(paths), partial(examine, name_pattern=name_pattern))
+    read = run_tasks(find_files(paths), partial(examine, name_pattern=name_pattern))
     for path, finding in sorted(read, key=lambda pair: pair[0]):
         if finding.error:
             raise BadProfile(finding.error)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from ..api.calibrations import calibrations as find_calibrations
-from .options import Answer, AnswerCommand
+from ..result import Result
+from .options import AnswerCommand
 from .values import CALIBRATION
 
 
@@ -15,15 +16,13 @@ def calibrations() -> None:
 
 
 @calibrations.command("list", cls=AnswerCommand)
-def list_calibrations() -> Answer:
+def list_calibrations() -> Result:
     """List the shipped calibrations with their held-out error."""
-    answer = find_calibrations()
-    return Answer(answer.to_dict, answer.document)
+    return find_calibrations()
 
 
 @calibrations.command("show", cls=AnswerCommand)
 @click.argument("calibration", type=CALIBRATION)
-def show_calibration(calibration: str) -> Answer:
+def show_calibration(calibration: str) -> Result:
     """Show every parameter of CALIBRATION (a name or a file), its interval and what would narrow it."""
-    answer = find_calibrations(calibration)
-    return Answer(answer.to_dict, answer.document)
+    return find_calibrations(calibration)

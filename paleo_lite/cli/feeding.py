@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from ..input_pipeline.feeding import SAMPLE
+from ..result import Result
 from . import options
-from .options import Answer, Documented, command
+from .options import Documented, command
 from .values import LINK, WHOLE, Names, Number, Quantity
 
 _option = functools.partial(click.option, cls=Documented, of="feeding", show_default=True)
@@ -40,7 +41,7 @@ _link = functools.partial(_option, metavar="LINK|RATE", type=LINK)
 @options.image_size()
 @options.inputs()
 @options.hardware_files()
-def feeding(no_pinned: bool, no_prefetch: bool, **question: Any) -> Answer:
+def feeding(no_pinned: bool, no_prefetch: bool, **question: Any) -> Result:
     """Say whether storage, CPU and host link can feed NETWORK on a device, what limits, and what would help most.
 
     \b
@@ -50,5 +51,4 @@ def feeding(no_pinned: bool, no_prefetch: bool, **question: Any) -> Answer:
     """
     from ..api.feeding import feeding as feed
 
-    answer = feed(pinned=not no_pinned, prefetch=not no_prefetch, **question)
-    return Answer(answer.to_dict, answer.document)
+    return feed(pinned=not no_pinned, prefetch=not no_prefetch, **question)

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from ..result import Result
 from . import options
-from .options import Answer, Documented, command
+from .options import Documented, command
 from .values import SHAPE, WHOLE
 
 _option = functools.partial(click.option, cls=Documented, of="gemm", show_default=True)
@@ -29,7 +30,7 @@ _option = functools.partial(click.option, cls=Documented, of="gemm", show_defaul
 @options.clock()
 @options.unit()
 @options.hardware_files()
-def gemm(**question: Any) -> Answer:
+def gemm(**question: Any) -> Result:
     """Time the product of an M x K and a K x N matrix, or several, and say what putting them into one gains.
 
     \b
@@ -39,5 +40,4 @@ def gemm(**question: Any) -> Answer:
     """
     from ..api.gemm import gemm as time_products
 
-    times = time_products(**question)
-    return Answer(times.to_dict, times.document)
+    return time_products(**question)

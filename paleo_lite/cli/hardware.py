@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ..api import catalogue
+from ..result import Result
 from . import options
 from .options import Answer, AnswerCommand
 from .values import DEVICE, Quantity
@@ -19,19 +20,17 @@ def hardware() -> None:
 
 @hardware.command("list", cls=AnswerCommand)
 @options.hardware_files()
-def list_all(hardware_files: tuple[Path, ...]) -> Answer:
+def list_all(hardware_files: tuple[Path, ...]) -> Result:
     """List all devices with their peaks and memory."""
-    answer = catalogue.hardware(hardware_files=hardware_files)
-    return Answer(answer.to_dict, answer.document)
+    return catalogue.hardware(hardware_files=hardware_files)
 
 
 @hardware.command("show", cls=AnswerCommand)
 @click.argument("device", type=DEVICE)
 @options.hardware_files()
-def show_device(device: str, hardware_files: tuple[Path, ...]) -> Answer:
+def show_device(device: str, hardware_files: tuple[Path, ...]) -> Result:
     """Show all figures of DEVICE, each with its source."""
-    answer = catalogue.hardware(device, hardware_files=hardware_files)
-    return Answer(answer.to_dict, answer.document)
+    return catalogue.hardware(device, hardware_files=hardware_files)
 
 
 @hardware.command("links", cls=AnswerCommand)
@@ -41,14 +40,13 @@ def show_device(device: str, hardware_files: tuple[Path, ...]) -> Answer:
     metavar="SIZE",
     help="Say how long it takes to move this much data over each link, such as 1PB.",
 )
-def list_links(move: float | None) -> Answer:
+def list_links(move: float | None) -> Result:
     """List the links between devices, hosts, nodes and storage, and what was measured of collectives over them.
 
     \b
       paleo-lite hardware links --move 1PB
     """
-    answer = catalogue.links(move=move)
-    return Answer(answer.to_dict, answer.document)
+    return catalogue.links(move=move)
 
 
 @hardware.command(cls=AnswerCommand)

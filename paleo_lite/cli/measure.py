@@ -10,8 +10,9 @@ import click
 
 from ..api.measuring import measure as measure_machine
 from ..measure.running import DEVICES, STEPS
+from ..result import Result
 from . import options
-from .options import Answer, Documented, command
+from .options import Documented, command
 from .values import WHOLE, Names
 
 _documented = functools.partial(click.option, cls=Documented, of="measure")
@@ -35,7 +36,7 @@ _documented = functools.partial(click.option, cls=Documented, of="measure")
 )  # fmt: skip
 @options.force()
 @options.hardware_files()
-def measure(**question: Any) -> Answer:
+def measure(**question: Any) -> Result:
     """Calibrate this machine: time operations and networks, fit, then predict other networks and run them.
 
     Of STEPs, such as resnet18:16:inference (network, batch size, phase), only those are timed, each beside what was
@@ -47,5 +48,4 @@ def measure(**question: Any) -> Answer:
       paleo-lite measure -o mine.csv --calibration-out mine.toml --hardware-out mine-hw.toml
       paleo-lite predict vgg16 --gpu ID --hardware-file mine-hw.toml --calibration mine.toml
     """
-    measured = measure_machine(**question, on_step=lambda text: click.echo(f"measuring {text}", err=True))
-    return Answer(measured.to_dict, measured.document)
+    return measure_machine(**question, on_step=lambda text: click.echo(f"measuring {text}", err=True))

@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from ..api import catalogue
+from ..result import Result
 from . import options
-from .options import Answer, AnswerCommand
+from .options import AnswerCommand
 
 
 @click.group()
@@ -17,19 +18,17 @@ def networks() -> None:
 
 
 @networks.command("list", cls=AnswerCommand)
-def list_networks() -> Answer:
+def list_networks() -> Result:
     """List the shipped networks with image size, parameters and MACs."""
-    answer = catalogue.networks()
-    return Answer(answer.to_dict, answer.document)
+    return catalogue.networks()
 
 
 @networks.command("show", cls=AnswerCommand)
 @options.network()
 @options.image_size()
-def show_network(network: str, image_size: int | None) -> Answer:
+def show_network(network: str, image_size: int | None) -> Result:
     """Show the layers of NETWORK: kinds, shapes, attributes, parents."""
-    answer = catalogue.networks(network, image_size=image_size)
-    return Answer(answer.to_dict, answer.document)
+    return catalogue.networks(network, image_size=image_size)
 
 
 @networks.command("export")

@@ -20,6 +20,7 @@ import click
 
 from ..api.plotting import KINDS, Plot, check_chart_file
 from ..errors import BadValue
+from ..result import Result
 from . import DEBUG, set_debug
 from .values import (
     CALIBRATION,
@@ -301,6 +302,7 @@ class ChartFile(Value):
 class AnswerCommand(click.Command):
     """A command that returns an `Answer`, which is printed in a chosen format, and drawn where a chart is asked for.
 
+    A `Result` is an answer without a chart; a command that returns nothing has said all itself.
     What its own options say, the format and the chart's, its function does not get; ``click.pass_obj`` gives them.
 
     Parameters
@@ -337,9 +339,11 @@ class AnswerCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> None:
         ctx.obj = {option.name: ctx.params.pop(option.name or "") for option in self.own}
-        answer: Answer | None = super().invoke(ctx)
-        if answer is None:  # the command has said all itself
+        answer: Answer | Result | None = super().invoke(ctx)
+        if answer is None:
             return
+        if isinstance(answer, Result):
+            answer = Answer(answer.to_dict, answer.document)
         if ctx.obj["format"] == "json":
             import json
 

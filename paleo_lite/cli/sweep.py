@@ -9,10 +9,11 @@ import click
 
 from ..api.sweeps import sweep as run_sweep
 from ..distributed.collectives import COLLECTIVES
+from ..result import Result
 from ..sweeps.space import AUTOMATIC, ROWS_UNASKED
 from ..timing import TIME_MODELS
 from . import options
-from .options import Answer, command, progress
+from .options import command, progress
 from .values import DEVICE, LINK, NETWORK, Offered, Quantity
 
 _names = partial(click.option, metavar="NAMES", show_default=True)
@@ -74,7 +75,7 @@ _names = partial(click.option, metavar="NAMES", show_default=True)
 @click.option("--dry-run", is_flag=True, help="Say how many combinations there are, and stop.")
 @options.jobs()
 @options.scheduler()
-def sweep(**question: Any) -> Answer:
+def sweep(**question: Any) -> Result:
     """Predict every combination of networks, devices, batch sizes, ... into a file.
 
     \b
@@ -86,5 +87,4 @@ def sweep(**question: Any) -> Answer:
     What is infeasible is kept with its reason. What is interrupted goes on from where it was: give the same command.
     """
     with progress("sweep, in chunks") as on_done:
-        answer = run_sweep(on_done=on_done, **question)
-    return Answer(answer.to_dict, answer.document)
+        return run_sweep(on_done=on_done, **question)

@@ -6,10 +6,10 @@ Names of the package's lists, numbers, quantities, shapes, several of one kind, 
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 import click
@@ -63,8 +63,7 @@ class Names(Value, click.Choice):  # type: ignore[type-arg]
         """The names, in the order of their lists."""
         every_name: dict[str, None] = {}
         for where in self.places.split():
-            module, _, name = where.partition(":")
-            names = getattr(importlib.import_module(module, "paleo_lite"), name)
+            names = resolve_name(f"paleo_lite{where}")
             every_name.update(dict.fromkeys(names() if callable(names) else names))
         return tuple(every_name)
 
@@ -235,8 +234,7 @@ class Offered(Value, click.types.StringParamType):
         before = incomplete.removesuffix(last)
         fitting: dict[str, None] = {}
         for place in self.places.split():
-            module, _, name = place.partition(":")
-            names = getattr(importlib.import_module(module, "paleo_lite"), name)
+            names = resolve_name(f"paleo_lite{place}")
             if callable(names):
                 names = names(_typed(ctx)) if inspect.signature(names).parameters else names()
             fitting |= {known: None for known in names if known.startswith(last)}

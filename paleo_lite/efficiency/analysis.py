@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import msgspec
 
 from ..errors import BadProfile, BadValue, PaleoError, UnknownName, UnknownPrecision
-from ..executor import run_files
+from ..executor import run_tasks
 from ..hardware import Device
 from ..hardware.device import PeakRate
 from ..profiles.detect import Profile, find_files, open_profile, parse_name
@@ -173,7 +173,7 @@ def measure_efficiency(
     group_by : sequence of str
         Columns of the configuration.
     jobs, scheduler
-        See `executor.run_files`.
+        See `executor.run_tasks`.
     on_done : callable, optional
         Called with the number of files done and of all.
 
@@ -226,7 +226,7 @@ def _read(
     work = partial(examine, method=reading.method, name_pattern=reading.name_pattern, steps=steps, by=reading.by)
     book = reading.durations
     finding_of: dict[Path, Finding] = {}
-    for number, (path, found) in enumerate(run_files(files, work, jobs, scheduler, failed), 1):
+    for number, (path, found) in enumerate(run_tasks(files, work, jobs, scheduler, failed), 1):
         finding, told = found, found.configuration
         if found.notebook is not None and book is not None and book.find(told) is None:
             what = ", ".join(f"{name} {value}" for name, value in told.items())

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NoReturn
 import msgspec
 import numpy as np
 
-from ..errors import BadFile, BadValue, Interrupted, SweepStopped
+from ..errors import BadFile, BadValue, Interrupted, PaleoError, SweepStopped
 from ..executor import run_tasks
 from ..extras import need
 from ..files import locked, write_aside
@@ -205,11 +205,11 @@ def _finished(
 ) -> Iterator[Chunk]:
     """Chunks as they are done; one that comes twice takes the place of itself."""
 
-    def died(chunk: Chunk) -> NoReturn:
+    def died(chunk: Chunk, error: PaleoError) -> NoReturn:
         raise SweepStopped(f"the process that computed chunk {chunk.number} died (out of memory?): take fewer --jobs")
 
     work = partial(encode_chunk, space, model_of, folder if scheduler is None else None)
-    for chunk, data in run_tasks(left, work, died, jobs, scheduler):
+    for chunk, data in run_tasks(left, work, jobs, scheduler, died):
         if data is not None:
             write_aside(_file(folder, chunk.number), data)
         yield chunk

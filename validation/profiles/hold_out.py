@@ -21,7 +21,7 @@ from paleo_lite.counting.kinds import class_of
 from paleo_lite.counting.kinds.products import class_of_convolution
 from paleo_lite.efficiency.by_kind import PassTimes, measure_passes
 from paleo_lite.errors import BadProfile, BadValue, PaleoError
-from paleo_lite.executor import run_files
+from paleo_lite.executor import run_tasks
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import Network, find_network
 from paleo_lite.profiles.detect import find_files, open_profile, parse_name
@@ -104,7 +104,7 @@ def validate_profiles(paths: Iterable[Path], gpu: str, network: str, precision: 
     found = find_network(network)
     device = find_device(gpu)
     sizes: dict[int, list[PassTimes]] = defaultdict(list)
-    for path, times in sorted(run_files(find_files(paths), partial(examine, network=found.name)), key=_first):
+    for path, times in sorted(run_tasks(find_files(paths), partial(examine, network=found.name)), key=_first):
         if isinstance(times, str):
             raise BadProfile(times)
         if times is not None:

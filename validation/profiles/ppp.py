@@ -16,7 +16,7 @@ from paleo_lite.calibration.measurements import Measurement, provenance_of
 from paleo_lite.calibration.ppp import fit_ppp, run_of
 from paleo_lite.efficiency.by_kind import PassTimes
 from paleo_lite.errors import BadProfile
-from paleo_lite.executor import run_files
+from paleo_lite.executor import run_tasks
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.profiles.detect import find_files, parse_name
 from paleo_lite.timing import TimeModel, predict
@@ -122,7 +122,7 @@ FITS: dict[str, Callable[[Iterable[Measurement], ProfileSet], TimeModel]] = {"pp
 def _read(paths: Iterable[Path], network: str) -> list[_Profile]:
     found = []
     for path, times in sorted(
-        run_files(find_files(paths), partial(examine, network=network)), key=lambda pair: pair[0]
+        run_tasks(find_files(paths), partial(examine, network=network)), key=lambda pair: pair[0]
     ):
         if isinstance(times, str):
             raise BadProfile(times)
