@@ -38,7 +38,7 @@ KINDS: dict[str, ChartKind] = {
     "layers": ChartKind("predict", "layers", "layer_chart", "time, FLOPs and bytes of each layer in order"),
     "kinds": ChartKind("predict", "layers", "kind_chart", "shares of time, FLOPs and bytes by kind of layer"),
     "passes": ChartKind("predict", "layers", "pass_chart", "time of each pass by kind of layer"),
-    "batch": ChartKind("", "curves", "batch_chart", "throughput and time over the batch size, for several devices"),
+    "batch": ChartKind("", "devices", "batch_chart", "throughput and time over the batch size, for several devices"),
     "devices": ChartKind(
         "predict", "devices", "devices_chart", "a time and its interval for each of several devices and networks"
     ),
@@ -59,7 +59,7 @@ KINDS: dict[str, ChartKind] = {
     "compare": ChartKind(
         "compare", "beside", "comparison_chart", "two profiles, or a prediction and one, side by side"
     ),
-    "ppp": ChartKind("compare", "ppp", "ppp_chart", "what one PPP predicts beside the measured shares of peak"),
+    "ppp": ChartKind("compare", "beside", "ppp_chart", "what one PPP predicts beside the measured shares of peak"),
 }
 """Every chart that can be drawn; without a command it has arguments of its own."""
 

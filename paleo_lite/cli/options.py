@@ -327,7 +327,7 @@ class AnswerCommand(click.Command):
             self.own += [
                 Printing([*file, "chart"], metavar="FILE", type=ChartFile(chart), required=is_chart,
                          help=f"{what}; .png, .svg or .html."),
-                Printing(["--theme"], type=Names("theme", ".report.charts.theme:THEMES"), default="light",
+                Printing(["--theme"], type=Names("theme", ".report.charts.render:THEMES"), default="light",
                          show_default=True, is_eager=True, help="Colours of the chart."),  # known when the file is
             ]  # fmt: skip
         if chart and "force" not in named:

@@ -14,8 +14,7 @@ from ..hardware import read_links
 from ..networks import network_names
 from ..timing import TIME_MODELS
 from ..units import PRECISION_BYTES
-from .answers import devices, offered, reads_sequences
-from .own import SUFFIXES, Own, keep_own, own
+from .answers import SUFFIXES, Own, devices, keep_own, offered, own, reads_sequences
 from .show import plain
 from .view import BATCH_AT_MOST, DEVICES_AT_MOST, EPOCH_BOUNDS, PPP_BOUNDS, TOKENS_AT_MOST, VIEWS, View
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import streamlit as st
 
 from ..errors import PaleoError
+from .answers import own
 from .controls import draw_controls, draw_switch, get, keep, put
-from .own import own
 from .show import plain
 from .view import View, read_query
 from .views import batch_view, profile_view, scale_view, time_view

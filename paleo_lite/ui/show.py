@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from ..report.charts.theme import THEMES
+from ..report.charts.render import THEMES
 from ..report.document import Column, Document, Table
 from .answers import Failed, attempt
 

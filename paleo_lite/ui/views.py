@@ -9,8 +9,7 @@ from ..calibration.several import Predictions
 from ..counting import GENERATING
 from ..distributed.table import ScaleRow
 from ..profiles.detect import READERS, load_reader
-from ..report.charts.curves import batch_chart
-from ..report.charts.devices import devices_chart
+from ..report.charts.devices import batch_chart, devices_chart
 from ..report.charts.layers import kind_chart, layer_chart, pass_chart, title_of
 from ..report.charts.profiles import class_chart, kernel_roofline, timeline_chart
 from ..report.charts.roofline import prediction_roofline
@@ -23,9 +22,8 @@ from ..report.scale import scale_page
 from ..report.side_by_side import bound_sentence, side_by_side
 from ..timing import Prediction, describe
 from ..units import format_si, say_interval, say_number
-from .answers import Failed, attempt, devices, named_device, predict, read_profile, scale
+from .answers import Failed, attempt, devices, named_device, own_file, predict, read_profile, scale
 from .controls import KEY, draw_shown
-from .own import own_file
 from .show import (
     download,
     plain,

@@ -1,4 +1,7 @@
-"""Files of one's own on the page: what each is follows from its name and content, and a bad one is a sentence."""
+"""Files of one's own on the page: what each is follows from its name and content, and a bad one is a sentence.
+
+Tests: ui/answers.py.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from streamlit.testing.v1 import AppTest
 
 import paleo_lite as pl
 from paleo_lite.files import shipped
-from paleo_lite.ui import own as own_module
-from paleo_lite.ui.own import FILES_AT_MOST, read_own
+from paleo_lite.ui import answers as own_module
+from paleo_lite.ui.answers import FILES_AT_MOST, read_own
 from paleo_lite.units import format_si
 
 PROTOTXT = b"""name: "small"

@@ -1,6 +1,6 @@
 """The page without a browser: every control changes what it says it changes, and what is shown is what the API says.
 
-Tests: ui/answers.py, ui/controls.py, ui/views.py.
+Tests: ui/controls.py, ui/views.py.
 """
 
 from __future__ import annotations

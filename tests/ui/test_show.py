@@ -8,7 +8,7 @@ pytest.importorskip("streamlit")
 pytest.importorskip("altair")
 
 import paleo_lite as pl
-from paleo_lite.report.charts.curves import batch_chart
+from paleo_lite.report.charts.devices import batch_chart
 from paleo_lite.report.charts.layers import kind_chart, layer_chart, pass_chart
 from paleo_lite.report.charts.roofline import prediction_roofline
 from paleo_lite.report.charts.scaling import scaling_chart

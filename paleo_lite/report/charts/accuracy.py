@@ -10,8 +10,7 @@ import msgspec
 
 from ...timing.models import QUANTILES
 from .marks import either
-from .render import POINTS_AT_MOST, altair, decades, values
-from .theme import SERIES, SHAPES
+from .render import POINTS_AT_MOST, SERIES, SHAPES, altair, decades, values
 
 if TYPE_CHECKING:
     from ...calibration.fit import Fit

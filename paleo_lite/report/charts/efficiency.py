@@ -8,8 +8,7 @@ from typing import Any
 
 from ...efficiency.analysis import Efficiency
 from ..document import say_many
-from .render import altair, values
-from .theme import SERIES, SHAPES
+from .render import SERIES, SHAPES, altair, values
 
 QUANTITIES = {"flops_efficiency": "of peak FLOP/s", "bandwidth_efficiency": "of peak B/s"}
 

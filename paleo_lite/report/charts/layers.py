@@ -9,8 +9,7 @@ from ...timing import Prediction
 from ...units import format_si, say_interval
 from ..document import say_percent
 from .marks import BOUNDS_ARE, LETTER, PLAIN, PREFIXED, hollow
-from .render import altair, group_colour, time_unit, values
-from .theme import GROUPS, group_of
+from .render import GROUPS, altair, group_colour, group_of, time_unit, values
 
 NAMED_AT_MOST = 40
 """Layers of a network that is drawn with their names."""

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .render import altair, values
-from .theme import SERIES, SHAPES
+from .render import SERIES, SHAPES, altair, values
 
 PLAIN = ",~r"
 """How numbers are written on axes: 0.25 and 2,000, neither 250m nor 2k."""

@@ -10,9 +10,8 @@ from ...efficiency.timeline import Timeline
 from ...text import short
 from ...units import format_si
 from ..document import say_percent
-from .render import altair, group_colour, time_unit, values
+from .render import GROUPS, altair, group_colour, group_of, time_unit, values
 from .roofline import Dot, roofline_chart
-from .theme import GROUPS, group_of
 
 _WHOLE = 0.99
 """Share of a kernel's time whose calls were counted from which its count is taken to be whole, as `kernels` does."""

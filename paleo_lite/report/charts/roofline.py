@@ -18,8 +18,7 @@ from ...units import format_si
 from ..document import say_percent
 from .layers import said_of
 from .marks import LETTER, PLAIN, PREFIXED, Span, hollow, names_beside
-from .render import POINTS_AT_MOST, altair, decades, group_colour, values
-from .theme import SHAPES, group_of
+from .render import POINTS_AT_MOST, SHAPES, altair, decades, group_colour, group_of, values
 
 NAMED = 5
 """Dots, those that take longest, that have their name beside them where there is room."""

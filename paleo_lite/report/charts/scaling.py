@@ -11,8 +11,7 @@ from typing import Any
 from ...distributed.table import ScaleRow, ScaleTable
 from ...units import format_si
 from .marks import BOUNDS_ARE, PLAIN, either, hollow, told_apart
-from .render import altair, time_unit, values
-from .theme import GROUPS
+from .render import GROUPS, altair, time_unit, values
 
 COMPUTE = "#6C7F93"
 """All kinds of layers together: the colour of none of them."""

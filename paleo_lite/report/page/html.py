@@ -15,7 +15,7 @@ import msgspec
 
 from ...extras import need
 from ...text import printable, short
-from ..charts.theme import Theme
+from ..charts.render import Theme
 from ..document import Chart, Column, Document, Table
 
 ROWS_AT_MOST = 2000

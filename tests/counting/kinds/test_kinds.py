@@ -18,7 +18,7 @@ from paleo_lite.counting.kinds.products import MATRIX_CLASSES
 from paleo_lite.counting.layer import FUSIONS
 from paleo_lite.networks.network import Network
 from paleo_lite.profiles.names import OPERATIONS
-from paleo_lite.report.charts.theme import GROUPS
+from paleo_lite.report.charts.render import GROUPS
 from paleo_lite.timing.features import CLASSES
 from strategies import layer_of_kind
 

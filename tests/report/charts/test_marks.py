@@ -9,14 +9,13 @@ pytest.importorskip("altair")
 
 import paleo_lite as pl
 from paleo_lite.errors import BadValue
-from paleo_lite.report.charts.curves import batch_chart
+from paleo_lite.report.charts.devices import batch_chart
 from paleo_lite.report.charts.layers import kind_chart, layer_chart, pass_chart
 from paleo_lite.report.charts.marks import BOUNDS_ARE, SERIES_AT_MOST, Span, names_beside, told_apart
 from paleo_lite.report.charts.pareto import pareto_chart
-from paleo_lite.report.charts.render import render
+from paleo_lite.report.charts.render import SERIES, render
 from paleo_lite.report.charts.roofline import prediction_roofline
 from paleo_lite.report.charts.scaling import scale_chart
-from paleo_lite.report.charts.theme import SERIES
 from paleo_lite.sweeps.best import Best
 
 

@@ -1,7 +1,6 @@
 """Charts of predictions: drawn in every format, every number that of the prediction.
 
-Tests: report/charts/curves.py, report/charts/layers.py, report/charts/render.py, report/charts/roofline.py,
-report/charts/theme.py.
+Tests: report/charts/layers.py, report/charts/render.py, report/charts/roofline.py.
 """
 
 from __future__ import annotations
@@ -20,11 +19,10 @@ from paleo_lite.api.plotting import check_chart_file
 from paleo_lite.counting import KINDS
 from paleo_lite.errors import BadValue, MissingExtra, UnknownName
 from paleo_lite.networks import find_network
-from paleo_lite.report.charts.curves import batch_chart
+from paleo_lite.report.charts.devices import batch_chart
 from paleo_lite.report.charts.layers import BARS_AT_MOST, kind_chart, layer_chart, pass_chart
-from paleo_lite.report.charts.render import chart_suffix, render, time_unit
+from paleo_lite.report.charts.render import GROUPS, SERIES, THEMES, chart_suffix, group_of, render, time_unit
 from paleo_lite.report.charts.roofline import Dot, prediction_roofline, roofline_chart
-from paleo_lite.report.charts.theme import GROUPS, SERIES, THEMES, group_of
 
 pytestmark = pytest.mark.slow
 

@@ -1,6 +1,6 @@
 """Charts of profiles: every number that of the result, and what is gathered is said.
 
-Tests: report/charts/beside.py, report/charts/efficiency.py, report/charts/profiles.py.
+Tests: report/charts/efficiency.py, report/charts/profiles.py.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from paleo_lite.profiles.detect import open_profile
 from paleo_lite.report.charts.beside import comparison_chart
 from paleo_lite.report.charts.efficiency import VALUES_AT_MOST, efficiency_chart
 from paleo_lite.report.charts.profiles import class_chart, kernel_roofline, timeline_chart
-from paleo_lite.report.charts.render import render
-from paleo_lite.report.charts.theme import GROUPS
+from paleo_lite.report.charts.render import GROUPS, render
 
 NAMES = ["cudnn::detail::implicit_convolve_sgemm", "cudnn::detail::dgrad_alg1_engine", "elementwise_kernel"]
 NAMED = "run_{run}_config_{nodes}_2_ib_nvprof_2_resnet50_dali-gpu_{batch}_fp16_fp32_ret_0_0.gzip"

@@ -12,8 +12,7 @@ from paleo_lite.calibration.ppp import AT_PEAK
 from paleo_lite.efficiency.by_kind import PassTimes
 from paleo_lite.efficiency.compare import Comparison
 from paleo_lite.errors import BadValue
-from paleo_lite.report.charts.beside import comparison_chart
-from paleo_lite.report.charts.ppp import ppp_chart
+from paleo_lite.report.charts.beside import comparison_chart, ppp_chart
 from paleo_lite.report.charts.render import render
 from tests.report.charts.test_profile_charts import data
 
