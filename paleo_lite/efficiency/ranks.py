@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -23,7 +22,7 @@ class Rank(msgspec.Struct, frozen=True):
     Attributes
     ----------
     busy_share, window_s, computing_s, communication_s, exposed_communication_s : float
-        See `idle.Idle`.
+        See `device_time.Idle`.
     waiting_s : float
         Of its collectives, for ranks that came later.
     """
@@ -58,11 +57,6 @@ class Ranks(msgspec.Struct, frozen=True):
     straggler: int | None
     matched: int
     collectives: list[CollectiveCalls]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        answer: dict[str, Any] = msgspec.to_builtins(self)
-        return answer
 
 
 def compare_ranks(ranked: Sequence[tuple[int, Path, DeviceTime]]) -> Ranks:

@@ -96,7 +96,7 @@ class Run(NamedTuple):
     layer: str | None = None
 
 
-def count_sample(runs: Runs, chosen: NDArray[Any], forward: NDArray[Any], parts: list[int]) -> list[Run]:
+def count_sample(runs: Runs, chosen: NDArray[Any], parts: list[int], forward: int) -> list[Run]:
     """The runs of one iteration with FLOPs and bytes.
 
     Parameters
@@ -105,14 +105,14 @@ def count_sample(runs: Runs, chosen: NDArray[Any], forward: NDArray[Any], parts:
         Of the whole profile.
     chosen : ndarray of int
         Places of those of the iteration, in their order.
-    forward : ndarray of bool, shape (runs of the iteration,)
-        Which are of the forward pass.
     parts : list of int
         The part of the iteration that each belongs to.
+    forward : int
+        That of the forward pass.
     """
     numbers = runs.table["signature"][chosen].tolist()
     signatures = [runs.signatures[number] for number in numbers]
-    given = _given([signature for signature, is_forward in zip(signatures, forward) if is_forward])
+    given = _given([signature for signature, part in zip(signatures, parts) if part == forward])
     weights = _weights(signatures, given)
     known: dict[tuple[int, int, Any], CountedOperation] = {}
     afters = {number: given.get(runs.signatures[number][2:4]) for number in {*numbers}}  # by operation and shapes
@@ -148,18 +148,43 @@ def count_sample(runs: Runs, chosen: NDArray[Any], forward: NDArray[Any], parts:
     return sample
 
 
-def list_missing(sample: list[Run], total_ns: float) -> list[Missing]:
-    """What has no FLOPs, by operation (by kernel where none is named), longest first; shares of `total_ns`."""
-    times: dict[str, float] = {}
+def work_of(sample: list[Run], by: str) -> tuple[float, dict[str, Any]]:
+    """The share of a sample's time that computes, and its work as `Steady` has it, time summed by one of `BY`."""
+    total_ns = sum(run.duration_ns for run in sample)
+    compute_ns = flops_ns = bytes_ns = 0.0
+    missing: dict[str, float] = {}
+    in_precision: dict[str, float] = {}
     for run in sample:
-        if run.cost.flops is None:
+        cost = run.cost
+        if cost.flops is None:
             name = _name(run.signature)
-            times[name] = times.get(name, 0.0) + run.duration_ns
-    longest = sorted(times.items(), key=lambda item: -item[1])
-    return [Missing(name, time * 1e-9, time / total_ns) for name, time in longest]
+            missing[name] = missing.get(name, 0.0) + run.duration_ns
+        else:
+            flops_ns += run.duration_ns
+        if cost.bytes is not None:
+            bytes_ns += run.duration_ns
+        if cost.flops:
+            compute_ns += run.duration_ns
+            if cost.precision is not None:
+                in_precision[cost.precision] = in_precision.get(cost.precision, 0.0) + cost.flops
+    most = max(in_precision, key=lambda name: in_precision[name], default="")
+    is_most = most and in_precision[most] >= _MOSTLY * sum(in_precision.values())
+    longest = sorted(missing.items(), key=lambda item: -item[1])
+    whole = total_ns or 1.0  # where nothing took time, no share of it is known
+    return compute_ns / whole, {
+        "flops": known_sum(run.cost.flops for run in sample) or None,  # where only copies are counted, nothing is
+        "bytes": known_sum(run.cost.bytes for run in sample),
+        "flops_covered": flops_ns / whole,
+        "bytes_covered": bytes_ns / whole,
+        "profiler_flops": known_sum(run.profiler.flops for run in sample),
+        "profiler_bytes": known_sum(run.profiler.bytes for run in sample),
+        "precision": most if is_most else None,
+        "operators": _operators(sample, whole, by),
+        "missing": [Missing(name, time_ns * 1e-9, time_ns / whole) for name, time_ns in longest],
+    }
 
 
-def list_operators(sample: list[Run], total_ns: float, by: str = "op") -> list[Operator]:
+def _operators(sample: list[Run], total_ns: float, by: str) -> list[Operator]:
     """All operations (kernels where none is named), or what else of `BY`, longest first; shares of `total_ns`."""
     groups: dict[str, list[Run]] = {}
     for run in sample:
@@ -174,23 +199,13 @@ def list_operators(sample: list[Run], total_ns: float, by: str = "op") -> list[O
                 name,
                 len(runs),
                 time_ns * 1e-9,
-                time_ns / total_ns if total_ns else 0.0,
+                time_ns / total_ns,
                 None if None in flops else known_sum(flops),
                 None if None in moved else known_sum(moved),
                 precisions.pop() if len(precisions) == 1 else None,
             )
         )
     return sorted(operators, key=lambda operator: (-operator.time_s, operator.op))
-
-
-def most_precision(sample: list[Run]) -> str | None:
-    """What nine tenths of the FLOPs of products are in, as far as a trace says; None where it does not."""
-    flops: dict[str | None, float] = {}
-    for run in sample:
-        if run.cost.precision is not None and run.cost.flops:
-            flops[run.cost.precision] = flops.get(run.cost.precision, 0.0) + run.cost.flops
-    most = max(flops, key=lambda name: flops[name], default=None)
-    return most if most is not None and flops[most] >= _MOSTLY * sum(flops.values()) else None
 
 
 def with_shapes(op: str, params: str | None) -> str:

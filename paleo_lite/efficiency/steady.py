@@ -15,7 +15,7 @@ from ..errors import BadProfile, BadValue
 from .activity import merge
 from .parameters import is_convolution
 from .runs import Runs, Signature, divide
-from .sample import Missing, Operator, Run, count_sample, known_sum, list_missing, list_operators, most_precision
+from .sample import Missing, Operator, Run, count_sample, known_sum, work_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -266,22 +266,14 @@ def _summary(runs: Runs, loop: Iterations, judged: _Judged, notes: list[str], by
     """Times as medians over the steady iterations, work as it stands in one of them."""
     among = np.flatnonzero(loop.number == np.flatnonzero(judged.whole)[0])
     among = among[np.argsort(runs.table["row"][among])]
-    parts = judged.part[among]
-    sample = count_sample(runs, among, parts == _FORWARD, parts.tolist())
+    sample = count_sample(runs, among, judged.part[among].tolist(), _FORWARD)
+    computing, work = work_of(sample, by)
+    times, by_part = judged.times_ns.sum(axis=(1, 2)), judged.times_ns.sum(axis=2).T
+    matched = judged.forwards & judged.backwards
+    kernel_s = _median_s(judged.whole, times) or 0.0
     busy_s = None
     if runs.spans_ns is not None:
         busy_s = _busy_s(runs.spans_ns, np.repeat(loop.number, runs.table["rows"]), judged.whole)
-    by_part, matched = judged.times_ns.sum(axis=2).T, judged.forwards & judged.backwards
-    times = judged.times_ns.sum(axis=(1, 2))
-    kernel_s = _median_s(judged.whole, times) or 0.0
-    sampled_ns = sum(run.duration_ns for run in sample)
-    flops, moved = (known_sum(getattr(run.cost, name) for run in sample) for name in ("flops", "bytes"))
-    flops = flops or None  # where only copies are counted, nothing is
-    known = [(run.duration_ns, run.cost) for run in sample]
-    compute_ns = sum(lasted for lasted, cost in known if cost.flops)
-    flops_ns = sum(lasted for lasted, cost in known if cost.flops is not None)
-    bytes_ns = sum(lasted for lasted, cost in known if cost.bytes is not None)
-    all_ns = sampled_ns or 1.0  # where nothing took time, no share of it is known
     steady = Steady(
         iterations=len(loop.starts),
         forwards=int(judged.forwards.sum()),
@@ -293,21 +285,13 @@ def _summary(runs: Runs, loop: Iterations, judged: _Judged, notes: list[str], by
         other_s=_median_s(matched, by_part[_OTHER]),
         kernel_s=kernel_s,
         busy_s=busy_s,
-        compute_s=None if flops is None else kernel_s * (compute_ns / all_ns),
-        flops=flops,
-        bytes=moved,
-        flops_covered=flops_ns / all_ns,
-        bytes_covered=bytes_ns / all_ns,
-        profiler_flops=known_sum(run.profiler.flops for run in sample),
-        profiler_bytes=known_sum(run.profiler.bytes for run in sample),
+        compute_s=None if work["flops"] is None else kernel_s * computing,
         steps=[
             SteadyStep(mark, float(time) * 1e-9, bool(counts))
             for mark, time, counts in zip(loop.marks or map(str, step_numbers(loop)), times, judged.whole)
             if loop.marks or len(loop.starts) > 1
         ],
-        precision=most_precision(sample),
-        operators=list_operators(sample, sampled_ns, by),
-        missing=list_missing(sample, sampled_ns),
+        **work,
         **_convolutions(judged, sample),
     )
     return msgspec.structs.replace(steady, notes=notes + _notes(runs, loop, judged, steady))

@@ -96,7 +96,8 @@ def _copied(call: Call) -> CountedOperation | None:
 def _count(call: Call, after: Shape | None) -> CountedOperation:
     if (copied := _copied(call)) is not None:
         return copied
-    least = CountedOperation(0.0) if _moves(call) else UNKNOWN
+    moves = call.name in _KINDS and KINDS[_KINDS[call.name][1]].group == "data movement" and not call.backward
+    least = CountedOperation(0.0) if moves else UNKNOWN  # of what only moves numbers, at least that is known
     typed = [(name, shape) for name, shape in zip(call.types, call.shapes) if shape is not None]
     if any("complex" in name for name, _ in typed):
         return least
@@ -125,11 +126,6 @@ def _count(call: Call, after: Shape | None) -> CountedOperation:
         moved = float(sum((one.reads + one.writes) * size + one.index_bytes for one in passes))
     flops = float(sum(one.flops for one in passes))
     return CountedOperation(flops, moved, precision if layer.kind in MATRIX_KINDS else None)
-
-
-def _moves(call: Call) -> bool:
-    """Whether a call only moves numbers, and computes nothing."""
-    return call.name in _KINDS and KINDS[_KINDS[call.name][1]].group == "data movement" and not call.backward
 
 
 def _layer_of(call: Call, after: Shape | None) -> _Read:
