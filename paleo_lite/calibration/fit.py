@@ -108,7 +108,8 @@ def workload_of(measurement: Measurement) -> Workload:
     key = (m.network, m.image_size, m.precision, m.execution, attention)
     if key not in _counted:
         network = find_network(m.network, m.image_size or None)
-        network = network._replace(layers=with_attention(network.layers, attention))
+        if attention:
+            network = network._replace(layers=with_attention(network.layers, attention))
         _counted[key] = Workload(network, m.precision, execution=m.execution)
     return _counted[key].but(phase=m.phase, batch_size=m.batch_size)
 

@@ -100,8 +100,6 @@ class PppCalibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=
 
     _page: ClassVar[str] = "paleo_lite.report.calibrations:ppp_page"
 
-    MODEL: ClassVar[str] = PppModel.name
-
     format: int
     time_model: str
     device: str

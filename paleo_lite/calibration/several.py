@@ -178,11 +178,6 @@ class Estimate(msgspec.Struct, frozen=True, eq=False):
     device: str
     precision: str
 
-    def is_of_same(self, other: Estimate) -> bool:
-        """Whether both are of one calibration, whose errors they share whole."""
-        same_device = (self.device, self.precision) == (other.device, other.precision)
-        return same_device and np.array_equal(self.model.theta, other.model.theta)
-
     @property
     def kept(self) -> Floats:
         """By how much the logarithm of the time is off where the prior of each parameter is by one deviation."""
@@ -202,7 +197,8 @@ def log_ratio_variance(one: Estimate, other: Estimate, is_same_step: bool) -> fl
     is_same_step : bool
         Whether they are of the same network, batch size and phase in the same precision, on two devices.
     """
-    if one.is_of_same(other):
+    same_device = (one.device, one.precision) == (other.device, other.precision)
+    if same_device and np.array_equal(one.model.theta, other.model.theta):  # one calibration: errors are shared whole
         apart = one.slopes - other.slopes
         parameters = float(apart @ one.model.covariance @ apart)
     else:
