@@ -78,9 +78,9 @@ def _ways(topology: Topology, message_bytes: Any, collective: str | None) -> dic
     for name in names if collective is None else (collective,):
         known = COLLECTIVES[name]
         if nodes == 1 or between is None:
-            ways[name] = _timed(known.cost, size, here, inside) if inside else np.zeros_like(size)
+            ways[name] = _seconds(known.cost, size, here, inside) if inside else np.zeros_like(size)
         elif here == 1 or inside is None:
-            ways[name] = _timed(known.cost, size, nodes, between)
+            ways[name] = _seconds(known.cost, size, nodes, between)
         else:  # the devices of a node share its link to other nodes
             ways[name] = known.over_two_s(known.cost, size, here, nodes, inside, between)
     return ways
@@ -163,7 +163,6 @@ def broadcast_time_s(message_bytes: Any, workers: Any, link: LinkRate) -> Second
 
     The tree takes ceil(log2 n) steps of D (Thakur et al. 2005).
     """
-
     one, two = (_timed(formula, message_bytes, workers, link) for formula in (_binomial, _two_trees))
     return np.minimum(one, two) if isinstance(one, np.ndarray) else min(one, float(two))
 
@@ -174,7 +173,11 @@ def point_to_point_time_s(message_bytes: Any, link: LinkRate) -> Seconds:
 
 
 def _timed(formula: Formula, message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
-    size, n = check_bytes(message_bytes), check_workers(workers)
+    return _seconds(formula, check_bytes(message_bytes), check_workers(workers), link)
+
+
+def _seconds(formula: Formula, size: Any, n: Any, link: LinkRate) -> Seconds:
+    """Of messages and workers that are known to be possible."""
     several = np.maximum(n, 2)
     seconds = np.where(n == 1, 0.0, link.time_s(formula(size, several, link), several))
     return float(seconds) if seconds.ndim == 0 else seconds
@@ -277,7 +280,7 @@ def _double_tree(size: Any, n: Any, link: LinkRate) -> Cost:
 
 def _in_turn(cost: Formula, size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
     """In every node, then between nodes, whose link carries D: the node's sum, or from each device its part of it."""
-    return _timed(cost, size, here, inside) + _timed(cost, size, nodes, between)
+    return _seconds(cost, size, here, inside) + _seconds(cost, size, nodes, between)
 
 
 def _paced(cost: Formula, size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
@@ -289,7 +292,7 @@ def _paced(cost: Formula, size: Any, here: int, nodes: int, inside: LinkRate, be
     narrow = min(both, key=lambda link: float(link.bandwidth_bytes_per_s * link.ppp_of(workers)))
     names = ("latency_s", "start_s", "ramp_s", "switch_s")
     longest = {name: max(getattr(link, name) for link in both) for name in names}
-    return _timed(cost, size, workers, msgspec.structs.replace(narrow, **longest))
+    return _seconds(cost, size, workers, msgspec.structs.replace(narrow, **longest))
 
 
 def _every_sum(cost: Formula, size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 FIRST_BUCKET_BYTES = 2**20
 """PyTorch's first bucket, so that exchanging starts early."""
-FUSION_BYTES = 64 * 2**20
-"""Horovod's ``HOROVOD_FUSION_THRESHOLD``."""
 
 
 def data(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from paleo_lite.calibration.store import find_calibration
-from paleo_lite.distributed.data_parallel import FUSION_BYTES, all_reduced, beside_backward
+from paleo_lite.distributed.data_parallel import all_reduced, beside_backward
 from paleo_lite.distributed.job import DeviceStep, Job, Settings
 from paleo_lite.distributed.links import LinkRate, Topology, link_rate
 from paleo_lite.extras import need
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 SOCKET = 4
 """GPUs under one CPU socket, of both platforms of TensorFlow's page."""
+
+FUSION_BYTES = 64 * 2**20
+"""Horovod's ``HOROVOD_FUSION_THRESHOLD``."""
 
 EFFICIENCY_SCATTER = 0.02
 """Of a measured efficiency; TensorFlow's are printed to three digits, and repeated runs differ by as much."""
