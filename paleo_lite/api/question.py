@@ -85,6 +85,13 @@ def refuse_unknown(function: str, given: Iterable[str], known: Iterable[str]) ->
             raise TypeError(f"{function}() has no argument {name!r}: {rest}")
 
 
+def option(name: str) -> str:
+    """The option of an argument."""
+    odd = {"inputs": "--input", "hardware_files": "--hardware-file", "training": "--optimizer",
+           "overlap": "--no-overlap", "bucket_bytes": "--bucket-size"}  # fmt: skip
+    return odd.get(name, f"--{name.replace('_', '-')}")
+
+
 def paths_of(paths: Paths) -> list[Path]:
     """The paths that are meant."""
     return [Path(paths)] if isinstance(paths, (str, os.PathLike)) else [Path(path) for path in paths]

@@ -1,9 +1,12 @@
-"""Reports to send: `report`."""
+"""Reports to send: `report`; and how one came about: the command line, the version, the date, files with hashes."""
 
 from __future__ import annotations
 
+import datetime
+import hashlib
 import os
-from collections.abc import Collection, Sequence
+import shlex
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,22 +14,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..counting import GENERATING
-from ..errors import BadValue, PaleoError
+from ..errors import BadFile, BadValue, PaleoError
 from ..extras import need
-from ..files import check_new, save
-from ..report.document import Document
+from ..files import check_new, save, shipped
+from ..hardware import Device
+from ..networks import Network, is_network_file
+from ..report.document import Document, Made, Source
 from ..result import Result
+from ..timing import Prediction
+from ..timing.workload import TrainingOptions
+from ..units import format_shape
+from ..version import __version__
 from .profiles import READING
-from .provenance import given, made_from, network_sources, option, profile_sources, same_figures
-from .question import Paths, asked, device_of, paths_of
+from .question import Paths, asked, device_of, option, paths_of
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ..calibration.store import Calibration
-    from ..hardware import Device
-    from ..networks import Network
-    from ..timing.workload import TrainingOptions
 
 _OF_EITHER = ("gpu", "precision", "hardware_files", "output", "force")
 _OF_A_PROFILE = ("profile", "name_pattern", "program")
@@ -122,7 +127,7 @@ class ReportQuestion(_Subject, frozen=True, kw_only=True):
             raise BadValue("fitting the batch chooses its size: leave the batch size out")
 
     def _refuse(self, names: Collection[str], why: str) -> None:
-        for name in given(self):
+        for name in _given(self):
             if name in names:
                 raise BadValue(f"{option(name)} {why}")
 
@@ -215,9 +220,10 @@ def _of_profile(question: ReportQuestion, path: Path) -> Document:
         commands = attempt(lambda tool=tool: next_command(kernels.kernels, tool, program))
         if isinstance(commands, list):
             further += [(f"With {tool}" if first else "and then", line) for first, line in zip((True, False), commands)]
+    sources = [_source("profile", path), *_device_sources(device, paths_of(question.hardware_files))]
     return profile_report(
         kernels,
-        made_from(question, profile_sources(path, device, paths_of(question.hardware_files))),
+        _made_from(question, sources),
         efficiency=attempt(lambda: measure_efficiency([path], device, ReadAs(name_pattern=pattern), precision, jobs=1)),
         timeline=attempt(lambda: read_timeline(open_profile(path, pattern), 300)),
         next_commands=further,
@@ -245,10 +251,10 @@ def _of_network(question: ReportQuestion) -> Document:
         batch_size=question.batch_size or (32 if is_shared and not question.fit_batch else 1),
     )  # fmt: skip
     calibration = used_calibration(prediction, question.calibration)
-    sources = network_sources(question, prediction, calibration)
+    sources = _network_sources(question, prediction, calibration)
     return prediction_report(
         prediction,
-        made_from(question, sources, same_figures(question, prediction, _OF_WORKERS)),
+        _made_from(question, sources, _same_figures(question, prediction)),
         alternatives=try_alternatives(prediction, question.time_model, files),
         scaling=_scaled(question, network, {**same, "batch_size": prediction.batch_size}),
         calibration=calibration,
@@ -265,3 +271,98 @@ def _scaled(question: ReportQuestion, network: Network, same: dict[str, Any]) ->
     if question.phase in GENERATING:
         own |= question.named("phase", "weights", "execution")
     return scale(network, **same, **own, settings=Settings(collective=question.collective))
+
+
+def _given(question: ReportQuestion) -> list[str]:
+    """The names of what is not as it would be unasked."""
+    fields = question.__struct_fields__
+    unasked = dict(zip(reversed(fields), reversed(question.__struct_defaults__)))
+    return [name for name in fields if getattr(question, name) not in (unasked.get(name), None, (), [])]
+
+
+def _words(question: ReportQuestion, command: str, names: Collection[str] | None = None) -> list[str]:
+    """The words of a command line that asks the same: of all that was given, or of what is called `names`."""
+    said: list[tuple[str, Any]] = []
+    for name in _given(question):
+        value = getattr(question, name)
+        if name == "force" or (names is not None and name not in names):
+            continue
+        if name == "training":
+            plain = TrainingOptions("sgd")
+            parts = ("optimizer", "mixed_precision", "checkpointing", "accumulation")
+            said += [(part, getattr(value, part)) for part in parts if getattr(value, part) != getattr(plain, part)]
+        elif name == "hardware_files":
+            said += [(name, path) for path in paths_of(value)]
+        elif name == "inputs":
+            said += [(name, format_shape(shape)) for shape in value]
+        else:
+            said.append((name, value))
+    line = ["paleo-lite", command]
+    for name, value in said:
+        if isinstance(value, (tuple, list)):
+            word = ",".join(map(str, value))
+        elif isinstance(value, float):
+            word = repr(value).removesuffix(".0")
+        else:
+            word = value.id if isinstance(value, Device) else value.name if isinstance(value, Network) else str(value)
+        line += [*([] if name == "network" else [option(name)]), *([] if value is True else [word])]
+    return line
+
+
+def _made_from(question: ReportQuestion, sources: Sequence[Source], further: Sequence[tuple[str, str]] = ()) -> Made:
+    """How this call makes its report; the date is SOURCE_DATE_EPOCH's where it is set, as for reproducible builds."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    now = datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc) if epoch.isdecimal() else None
+    date = (now or datetime.datetime.now(datetime.timezone.utc)).date().isoformat()
+    return Made(shlex.join(_words(question, "report")), __version__, date, sources, further)
+
+
+def _same_figures(question: ReportQuestion, prediction: Prediction) -> list[tuple[str, str]]:
+    """Commands that give a report's figures as JSON."""
+    shared = ["network", "gpu", "precision", "time_model", "ppp", "calibration", "clock", "unit", "image_size",
+              "sequence_length", "context", "inputs", "hardware_files", "training", "weights"]  # fmt: skip
+    rest = ["--batch-size", str(prediction.batch_size), "--phase", prediction.phase, "--format", "json"]
+    lines = [("The prediction as JSON", [*_words(question, "predict", [*shared, "execution"]), *rest])]
+    if question.several:
+        writes = ["phase", "execution"] if question.phase in GENERATING else []
+        several = _words(question, "scale", [*shared, *_OF_WORKERS, *writes])
+        lines.append(("Several devices as JSON", [*several, *rest[:2], *rest[4:]]))
+    return [(what, shlex.join(line)) for what, line in lines]
+
+
+def _network_sources(question: ReportQuestion, prediction: Prediction, calibration: Calibration | None) -> list[Source]:
+    """The files behind a prediction: descriptor, device, calibration or pool."""
+    files, name, known = list[Source](), question.network, shipped("calibrations")
+    if isinstance(name, str) and is_network_file(name):
+        files.append(_source("network", Path(name)))
+    elif (path := shipped("models") / f"{prediction.network}.json").is_file() and question.image_size is None:
+        files.append(_source("network", path))
+    files += _device_sources(prediction.device, paths_of(question.hardware_files))
+    named = question.calibration
+    if calibration is not None and (named is None or isinstance(named, str)):
+        is_file = named and named.endswith(".toml")
+        path = Path(named or "") if is_file else known / f"{calibration.device}-{calibration.precision}.toml"
+        files.append(_source("calibration", path))
+    elif calibration is None and prediction.model.label:
+        from ..calibration.choose import POOL_FILE
+
+        files.append(_source("fits of other devices", known / POOL_FILE))
+    return files
+
+
+def _device_sources(device: Device, hardware_files: Sequence[Path]) -> Iterator[Source]:
+    own = [path for path in hardware_files if path.stem == device.id]
+    for path in own or [shipped("hardware") / f"{device.id}.toml"]:
+        if path.is_file():
+            yield _source("device", path)
+
+
+def _source(what: str, path: Path) -> Source:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(2**20):
+                digest.update(block)
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
+    return Source(what, path.name, digest.hexdigest())

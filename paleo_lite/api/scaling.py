@@ -16,8 +16,7 @@ from ..hardware import Device
 from ..networks import Network
 from ..units import parse_quantity
 from .prediction import Common, nouns
-from .provenance import option
-from .question import refuse_unknown
+from .question import option, refuse_unknown
 
 if TYPE_CHECKING:
     from torch import nn

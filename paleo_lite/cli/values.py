@@ -135,7 +135,9 @@ class Several(Value):
         if isinstance(self.one, Whole) and re.search("[,:]", text):
             words: list[Any] = list(map(str, parse_range(text, _called(param))))
         else:
-            words = [text] if is_there(text, Path.exists) else [word.strip() for word in text.split(",")]
+            words = (
+                [text] if "," in text and is_there(text, Path.exists) else [word.strip() for word in text.split(",")]
+            )
         values = list(dict.fromkeys(self.one.convert(word, param, ctx) for word in words))
         return values if len(values) > 1 else values[0]
 

@@ -1,6 +1,6 @@
 """`paleo-lite report` as people use it: what it refuses, and what it leaves behind when it does.
 
-Tests: api/provenance.py, api/reporting.py.
+Tests: api/reporting.py.
 """
 
 from __future__ import annotations
