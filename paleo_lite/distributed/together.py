@@ -58,8 +58,8 @@ def together(job: Job, topology: Topology, batch_size: int, settings: Settings) 
         again = {"full": piece.forward_s, "selective": piece.core_s}.get(split.recompute, 0.0)
         again *= piece is parts.block
         computing += np.array([piece.forward_s + piece.backward_s, again]) * longer * often
-        for seconds, waited in exchanges_s(piece, topology, split, longer):
-            sent, exposed = sent + often * passes * seconds, exposed + often * passes * waited
+        seconds, waited = _exchanges_s(piece, topology, split, longer)
+        sent, exposed = sent + often * passes * seconds, exposed + often * passes * waited
     compute = passes * float(computing.sum()) + parts.overhead_s * longer
     hops = 2 * split.interleaved * layout.micro_batches * _hop_s(topology, split, layout, parts.passed_on)
     sums = {
@@ -108,7 +108,8 @@ def all_splits(network: Network, topology: Topology) -> Iterator[Split]:
         yield from (Split(2**power) for power in range(topology.devices_per_node.bit_length()))
         return
     is_unfused = not any(map(is_attention, network.layers))
-    tokens, experts = network.tokens or 1, _experts_of(network)
+    tokens = network.tokens or 1
+    experts = max((layer.weights[0][0] for layer in network.layers if layer.kind == "grouped_matmul"), default=1)
     sizes = [2**power for power in range(topology.workers.bit_length())]
     rings = [size for size in sizes if size == 1 or (tokens // size >= LONG and not is_unfused)]
     for tensor, ring, pipeline, micro in product(sizes, rings, sizes, (1, 2, 4, 8)):
@@ -123,10 +124,6 @@ def all_splits(network: Network, topology: Topology) -> Iterator[Split]:
                 for recompute in RECOMPUTATIONS if is_unfused else ("none", "full"):
                     for zero in (1, 3) if pipeline == 1 else (1,):
                         yield Split(tensor, pipeline, interleaved, tensor > 1, micro, recompute, zero, ring, among)
-
-
-def _experts_of(network: Network) -> int:
-    return max((layer.weights[0][0] for layer in network.layers if layer.kind == "grouped_matmul"), default=1)
 
 
 def lay_out(network: Network, topology: Topology, batch_size: int, split: Split) -> Layout:
@@ -184,40 +181,30 @@ def _longest(layout: Layout, blocks: int, split: Split, parts: Parts) -> Layout:
 # What the devices that share a block send each other for one micro-batch.
 
 
-def exchanges_s(piece: Piece, topology: Topology, split: Split, longer: float) -> list[tuple[float, float]]:
-    """Seconds of each kind of exchange, and what of them is waited for; attention takes `longer` than it is said to."""
+def _exchanges_s(piece: Piece, topology: Topology, split: Split, longer: float) -> tuple[float, float]:
+    """Seconds of exchanges, and what of them is waited for; attention takes `longer` than it is said to.
+
+    Nothing hides sums and gathers among devices that share matrices (Shoeybi et al. 2019), nor rows sent to their
+    experts and back, in the backward pass their gradients (Lepikhin et al. 2021, GShard). Keys and values go around a
+    ring, backward with their gradients (Liu et al. 2023, Ring Attention, section 3): of n devices each computes n parts
+    of its attention, and the next part comes meanwhile, n - 1 times.
+    """
     forwards = 2 if split.recompute == "full" else 1
-    return [
-        _of_matrices(piece, topology, split, forwards),
-        *(_of_ring(piece, topology, split.tensor, split.context, longer, forwards) if split.context > 1 else ()),
-        *(_of_experts(piece, topology, split.experts, forwards) if split.experts > 1 else ()),
-    ]
-
-
-def _of_matrices(piece: Piece, topology: Topology, split: Split, forwards: int) -> tuple[float, float]:
-    """Sums and gathers among devices that share matrices (Shoeybi et al. 2019): nothing hides them."""
     group = apart(topology, 1, split.tensor)
     sent: dict[float, float] = {}
     for share, size in (*piece.forward_sent * forwards, *piece.backward_sent):
         sent[size] = sent.get(size, 0.0) + share  # few sizes, many times each
     seconds = sum(share * float(exchange_time_s(group, size)) for size, share in sent.items())
-    return seconds, seconds
-
-
-def _of_ring(
-    piece: Piece, topology: Topology, stride: int, devices: int, longer: float, forwards: int
-) -> list[tuple[float, float]]:
-    """Keys and values go around a ring, backward with their gradients (Liu et al. 2023, Ring Attention, section 3).
-
-    Of n devices each computes n parts of its attention, and the next part comes meanwhile, n - 1 times.
-    """
-    hops = devices - 1
-    ways = [(piece.ring_bytes, piece.attention_s)] * forwards + [(2 * piece.ring_bytes, piece.attention_backward_s)]
-    exchanges = []
-    for size, attention_s in ways:
-        hop = _ring_hop_s(topology, stride, devices, size)
-        exchanges.append((hops * hop, hops * max(hop - attention_s * longer / devices, 0.0)))
-    return exchanges
+    if split.experts > 1 and piece.routed_bytes:
+        seconds += (forwards + 1) * all_to_all_s(apart(topology, 1, split.experts), piece.routed_bytes)
+    waited, devices = seconds, split.context
+    if devices > 1:
+        ways = [(piece.ring_bytes, piece.attention_s)] * forwards
+        for size, attention_s in (*ways, (2 * piece.ring_bytes, piece.attention_backward_s)):
+            hop = _ring_hop_s(topology, split.tensor, devices, size)
+            seconds += (devices - 1) * hop
+            waited += (devices - 1) * max(hop - attention_s * longer / devices, 0.0)
+    return seconds, waited
 
 
 def _ring_hop_s(topology: Topology, stride: int, devices: int, size: float) -> float:
@@ -227,14 +214,6 @@ def _ring_hop_s(topology: Topology, stride: int, devices: int, size: float) -> f
     if stride * devices <= topology.devices_per_node or topology.between is None:
         return near
     return max(near, float(point_to_point_time_s(size * stride, topology.between)))
-
-
-def _of_experts(piece: Piece, topology: Topology, devices: int, forwards: int) -> list[tuple[float, float]]:
-    """Rows to their experts and back, in the backward pass their gradients (Lepikhin et al. 2021, GShard)."""
-    if not piece.routed_bytes:
-        return []
-    seconds = (forwards + 1) * all_to_all_s(apart(topology, 1, devices), piece.routed_bytes)
-    return [(seconds, seconds)]
 
 
 # What replicas and stages send each other, and what a device saves.
