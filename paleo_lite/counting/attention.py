@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .kinds import KINDS, is_attention
+from .kinds import KINDS
 from .layer import Layer
 
 FUSED_SINCE = 2
@@ -51,21 +51,6 @@ def unfused(layers: Sequence[Layer]) -> tuple[Layer, ...]:
             made.append(layer._replace(parents=parents))
         places.append(len(made) - 1)
     return tuple(made)
-
-
-def restores_order(layers: Sequence[Layer], layer: Layer) -> bool:
-    """Whether a layer copies what attention made into another order.
-
-    Fused attention writes its result in the order of its query in memory: to put it back takes no copy.
-    """
-    if layer.kind != "copy" or len(layer.parents) != 1 or layer.parents[0] < 0:
-        return False
-    before = layers[layer.parents[0]]
-    if before.kind != "view":
-        return False
-    while before.kind == "view" and before.parents[0] >= 0:
-        before = layers[before.parents[0]]
-    return is_attention(before)
 
 
 def without_copies(layers: Sequence[Layer]) -> tuple[Layer, ...]:

@@ -16,8 +16,7 @@ import numpy as np
 
 from ..errors import UnknownName
 from ..units import element_bytes
-from .attention import restores_order
-from .kinds import ACTIVATIONS, fusion_of
+from .kinds import ACTIVATIONS, fusion_of, restores_order
 from .layer import Layer, Op, trace_flow
 from .megatron import with_fused_kernels
 from .work import AUTOCAST, CHANNELS_LAST, COLUMNS, ENGINE, MEGATRON, PASSES, UNFUSED, Work

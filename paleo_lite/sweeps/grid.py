@@ -24,7 +24,6 @@ from ..errors import PaleoError
 from ..hardware import Device, Machine, find_device
 from ..networks import Network, find_network
 from ..timing.broadcast import Case, Passes, Stack, alike, stack
-from ..timing.features import sums_by
 from ..timing.memory import memory_coefficients, model_bytes
 from ..timing.models import LEARNT, RooflineModel, TimeModel, Want, find_model
 from ..timing.workload import TrainingOptions, Workload, with_update
@@ -190,7 +189,7 @@ def one_worker(grid: Grid) -> Single:
         for start in range(0, len(sizes), width):
             block = slice(start, min(start + width, len(sizes)))
             laid = stacked.at(sizes[block])
-            flops[first:last, block] = sums_by(laid.run, laid.features.flops, laid.cases)
+            flops[first:last, block] = laid.by_case(laid.features.flops)
             for device in {device for device, _ in grid.models}:
                 machine = Machine(grid.devices[device])
                 least = AT_LEAST.evaluate_many(laid, machine, chunk.precision, Want(interval=False))

@@ -19,7 +19,7 @@ from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import COLUMNS, PASSES, passes_of
 from ..errors import BadValue
 from .calibrated import StepPlan, Steps, plan_of, steps_of
-from .features import PARTS, Features, class_index, sizes_of, sums_by
+from .features import PARTS, Features, Sums, class_index, sizes_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -106,7 +106,7 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
         if not self.per_sample[2].any():  # as almost always: one column does for all batch sizes
             kernels = kernels[:, :1]
         padding, tiles = np.ones_like(flops), np.full_like(flops, np.inf)
-        for entry in np.flatnonzero(self.matrix):
+        for entry in np.flatnonzero((self.work_class < len(MATRIX_CLASSES)) & (self.part < 3)):
             padding[entry], tiles[entry] = sizes_of(*self.products[entry], batch_sizes)
         features = Features(
             flops=flops,
@@ -129,11 +129,6 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
         half = len(own) // 2
         return Passes(own[:half], own[half], own[half + 1 :])
 
-    @property
-    def matrix(self) -> NDArray[np.bool_]:
-        """Entries that multiply and accumulate."""
-        return (self.work_class < len(MATRIX_CLASSES)) & (self.part < 3)
-
 
 class Laid(NamedTuple):
     """Several cases at several batch sizes: all that does not depend on the device.
@@ -155,7 +150,7 @@ class Laid(NamedTuple):
 
     def by_piece(self, seconds: Floats) -> Floats:
         """Sums of the entries of each piece, shape (pieces, batch sizes)."""
-        return sums_by(self.pieces[0], seconds, self.pieces[1])
+        return Sums(self.pieces[1], self.pieces[0]).of(seconds)
 
 
 class _Entry(NamedTuple):

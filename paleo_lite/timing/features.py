@@ -246,14 +246,3 @@ class Sums:
         for stretch, distinct, counts in self.parts:
             sums[distinct] += counts @ weights[stretch]  # a third of what np.add.reduceat takes
         return sums
-
-
-def sums_by(group: Ints, weights: Floats, groups: int) -> Floats:
-    """Sums of the entries of each group, shape (groups,); of arrays (entries, batch sizes) shape (groups, batch sizes).
-
-    Parameters
-    ----------
-    group : ndarray of int, shape (entries,) or (entries, 1)
-    weights : ndarray, shape (entries,) or (entries, batch sizes)
-    """
-    return Sums(groups, group).of(weights)

@@ -12,8 +12,7 @@ from math import prod
 from typing import NamedTuple
 
 from ..counting import INPUT, Layer, Shape
-from ..counting.attention import restores_order
-from ..counting.kinds import ELEMENTWISE, KINDS, is_alias, saved_by
+from ..counting.kinds import ELEMENTWISE, KINDS, is_alias, restores_order, saved_by
 from ..counting.layer import SAVES_NOTHING, Saved, trace_flow
 
 _KEEPS_ORDER = ELEMENTWISE | {name for name, kind in KINDS.items() if kind.alias is True}

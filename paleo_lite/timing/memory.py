@@ -47,9 +47,6 @@ def shared_out(amounts: Sequence[int], stage: int, shards: Any) -> list[Any]:
     return [-(-part // shards) if stage >= first else part for part, first in zip(amounts, ZERO_FROM_STAGE)]
 
 
-_PARTS = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace", "cache")
-
-
 class Memory(msgspec.Struct, frozen=True):
     """Peak memory by part, in bytes.
 
@@ -83,7 +80,7 @@ class Memory(msgspec.Struct, frozen=True):
     @property
     def total_bytes(self) -> int:
         """All parts."""
-        return sum(amount for _, amount in self.rows())
+        return sum(msgspec.structs.astuple(self))
 
     def of_share(self, parameters: Any, activations: Any = 1.0) -> Any:
         """Bytes of a device that has these shares of the parameters and of the activations, and all of the inputs."""
@@ -92,11 +89,11 @@ class Memory(msgspec.Struct, frozen=True):
 
     def rows(self) -> list[tuple[str, int]]:
         """Part and bytes, in the order of the attributes."""
-        return [(name, getattr(self, f"{name}_bytes")) for name in _PARTS]
+        return [(name.removesuffix("_bytes"), amount) for name, amount in msgspec.structs.asdict(self).items()]
 
     def to_dict(self) -> dict[str, Any]:
         """The documented JSON."""
-        return {"total_bytes": self.total_bytes, **{f"{name}_bytes": amount for name, amount in self.rows()}}
+        return {"total_bytes": self.total_bytes, **msgspec.structs.asdict(self)}
 
 
 def memory_of(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Memory:

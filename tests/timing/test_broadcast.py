@@ -14,7 +14,7 @@ from paleo_lite.hardware import Machine, find_device
 from paleo_lite.networks import find_network
 from paleo_lite.timing import PeakModel, PppModel, RooflineModel, Workload, predict
 from paleo_lite.timing.broadcast import Case, stack
-from paleo_lite.timing.features import sums_by
+from paleo_lite.timing.features import Sums
 from paleo_lite.timing.models import Want
 
 # A plain one, one of many alike layers, attention and layers that only launch something beyond batch 1, depthwise ones,
@@ -100,7 +100,7 @@ def test_alike_layers_become_one() -> None:
 def test_sums_of_many_batches_are_the_sums_of_each() -> None:
     rng = np.random.default_rng(0)
     group, weights = rng.integers(0, 7, 40), rng.random((40, 5))
-    found = sums_by(group[:, None], weights, 9)
+    found = Sums(9, group[:, None]).of(weights)
     assert found == pytest.approx(np.array([np.bincount(group, column, 9) for column in weights.T]).T, rel=1e-14)
 
 

@@ -13,6 +13,7 @@ from ..layer import NOTHING, Cost, Gemm, Kind, Layer, Op, PassCost, Saved, cost
 from . import elementwise, moving, products
 from .products import is_attention as is_attention
 from .products import is_linear as is_linear
+from .products import restores_order as restores_order
 
 KINDS: dict[str, Kind] = {kind.name: kind for family in (products, elementwise, moving) for kind in family.KINDS}
 """Every kind, by name."""

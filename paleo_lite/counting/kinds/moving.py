@@ -44,15 +44,10 @@ def saved_by_maximum(layer: Layer, wants_gradient: Sequence[bool], trainable: bo
     return Saved((0,), bytes=INDEX_BYTES * prod(layer.outputs[0]))
 
 
-def _is_mean(layer: Layer) -> bool:
-    """Whether an adaptive pooling leaves a single position: PyTorch computes a mean, which needs its sizes only."""
-    rank = layer.attributes.get("dims", len(layer.inputs[0]) - 2)
-    return prod(layer.outputs[0][-rank:]) == 1
-
-
 def saved_by_adaptive_mean(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Its input, unless it is a mean."""
-    return SAVES_NOTHING if _is_mean(layer) else FIRST
+    """Its input, unless a single position is left: PyTorch computes a mean, which needs its sizes only."""
+    rank = layer.attributes.get("dims", len(layer.inputs[0]) - 2)
+    return SAVES_NOTHING if prod(layer.outputs[0][-rank:]) == 1 else FIRST
 
 
 def fusion_of_adaptive_mean(layer: Layer) -> Fusion:

@@ -148,6 +148,21 @@ def is_attention(layer: Layer) -> bool:
     return layer.kind == "attention"
 
 
+def restores_order(layers: Sequence[Layer], layer: Layer) -> bool:
+    """Whether a layer copies what attention made into another order.
+
+    Fused attention writes its result in the order of its query in memory: to put it back takes no copy.
+    """
+    if layer.kind != "copy" or len(layer.parents) != 1 or layer.parents[0] < 0:
+        return False
+    before = layers[layer.parents[0]]
+    if before.kind != "view":
+        return False
+    while before.kind == "view" and before.parents[0] >= 0:
+        before = layers[before.parents[0]]
+    return is_attention(before)
+
+
 def unfused_attention(layer: Layer, parents: tuple[int, ...], first: int) -> list[Layer]:
     """Scaled queries, scores, the mask's sum, softmax, their product; `first` is the place of the first of these."""
     query, key, value = layer.inputs[:3]
