@@ -21,11 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..counting import CONSTANT, KINDS
 from ..errors import TraceFailed
 from . import results
-from .batch import MADE_TO_SIZE
 from .operations import (
     CONDITIONS,
     DETACHED,
     FACTS,
+    MADE_TO_SIZE,
     NOT_AN_OPERATION,
     OPERATIONS,
     SHAPES_FROM_VALUES,

@@ -79,6 +79,9 @@ SLICES_OR_GATHERS = words(
 )
 """Calls whose result is part of their operand: a view, or a copy where an index says so."""
 
+MADE_TO_SIZE = words("expand expand_as broadcast_to repeat tile repeat_interleave")
+"""Calls whose result has the size that it is told."""
+
 NOT_AN_OPERATION = words("empty empty_like new_empty empty_strided new_empty_strided empty_permuted")
 """Memory without a value: nothing is computed or moved."""
 

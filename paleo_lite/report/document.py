@@ -27,6 +27,9 @@ say_whole_percent = "{:.0%}".format  # 6%
 say_count = "{:,}".format  # 1,234
 say_three_digits = "{:.3g}".format  # 0.872, 12.3
 
+BAR = 10  # letters of a bar of 100%
+EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+
 
 def say_percent(value: float) -> str:
     """A share, one digit behind the point: ``6.4%``; what is not nothing is never said to be 0."""
@@ -36,6 +39,12 @@ def say_percent(value: float) -> str:
 def say_yes_or_no(value: object) -> str:
     """Whether something is so."""
     return "yes" if value else "no"
+
+
+def bar_of(share: Any) -> str:
+    """A bar as long as a share of 1, to an eighth of a letter."""
+    eighths = round(8 * BAR * min(max(float(share), 0.0), 1.0))
+    return "█" * (eighths // 8) + EIGHTHS[eighths % 8]
 
 
 def say_many(count: int, what: str) -> str:

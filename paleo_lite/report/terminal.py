@@ -12,20 +12,17 @@ import re
 import shutil
 from collections.abc import Mapping
 from itertools import zip_longest
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 
 from ..text import printable
-from .document import Chart, Column, Document, Table
+from .document import BAR, EIGHTHS, Chart, Column, Document, Table, bar_of
 
 GAP = 2  # blanks between columns
 FOLDED = 16  # the narrowest that a column of text is made
 
-BAR = 10  # letters of a bar of 100%
-
-_EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
-_PLAIN = {"─": "-", "█": "#", "µ": "u", **dict.fromkeys(_EIGHTHS[1:4], ""), **dict.fromkeys(_EIGHTHS[4:], "#")}
+_PLAIN = {"─": "-", "█": "#", "µ": "u", **dict.fromkeys(EIGHTHS[1:4], ""), **dict.fromkeys(EIGHTHS[4:], "#")}
 
 _COLOURED = {"bold": "\x1b[1m", "dim": "\x1b[2m", "note": "\x1b[33m", "end": "\x1b[0m"}
 _UNCOLOURED = dict.fromkeys(_COLOURED, "")
@@ -166,12 +163,6 @@ def _laid(table: Table, column: Column) -> Laid:
     pieces = [piece for word in words for piece in (_PIECES.findall(word) if len(word) > FOLDED else [word])]
     widest = max(map(len, (*head, *cells, *foot)))
     return Laid(column, head, cells, foot, widest, max([FOLDED, *map(len, pieces)]))
-
-
-def bar_of(share: Any) -> str:
-    """A bar as long as a share of 1, to an eighth of a letter."""
-    eighths = round(8 * BAR * min(max(float(share), 0.0), 1.0))
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8]
 
 
 def fold(text: str, width: int | None) -> list[str]:

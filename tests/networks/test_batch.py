@@ -1,4 +1,7 @@
-"""What grows with the batch: counts of a batch from a trace of one sample are those of a trace of the whole batch."""
+"""What grows with the batch: counts of a batch from a trace of one sample are those of a trace of the whole batch.
+
+Tests: networks/trace.py.
+"""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paleo_lite as pl
-from paleo_lite.report.document import Column, Table
+from paleo_lite.report.document import BAR, Column, Table, bar_of
 from paleo_lite.report.predictions import prediction_page
-from paleo_lite.report.terminal import BAR, bar_of, fold, show_document, table_lines
+from paleo_lite.report.terminal import fold, show_document, table_lines
 
 SHARES = Table(
     "",
