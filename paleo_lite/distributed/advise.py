@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,7 +21,7 @@ from .together import all_splits
 NEAR = 0.02
 
 
-class Advice(msgspec.Struct, frozen=True):
+class Advice(NamedTuple):
     """What was tried and what came of it.
 
     Attributes
@@ -36,16 +37,6 @@ class Advice(msgspec.Struct, frozen=True):
     rows: list[ScaleRow]
     why: str
     refused: dict[str, str]
-
-    @property
-    def best(self) -> ScaleRow | None:
-        """The fastest that fits; None where nothing does."""
-        return self.rows[0] if self.rows and self.rows[0].fits else None
-
-    @property
-    def runner_up(self) -> ScaleRow | None:
-        """The next that fits."""
-        return self.rows[1] if len(self.rows) > 1 and self.rows[1].fits else None
 
 
 def advise(

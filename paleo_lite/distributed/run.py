@@ -14,6 +14,7 @@ from ..hardware import Machine
 from ..timing import TimeModel, Workload, describe
 from ..timing.memory import largest_batch, usable_bytes
 from ..units import parse_range
+from .advise import Advice
 from .advise import advise as give_advice
 from .blocks import notes_of
 from .clusters import (
@@ -163,21 +164,21 @@ def run(
             raise BadValue(
                 f"advice is for one number of workers, not for {len(counts)}: use --workers {counts[-1]}, for example"
             )
-        advice = give_advice(
+        answer = give_advice(
             job, topology, counts[0], samples, scaling=request.scaling, settings=settings, budget=budget,
             cluster=cluster,
         )  # fmt: skip
-        rows, why, refused = advice.rows, advice.why, advice.refused
     else:
-        why, refused, rows = "", {}, scale(
+        rows = scale(
             job, topology, counts, samples, scaling=request.scaling, strategy=request.strategy, settings=settings,
             budget=budget, cluster=cluster,
         )  # fmt: skip
+        answer = Advice(rows, "", {})
     used = topology.with_workers(max(counts))
     if cluster is not None and platform is None:
         centre = cluster.scores if isinstance(cluster, Conditioned) else Scores(*[EXPECTED] * 4)
         used, _ = cluster_prior().at(centre, used, settings)
-    return _table(request, used, job, rows, budget, samples, why, refused)
+    return _table(request, used, job, answer, budget, samples)
 
 
 def _learnt(
@@ -200,16 +201,7 @@ def _learnt(
     return job.paced(known.pace), known.relative()
 
 
-def _table(
-    request: Request,
-    machine: Topology,
-    job: Job,
-    rows: list[ScaleRow],
-    budget: Budget,
-    samples: int,
-    why: str,
-    refused: dict[str, str],
-) -> ScaleTable:
+def _table(request: Request, machine: Topology, job: Job, answer: Advice, budget: Budget, samples: int) -> ScaleTable:
     device = job.machine.device
     return ScaleTable(
         network=job.workload.network.name,
@@ -223,13 +215,13 @@ def _table(
         model=describe(job.model),
         is_forecast=job.model.is_forecast,
         memory_bytes=device.memory_bytes,
-        rows=rows,
+        rows=answer.rows,
         images=budget.images,
         epochs=None if budget.images is None else budget.epochs,
         price_usd_per_h=budget.price_usd_per_h if budget.images is not None else None,
-        why=why,
-        refused=refused,
-        notes=tuple(dict.fromkeys(_notes(request, machine, job, rows, budget, samples))),
+        why=answer.why,
+        refused=answer.refused,
+        notes=tuple(dict.fromkeys(_notes(request, machine, job, answer.rows, budget, samples))),
         phase=job.workload.phase,
     )
 
