@@ -22,7 +22,7 @@ from .parameters import (
     output_shape,
     read_call,
     shapes_in,
-)  # fmt: skip
+)
 from .runs import Runs, Signature
 from .traced import count_traced
 

@@ -26,7 +26,7 @@ from .parameters import (
     decode,
     is_shape,
     read_call,
-)  # fmt: skip
+)
 
 _KINDS = {
     operator: (reader, kind.name)

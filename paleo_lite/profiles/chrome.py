@@ -40,7 +40,7 @@ from .chrome_events import (
     counters_of,
     decode_events,
     times_ns,
-)  # fmt: skip
+)
 from .json_stream import Elements, JsonArray, decode_around
 from .launches import (
     BPROP,
@@ -56,7 +56,7 @@ from .launches import (
     Places,
     direction_of,
     find_steps,
-)  # fmt: skip
+)
 from .ncu import counted_flops
 from .table import batch_of, coded
 from .xla import SIGN

@@ -159,7 +159,7 @@ class CsvTable:
                 if number > MOST_PREAMBLE:
                     break
                 continue
-            fields = self._fields(number, line)
+            fields = fields_of(self.path, number, line, self.delimiter)
             if len(fields) != len(self.names):
                 raise BadProfile(f"{self.path}: line {number}: {len(fields)} columns, expected {len(self.names)}")
             if self.has_units and not self.units:
@@ -171,7 +171,7 @@ class CsvTable:
 
     def _names(self, number: int, line: str) -> list[str]:
         try:
-            names = [name.strip().rstrip("*") for name in self._fields(number, line)]
+            names = [name.strip().rstrip("*") for name in fields_of(self.path, number, line, self.delimiter)]
         except BadProfile:
             names = []
         if len(names) < 3:
@@ -182,11 +182,13 @@ class CsvTable:
             raise BadProfile(f"{self.path}: line {number}: a column appears twice in the heading")
         return names
 
-    def _fields(self, number: int, line: str) -> list[str]:
-        try:
-            return next(csv.reader([line], delimiter=self.delimiter, strict=True))
-        except csv.Error as error:
-            raise BadProfile(f"{self.path}: line {number}: not CSV ({error})") from None
+
+def fields_of(path: Path, number: int, line: str, delimiter: str = ",") -> list[str]:
+    """The columns of a line of CSV."""
+    try:
+        return next(csv.reader([line], delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        raise BadProfile(f"{path}: line {number}: not CSV ({error})") from None
 
 
 def gpu_category(name: str) -> str:

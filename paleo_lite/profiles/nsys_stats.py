@@ -8,7 +8,6 @@ gpukernsum, ...). Others between them are left out, calls of the operating syste
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import BadProfile
-from .lines import MOST_PREAMBLE, decoded_head, gpu_category, number_of, numbered_lines, shown
+from .lines import MOST_PREAMBLE, decoded_head, fields_of, gpu_category, number_of, numbered_lines, shown
 from .table import batches_of
 
 _TIME_NS = {"ns": 1.0, "nsec": 1.0, "us": 1e3, "μs": 1e3, "usec": 1e3, "ms": 1e6, "msec": 1e6, "s": 1e9, "sec": 1e9}
@@ -59,7 +58,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     has_report = False
     for number, line in numbered_lines(path):
         if _is_heading(line):
-            report, has_report = _Report(path, number, _fields(path, number, line)), True
+            report, has_report = _Report(path, number, fields_of(path, number, line)), True
             continue
         if not line.lstrip('"')[:1].isdigit() and not line.startswith(("-", "nan")):
             report = None  # what nsys prints between reports, or the heading of one that is not read
@@ -68,7 +67,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
             continue
         if report is None:
             continue
-        row = report.row(number, _fields(path, number, line))
+        row = report.row(number, fields_of(path, number, line))
         if row is None:
             continue
         if told.setdefault(row["category"], report.line) != report.line:
@@ -79,13 +78,6 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         yield row
     if not has_report:
         raise BadProfile(f"{path}: no heading of a report that can be read (traces and summaries of nsys stats)")
-
-
-def _fields(path: Path, number: int, line: str) -> list[str]:
-    try:
-        return next(csv.reader([line], strict=True))
-    except csv.Error as error:
-        raise BadProfile(f"{path}: line {number}: not CSV ({error})") from None
 
 
 class _Report:

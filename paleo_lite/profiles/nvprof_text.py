@@ -6,11 +6,10 @@ activities from API calls; before, each had its own heading.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,13 +20,14 @@ from .lines import (
     SUMMARY_BYTES,
     TIME_NS,
     decoded_head,
+    fields_of,
     gpu_category,
     number_of,
     numbered_lines,
     quantity_of,
     shown,
-)  # fmt: skip
-from .table import batch_of
+)
+from .table import batches_of
 
 _HEADER = re.compile(r"\s*(Type\s+)?Time\(%\)\s+Time\s+Calls\s+Avg\s+Min\s+Max\s+Name")
 _CSV_HEADER = re.compile(r'(?:"?Type"?,)?"?Time\(%\)"?,"?Time"?,"?Calls"?,"?Avg"?,"?Min"?,"?Max"?,"?Name"?')
@@ -41,27 +41,17 @@ _ROW = re.compile(
 )
 _LIKE_A_ROW = re.compile(r"\s*(?:(?:GPU activities|API calls|OpenACC|OpenMP|Range)\b|[\d.]+%)|\s{12,}\d")
 _TYPES = {
-    "GPU activities": "",
-    "API calls": "api",
-    "OpenACC (excl)": "cpu",
-    "OpenACC (incl)": "cpu",
-    "OpenMP (incl)": "cpu",
-}
-_TYPES |= {"OpenMP (excl)": "cpu", "Range": "marker"}
+    "GPU activities": "", "API calls": "api", "OpenACC (excl)": "cpu", "OpenACC (incl)": "cpu", "OpenMP (incl)": "cpu",
+    "OpenMP (excl)": "cpu", "Range": "marker",
+}  # fmt: skip
 _TIMES = ("Time", "Avg", "Min", "Max")
 
 
-class _Row(NamedTuple):
-    category: str
-    name: str
-    duration_ns: float | None
-    calls: int
-    avg_ns: float | None
-    min_ns: float | None
-    max_ns: float | None
-    percent: float | None
-    size: float | None = None
-    device: int | None = None
+_COLUMNS = (
+    "category", "kernel", "duration_ns", "calls", "bytes", "device", "metric.duration_avg_ns",
+    "metric.duration_min_ns", "metric.duration_max_ns", "metric.time_percent",
+)  # fmt: skip
+_Row = dict[str, Any]
 
 
 class SummaryText:
@@ -81,45 +71,23 @@ class SummaryText:
         return any(_LOOSE_HEADER.match(line.strip()) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """One batch: there are as many rows as distinct kernels and calls.
+        """A row per distinct kernel or call, 16,384 at a time.
 
         Raises
         ------
         BadProfile
             If a heading is changed, a row is cut, or a time cannot be read: with the line.
         """
-        rows = []
-        for row in _rows(path):
-            rows.append(row)
-            if len(rows) > MOST_ROWS:
-                raise BadProfile(f"{path}: more than {MOST_ROWS:,} rows, expected a summary")
-        yield batch_of(
-            {
-                "category": [row.category for row in rows],
-                "kernel": [row.name for row in rows],
-                "duration_ns": [row.duration_ns for row in rows],
-                "calls": [row.calls for row in rows],
-                "bytes": [row.size for row in rows],
-                "device": [row.device for row in rows],
-                "metric.duration_avg_ns": [row.avg_ns for row in rows],
-                "metric.duration_min_ns": [row.min_ns for row in rows],
-                "metric.duration_max_ns": [row.max_ns for row in rows],
-                "metric.time_percent": [row.percent for row in rows],
-            },
-            len(rows),
-            columns,
-        )
+        yield from batches_of(_rows(path), _COLUMNS, columns)
 
 
 def _rows(path: Path) -> Iterator[_Row]:
     """The rows of all sections of all processes in the file."""
     section, kind, device, ranges, known = "", "GPU activities", None, False, False
-    names: list[str] = []
-    units: list[str] = []
+    names, units, count = list[str](), list[str](), 0
     for number, line in numbered_lines(path, SUMMARY_BYTES):
         row = None
-        own = _OWN.match(line)
-        if own:
+        if own := _OWN.match(line):
             title = line[own.end() :]
             if title.endswith("result:") or title.startswith("API calls:"):
                 section, ranges = "", title.startswith("NVTX")
@@ -148,18 +116,18 @@ def _rows(path: Path) -> Iterator[_Row]:
             times = [match[key] for key in ("time", "avg", "min", "max")]
             row = _row(path, number, kind, match["name"], match["calls"], times, match["percent"])
         elif section:
-            _check_no_row(path, number, line)
+            if _LIKE_A_ROW.match(line):  # the program's own output may follow a section, half a row may not
+                raise BadProfile(
+                    f"{path}: line {number}: {shown(line.strip())} is not a whole row of an nvprof summary"
+                )
             section = "ended"
-        if row and (row.category == "marker" or not ranges):
+        if row and (row["category"] == "marker" or not ranges):
+            count += 1
+            if count > MOST_ROWS:
+                raise BadProfile(f"{path}: more than {MOST_ROWS:,} rows, expected a summary")
             yield row
     if not known:
         raise BadProfile(f"{path}: no heading 'Time(%) Time Calls Avg Min Max Name', expected an nvprof summary")
-
-
-def _check_no_row(path: Path, number: int, line: str) -> None:
-    """The program's own output may follow a section, half a row may not."""
-    if _LIKE_A_ROW.match(line):
-        raise BadProfile(f"{path}: line {number}: {shown(line.strip())} is not a whole row of an nvprof summary")
 
 
 def _row(path: Path, number: int, kind: str, name: str, calls: str, times: list[str], percent: str) -> _Row:
@@ -174,14 +142,12 @@ def _row(path: Path, number: int, kind: str, name: str, calls: str, times: list[
         raise BadProfile(f"{path}: line {number}: {shown(str(error))} is not a number with a unit") from None
     if min(total, mean, least, most) < 0:
         raise BadProfile(f"{path}: line {number}: a time is negative")
-    return _Row(_TYPES[kind] or gpu_category(name), name, total, int(calls), mean, least, most, share)
+    row = (_TYPES[kind] or gpu_category(name), name, total, int(calls), None, None, mean, least, most, share)
+    return dict(zip(_COLUMNS, row))
 
 
 def _fields(path: Path, number: int, line: str, names: list[str]) -> dict[str, str]:
-    try:
-        fields = next(csv.reader([line], strict=True))
-    except csv.Error as error:
-        raise BadProfile(f"{path}: line {number}: not CSV ({error})") from None
+    fields = fields_of(path, number, line)
     if len(fields) != len(names):
         raise BadProfile(f"{path}: line {number}: {len(fields)} columns, expected {len(names)}")
     return dict(zip(names, fields))
@@ -222,4 +188,4 @@ def _migration(path: Path, number: int, line: str, device: int | None) -> _Row |
         raise BadProfile(f"{path}: line {number}: {shown(line.strip())} is not a whole row of unified memory") from None
     if min(calls, duration or 0, moved or 0) < 0:
         raise BadProfile(f"{path}: line {number}: a count, size or time is out of range")
-    return _Row("memcpy", f"[Unified Memory {name}]", duration, calls, None, None, None, None, moved, device)
+    return dict(zip(_COLUMNS, ("memcpy", f"[Unified Memory {name}]", duration, calls, moved, device)))

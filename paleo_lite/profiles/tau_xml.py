@@ -20,11 +20,10 @@ import pyarrow as pa
 from ..errors import BadProfile
 from .detect import opened
 from .lines import number_of, shown
-from .table import batch_of
+from .table import batches_of
 from .tau import category_of
 
 _CHUNK = 2**16
-_ROWS = 2**14
 _LONGEST_TEXT = 2**16
 _LONGEST_TOKEN = 2**22
 _MOST_EVENTS = 2**20
@@ -53,15 +52,18 @@ class TauXml:
         return bool(_DOCUMENT.match(head[:8192]))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """The rows of all threads, some 16,384 at a time, as the file is read."""
-        reader = _Reader(path)
-        for chunk in _chunks(path):
-            reader.feed(chunk)
-            if len(reader.rows) >= _ROWS:
-                yield _batch(reader.rows, columns)
-                reader.rows = []
-        reader.finish()
-        yield _batch(reader.rows, columns)
+        """The rows of all threads, 16,384 at a time, as the file is read."""
+        yield from batches_of(_rows(path), _FIELDS, columns)
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    reader = _Reader(path)
+    for chunk in _chunks(path):
+        reader.feed(chunk)
+        yield from reader.rows
+        reader.rows = []
+    reader.finish()
+    yield from reader.rows
 
 
 class _Reader:
@@ -232,10 +234,6 @@ def _chunks(path: Path) -> Iterator[bytes]:
         raise BadProfile(f"{path}: cannot be read ({error.strerror or error})") from None
     except (EOFError, zlib.error) as error:
         raise BadProfile(f"{path}: gzip that is cut or corrupted ({error})") from None
-
-
-def _batch(rows: list[dict[str, Any]], columns: tuple[str, ...] | None) -> pa.RecordBatch:
-    return batch_of({name: [row.get(name) for row in rows] for name in _FIELDS}, len(rows), columns)
 
 
 _FIELDS = (

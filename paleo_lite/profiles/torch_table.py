@@ -26,7 +26,7 @@ from .lines import (
     quantity_of,
     shown,
 )
-from .table import batch_of
+from .table import batches_of
 
 _RULE = re.compile(r"\s*-{3,}(?: {1,2}-{3,})+\s*")
 _GAP = re.compile(r"\t| {2,}")
@@ -57,7 +57,7 @@ class TorchTable:
         return any(_is_heading(line) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """One batch: a table has at most a row per event that was printed."""
+        """A row per operation or kernel, 16,384 at a time."""
         rows = [_row(path, number, cells) for number, cells in _cells(path)]
         names = {row["kernel"] for row in rows if row["category"] == "cpu"}
         for row in rows:
@@ -66,7 +66,7 @@ class TorchTable:
                 row["category"] = "marker"
         metrics = dict.fromkeys(name for row in rows for name in row if name.startswith("metric."))
         wanted = ("category", "kernel", "op", "duration_ns", "calls", "flops", "params", *metrics)
-        yield batch_of({name: [row.get(name) for row in rows] for name in wanted}, len(rows), columns)
+        yield from batches_of(rows, wanted, columns)
 
 
 def _is_heading(line: str) -> bool:

@@ -25,7 +25,7 @@ from .lines import (
     numbered_lines,
     quantity_of,
     shown,
-)  # fmt: skip
+)
 from .table import batch_of
 from .tau import category_of
 

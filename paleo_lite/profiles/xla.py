@@ -18,7 +18,7 @@ import pyarrow as pa
 from ..errors import BadProfile
 from .json_stream import JsonArray
 from .lines import gpu_category
-from .table import batch_of
+from .table import batches_of
 
 _DEVICE = re.compile(r"/device:\w+:(\d{1,6})")
 _STREAM = re.compile(r"Stream #(\d{1,18})")
@@ -65,26 +65,22 @@ class XlaTrace:
         return head.lstrip()[:1] == b"{" and b'"traceEvents"' in head and SIGN.search(head) is not None
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """The kernels and copies in the order of the file, a megabyte of it at a time."""
-        devices: dict[int, int] = {}
-        lines: dict[tuple[int, int], str] = {}
-        for piece in JsonArray(path, "traceEvents", _EVENTS.decode).pieces():
-            rows = []
-            for event in piece.decoded:
-                if event.ph == "M" and event.args is not None and event.args.name:
-                    _name(event, event.args.name, devices, lines)
-                elif event.ph == "X" and event.pid in devices and (stream := _stream(event, lines)) is not None:
-                    rows.append(_row(path, event, devices[event.pid], stream))
-            table = {name: [row.get(name) for row in rows] for name in _COLUMNS}
-            yield batch_of(table, len(rows), columns)
+        """The kernels and copies in the order of the file, 16,384 at a time."""
+        yield from batches_of(_rows(path), _COLUMNS, columns)
 
 
-def _name(event: _Event, name: str, devices: dict[int, int], lines: dict[tuple[int, int], str]) -> None:
-    """Remember what a process or a thread is called."""
-    if event.name == "process_name" and (told := _DEVICE.match(name)):
-        devices[event.pid] = int(told[1])
-    elif event.name == "thread_name":
-        lines[event.pid, event.tid] = name
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    devices: dict[int, int] = {}
+    lines: dict[tuple[int, int], str] = {}
+    for piece in JsonArray(path, "traceEvents", _EVENTS.decode).pieces():
+        for event in piece.decoded:
+            if event.ph == "M" and event.args is not None and event.args.name:  # what a process or thread is called
+                if event.name == "process_name" and (told := _DEVICE.match(event.args.name)):
+                    devices[event.pid] = int(told[1])
+                elif event.name == "thread_name":
+                    lines[event.pid, event.tid] = event.args.name
+            elif event.ph == "X" and event.pid in devices and (stream := _stream(event, lines)) is not None:
+                yield _row(path, event, devices[event.pid], stream)
 
 
 def _stream(event: _Event, lines: dict[tuple[int, int], str]) -> int | None:
