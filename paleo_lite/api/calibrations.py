@@ -32,7 +32,7 @@ from ..calibration.validate import validate as hold_out
 from ..errors import BadValue
 from ..extras import need
 from ..files import check_new
-from ..hardware import Device, Machine
+from ..hardware import Device, Machine, find_device
 from ..networks import find_network
 from ..report.calibrations import calibrations_page
 from ..report.document import Document, Shown
@@ -42,7 +42,7 @@ from ..timing.calibrated import CalibratedModel
 from ..timing.models import LEARNT, TIME_MODELS
 from ..version import __version__
 from .profiles import READING
-from .question import OnDevice, Paths, asked, device_of, paths_of
+from .question import OnDevice, Paths, asked, paths_of
 
 
 class Learnt(Result, msgspec.Struct, frozen=True, eq=False):
@@ -151,7 +151,7 @@ def calibrate(question: CalibrateQuestion) -> AnyCalibration | Suggestions:
     if question.suggest is None:
         return learn(question).calibration
     precision, phase = question.precision, question.phase or "inference"
-    machine = Machine.one_of(device_of(question.gpu, question.hardware_files))
+    machine = Machine.one_of(find_device(question.gpu, paths_of(question.hardware_files)))
     if question.measured:  # of whatever batch size
         model: Any = learn(structs.replace(question, batch_size=None)).calibration.model()
     else:
@@ -175,7 +175,7 @@ def learn(question: CalibrateQuestion) -> Learnt:
     output = None if question.output is None else Path(question.output)
     check_new(output, force=question.force)
     further, precision = paths_of(question.hardware_files), question.precision
-    device = device_of(question.gpu, further)
+    device = find_device(question.gpu, further)
     measured, network = question.measured, question.network
     several = [measured] if isinstance(measured, (str, os.PathLike)) else list(measured)
     steps = [step for step in several if isinstance(step, Measurement)]

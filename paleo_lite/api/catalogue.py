@@ -114,7 +114,7 @@ def hardware(device: str | Device | None = None, *, hardware_files: Paths = ()) 
     if device is None:
         devices = list_devices(further)
         return Shown({"devices": [device_row(listed) for listed in devices]}, devices_page(devices))
-    shown = find_device(device, further) if isinstance(device, str) else device
+    shown = find_device(device, further)
     return Shown(device_dict(shown), device_page(shown))
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue, UnknownPrecision
-from ..hardware import Device
+from ..hardware import Device, find_device
 from ..input_pipeline.feeding import (
     DECODE_PER_WORKER_S,
     SAMPLE,
@@ -26,7 +26,7 @@ from ..report.feeding import feeding_dict, feeding_page
 from ..timing import Prediction
 from ..units import element_bytes, parse_quantity
 from .prediction import predict, resolve
-from .question import OnDevice, asked, device_of
+from .question import OnDevice, asked, paths_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -128,7 +128,8 @@ def feeding(question: FeedingQuestion) -> Shown:
     PaleoError
         One of its classes.
     """
-    device, precision, phase = device_of(question.gpu, question.hardware_files), question.precision, question.phase
+    device = find_device(question.gpu, paths_of(question.hardware_files))
+    precision, phase = question.precision, question.phase
     network = resolve(question.network, question.image_size, question.inputs)
     same: dict[str, Any] = {
         "gpu": device, "batch_size": question.batch_size, "phase": phase, "ppp": question.ppp,

@@ -9,12 +9,12 @@ import msgspec
 from ..calibration.choose import choose_model
 from ..calibration.store import Calibration
 from ..errors import BadValue
-from ..hardware import Device, Machine
+from ..hardware import Device, Machine, find_device
 from ..timing import find_model
 from ..timing.gemm import GemmTimes, time_gemms
 from ..timing.models import PeakModel
 from ..units import parse_quantity, parse_shape
-from .question import Paths, asked, device_of
+from .question import Paths, asked, paths_of
 
 
 class _Product(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ def gemm(question: GemmQuestion) -> GemmTimes:
     precision, tile = question.precision, question.tile
     machine, model = None, find_model(PeakModel.name)
     if question.gpu is not None:
-        machine = Machine(device_of(question.gpu, question.hardware_files), question.clock, question.unit)
+        machine = Machine(find_device(question.gpu, paths_of(question.hardware_files)), question.clock, question.unit)
         model = choose_model(machine.device, precision, question.time_model, calibration=question.calibration)
     return time_gemms(
         question.m, question.n, question.k, precision, model, machine=machine,

@@ -38,7 +38,7 @@ from ..networks import find_network
 from ..report.measure import Measured, TimedStep
 from ..timing.calibrated import rates_of
 from ..version import __version__
-from .question import Paths, asked, device_of
+from .question import Paths, asked, paths_of
 
 FITTED = (
     "squeezenet1_1", "resnet18", "mobilenet_v2", "shufflenet_v2_x1_0", "alexnet", "densenet121", "resnext50_32x4d",
@@ -158,7 +158,7 @@ def measure(question: MeasureQuestion) -> Measured:
     need("torch", "measuring this machine", "torch")
     for module in ("scipy", "tomli_w"):
         need(module, "fitting what was measured", "calibrate")
-    known = None if question.gpu is None else device_of(question.gpu, question.hardware_files)
+    known = None if question.gpu is None else find_device(question.gpu, paths_of(question.hardware_files))
     if busy := other_work():
         say(f"although {busy}")
     with set_up(question.device, precision, question.threads, question.channels_last, question.compiled) as setup:

@@ -183,8 +183,7 @@ def nouns(
 ) -> tuple[Workload, Machine, TimeModel]:
     """What is computed, where, and the model that answers of it, out of what was asked; of a board one device."""
     known = {name: asked.pop(name) for name in _OF_MODELS if name in asked}
-    files = [Path(file) for file in asked.pop("hardware_files", ())]
-    device = find_device(gpu, files) if isinstance(gpu, str) else gpu
+    device = find_device(gpu, asked.pop("hardware_files", ()))
     make = Machine if is_whole else Machine.one_of
     machine = make(device, asked.pop("clock", None), asked.pop("unit", None))
     precision, phase = asked.setdefault("precision", "fp32"), asked.setdefault("phase", "inference")
@@ -243,8 +242,7 @@ def _of_count(
     asked.pop("calibration", None)
     if not asked.get("execution"):
         asked["execution"] = ENGINE if asked.get("phase") in GENERATING else "eager"
-    files = [Path(file) for file in asked.pop("hardware_files", ())]
-    device = find_device(gpu, files) if isinstance(gpu, str) else gpu
+    device = find_device(gpu, asked.pop("hardware_files", ()))
     machine = Machine(device, asked.pop("clock", None), asked.pop("unit", None))
     if known.get("ppp") is None and not known.get("concurrent"):
         known["time_model"] = known.get("time_model") or "peak"
@@ -290,10 +288,9 @@ def predict_several(
     from ..calibration.several import Predictions
 
     refuse_unknown("predict", question, (*inspect.signature(predict).parameters, *Question.__annotations__))
-    files = [Path(file) for file in question.get("hardware_files", ())]
     shapes = question.pop("image_size", None), question.pop("inputs", ())
     lengths = question.pop("sequence_length", None), question.pop("context", None)
-    devices = [find_device(gpu, files) if isinstance(gpu, str) else gpu for gpu in gpus]
+    devices = [find_device(gpu, question.get("hardware_files", ())) for gpu in gpus]
     predictions: list[Prediction] = []
     failures: dict[str, PaleoError] = {}
     resolved = {

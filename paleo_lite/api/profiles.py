@@ -14,10 +14,10 @@ import msgspec
 from ..calibration.choose import used_calibration
 from ..errors import BadProfile, BadValue, NothingOnDevice
 from ..extras import need
-from ..hardware import Device
+from ..hardware import Device, find_device
 from ..timing.models import TIME_MODELS
 from .prediction import predict as run_prediction
-from .question import OnDevice, Paths, asked, device_of, paths_of
+from .question import OnDevice, Paths, asked, paths_of
 
 if TYPE_CHECKING:
     from ..calibration.beside import PredictedBeside
@@ -114,7 +114,7 @@ def efficiency(question: EfficiencyQuestion) -> Efficiency:
     need(*READING)
     from ..efficiency.analysis import ReadAs, measure_efficiency
 
-    device, durations = device_of(question.gpu, question.hardware_files), None
+    device, durations = find_device(question.gpu, paths_of(question.hardware_files)), None
     device.find_peak(question.precision)  # before any work
     first = None if question.tau_init is None else Path(question.tau_init)
     if question.durations:
@@ -179,7 +179,7 @@ def kernels(question: KernelsQuestion) -> KernelReport | HostReport:
     from ..efficiency.totals import total_kernels
     from ..profiles.detect import open_profile
 
-    device = None if question.gpu is None else device_of(question.gpu, question.hardware_files)
+    device = None if question.gpu is None else find_device(question.gpu, paths_of(question.hardware_files))
     if device is not None:
         device.find_peak(question.precision)  # before any work
     profiles = [open_profile(file, question.name_pattern) for file in _files(question.paths)]
@@ -304,7 +304,7 @@ def _beside(question: CompareQuestion) -> PredictedBeside:
         raise BadProfile(f"{path}: its name does not give the batch size: use --batch-size")
     is_fitted = question.time_model in FITTED and question.ppp is None and calibration is None
     predict = functools.partial(
-        run_prediction, question.predict, gpu=device_of(question.gpu or "", question.hardware_files),
+        run_prediction, question.predict, gpu=find_device(question.gpu or "", paths_of(question.hardware_files)),
         precision=question.precision, batch_size=batch_size, time_model=question.time_model, calibration=calibration,
         ppp=1.0 if is_fitted else question.ppp,
     )  # fmt: skip

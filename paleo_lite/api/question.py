@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 from msgspec import NODEFAULT
 
-from ..hardware import Device, find_device
+from ..hardware import Device
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, or several."""
@@ -95,11 +95,6 @@ def option(name: str) -> str:
 def paths_of(paths: Paths) -> list[Path]:
     """The paths that are meant."""
     return [Path(paths)] if isinstance(paths, (str, os.PathLike)) else [Path(path) for path in paths]
-
-
-def device_of(gpu: str | Device, hardware_files: Paths = ()) -> Device:
-    """The device that is meant, of the registry and further files."""
-    return find_device(gpu, paths_of(hardware_files)) if isinstance(gpu, str) else gpu
 
 
 class OnDevice(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from ..counting import GENERATING
 from ..errors import BadFile, BadValue, PaleoError
 from ..extras import need
 from ..files import check_new, save, shipped
-from ..hardware import Device
+from ..hardware import Device, find_device
 from ..networks import Network, is_network_file
 from ..report.document import Document, Made, Source
 from ..result import Result
@@ -26,7 +26,7 @@ from ..timing.workload import TrainingOptions
 from ..units import format_shape
 from ..version import __version__
 from .profiles import READING
-from .question import Paths, asked, device_of, option, paths_of
+from .question import Paths, asked, option, paths_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -204,7 +204,7 @@ def _of_profile(question: ReportQuestion, path: Path) -> Document:
     from ..report.page.profile import profile_report
 
     pattern, precision = question.name_pattern, question.precision
-    device = device_of(question.gpu, question.hardware_files)
+    device = find_device(question.gpu, paths_of(question.hardware_files))
     device.find_peak(precision)  # before any work
     kernels = report_kernels(open_profile(path, pattern), device, precision)
 

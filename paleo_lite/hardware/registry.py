@@ -95,19 +95,21 @@ def list_devices(files: Iterable[Path] = ()) -> list[Device]:
     return sorted(devices.values(), key=lambda device: device.id)
 
 
-def find_device(name: str, files: Iterable[Path] = ()) -> Device:
-    """The device that a name means.
+def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
+    """The device that a name means, of the registry and further files; a device means itself.
 
     Raises
     ------
     UnknownName
         If no device or more than one is called that; the message gives the nearest names, or the candidates.
     """
-    files = list(files)
+    if isinstance(name, Device):
+        return name
+    further = [Path(file) for file in files]
     direct = shipped("hardware") / f"{name}.toml"
-    if not files and re.fullmatch(r"[a-z0-9-]+", name) and name != "links" and is_there(direct):
+    if not further and re.fullmatch(r"[a-z0-9-]+", name) and name != "links" and is_there(direct):
         return _shipped_device(direct)  # the plain id needs no look at all the others
-    devices = {device.id: device for device in list_devices(files)}
+    devices = {device.id: device for device in list_devices(further)}
     if "/" in name or name.endswith(".toml"):
         raise UnknownName("GPU", name, devices, "A file is added with --hardware-file and then called by its name.")
     if name in devices:
