@@ -1,12 +1,16 @@
-"""rocprof's CSV: kernels and copies with their times (rocprofv3 ``--kernel-trace``, rocprof ``-o``), and ``--stats``.
+"""AMD's rocprof: kernels and copies with their times, as CSV and as rocprofv3's database.
 
-Columns as the documentation of ROCprofiler-SDK ("Using rocprofv3") and of rocprof ("rocprof command reference") have
-them. Times are ns. What else is traced (markers, HSA) has other columns and is not read.
+The CSV (rocprofv3 ``--kernel-trace``, rocprof ``-o``, and ``--stats``) has columns as the documentation of
+ROCprofiler-SDK ("Using rocprofv3") and of rocprof ("rocprof command reference") have them. The database (``rocpd``,
+what rocprofv3 writes unless ``--output-format`` says otherwise) is SQLite, with a set of tables for each process with a
+suffix of its own, as ROCm's "Using rocpd output format" has them. Times are ns, a work group is a block, work items are
+divided. What else is traced (markers, HSA, regions, counters) is not read.
 """
 
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import BadProfile
-from .lines import CsvTable, decoded_head, gpu_category, shown
+from .lines import LONGEST_LINE, CsvTable, decoded_head, gpu_category, shown
+from .sqlite_file import opened, recognised_tables, tables_of
 from .table import batches_of
 
 _LONGEST_NS = 2**53  # what a float holds to the nanosecond
@@ -28,7 +33,7 @@ _CLONE = re.compile(r"(?: \[clone \.kd\]|\.kd)$")
 
 
 class RocprofCsv:
-    """The reader; see `table.Reader`. Registers are ``metric.*``; a work group is a block, work items are divided."""
+    """The reader of CSV. Registers are ``metric.*``."""
 
     name = "rocprof"
     what = "rocprof CSV (kernel_trace, memory_copy_trace, stats)"
@@ -98,3 +103,101 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
 
 def _count(number: int | None) -> float | None:
     return None if number is None else float(number)
+
+
+# The database ---------------------------------------------------------------------------------------------------------
+
+_KERNELS, _COPIES = "rocpd_kernel_dispatch", "rocpd_memory_copy"
+_AXES = "xyz"
+_NEEDED = {
+    _KERNELS: ("start", "end", "agent_id", "queue_id", "kernel_id",
+               *(f"{what}_size_{axis}" for what in ("workgroup", "grid") for axis in _AXES)),
+    _COPIES: ("start", "end", "dst_agent_id", "queue_id", "name_id", "size"),
+    "rocpd_info_kernel_symbol": ("id", "display_name"), "rocpd_info_agent": ("id", "absolute_index"),
+    "rocpd_string": ("id", "string"),
+}  # fmt: skip
+
+
+class RocpdSqlite:
+    """The reader of the database."""
+
+    name = "rocpd"
+    what = "rocprofv3's database (rocpd)"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        tables = recognised_tables(path, head)
+        return tables is not None and any(name.startswith((_KERNELS, _COPIES)) for name in tables)
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """One row per kernel or copy, process by process, 16,384 at a time."""
+        with opened(path) as connection:
+            rows = _activities(path, connection, tables_of(connection))
+            yield from batches_of(rows, _OF_DATABASE, columns)
+
+
+_OF_DATABASE = ("category", "kernel", "start_ns", "duration_ns", "calls", "bytes", "grid", "block", "stream", "device")
+
+
+def _activities(path: Path, connection: sqlite3.Connection, tables: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
+    most = path.stat().st_size  # no table has more rows than the file has bytes
+    for table in sorted(tables):
+        base = next((base for base in (_KERNELS, _COPIES) if table.startswith(base)), None)
+        if base is None:
+            continue
+        suffix = table.removeprefix(base)
+        for needed in (base, *list(_NEEDED)[2:]):
+            lacking = {*_NEEDED[needed]} - {*tables.get(needed + suffix, [])}
+            if lacking:
+                raise BadProfile(f"{path}: {needed + suffix} has no column {min(lacking)!r}")
+        named = _Named(path, connection, suffix)
+        selected = ", ".join(f'"{name}"' for name in _NEEDED[base])
+        for count, row in enumerate(connection.execute(f'SELECT {selected} FROM "{table}"'), 1):
+            start, end, agent, queue, name, *sizes = row
+            spans = isinstance(start, int) and isinstance(end, int) and 0 <= end - start < _LONGEST_NS
+            if not spans or count > most:
+                raise BadProfile(f"{path}: {table}: begins at {start!r:.40} and ends at {end!r:.40}")
+            fields = _kernel(named, name, sizes) if base == _KERNELS else _copy(named, name, sizes)
+            number = named.of("rocpd_info_agent", agent)
+            yield fields | {
+                "start_ns": start,
+                "duration_ns": end - start,
+                "calls": 1,
+                "stream": queue if isinstance(queue, int) else None,
+                "device": number if isinstance(number, int) else None,
+            }
+
+
+def _kernel(named: _Named, symbol: Any, sizes: list[Any]) -> dict[str, Any]:
+    name = str(named.of("rocpd_info_kernel_symbol", symbol) or "")
+    fields = {"category": gpu_category(name), "kernel": name}
+    if all(isinstance(size, int) and size > 0 for size in sizes):
+        fields["block"] = ",".join(map(str, sizes[:3]))
+        fields["grid"] = ",".join(str(-(-items // group)) for group, items in zip(sizes[:3], sizes[3:]))
+    return fields
+
+
+def _copy(named: _Named, number: Any, sizes: list[Any]) -> dict[str, Any]:
+    (size,) = sizes
+    name = str(named.of("rocpd_string", number) or "")
+    bytes_ = size if isinstance(size, int) and 0 <= size < _LONGEST_NS else None
+    return {"category": "memcpy", "kernel": f"[memcpy {name.removeprefix('MEMORY_COPY_')}]", "bytes": bytes_}
+
+
+class _Named:
+    """What numbers of a process's rows stand for, each looked up once."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, suffix: str) -> None:
+        self.path, self.connection, self.suffix = path, connection, suffix
+        self.known: dict[tuple[str, Any], Any] = {}
+
+    def of(self, table: str, number: Any) -> Any:
+        if number is None:
+            return None
+        if (table, number) not in self.known:
+            key, value = _NEEDED[table]
+            query = f'SELECT {value} FROM "{table + self.suffix}" WHERE {key} = ?'
+            row = self.connection.execute(query, (number,)).fetchone()
+            if row is None:
+                raise BadProfile(f"{self.path}: {table + self.suffix} has no entry {number!r:.40}")
+            self.known[table, number] = row[0][:LONGEST_LINE] if isinstance(row[0], str) else row[0]
+        return self.known[table, number]

@@ -238,7 +238,7 @@ s,ms,,,,,,,MB,GB/s,,,
 """,  # noqa: E501, the example of ROCprofiler-SDK's "Kernel naming and filtering using rocprofv3"
     "tau_xml.TauXml": TAU_XML,
     "xla.XlaTrace": XLA_TRACE,
-    "tau_profile.TauProfile": """3 templated_functions_MULTI_TIME
+    "tau.TauProfile": """3 templated_functions_MULTI_TIME
 # Name Calls Subrs Excl Incl ProfileCalls # <metadata><attribute><name>CPU Cores</name><value>8</value></attribute></metadata>
 ".TAU application" 1 2 1000 5000000 0 GROUP="TAU_DEFAULT"
 "<genexpr> [{a.py}{3}] says \\"hi\\"" 3 0 20 -4 0 GROUP="TAU_PYTHON"

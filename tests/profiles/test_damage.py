@@ -1,6 +1,6 @@
 """Whatever happened to a file, a reader answers with a table or one of our errors: soon, and in little memory.
 
-Tests: profiles/nvprof_csv.py, profiles/nvprof_sqlite.py, profiles/nvprof_text.py, profiles/rocpd.py, profiles/tau.py,
+Tests: profiles/nvprof_csv.py, profiles/nvprof_sqlite.py, profiles/nvprof_text.py, profiles/tau.py,
 profiles/tau_xml.py, profiles/torch_table.py, profiles/vtune.py.
 """
 
@@ -58,7 +58,7 @@ def whole(samples, nvprof_file, rocpd_file, tmp_path_factory):
             **samples,
             "nvprof_sqlite.NvprofSqlite": nvprof_file.read_bytes(),
             "tau.TauParquet": path.read_bytes(),
-            "rocpd.RocpdSqlite": rocpd_file.read_bytes(),
+            "rocprof.RocpdSqlite": rocpd_file.read_bytes(),
         }
     )
 

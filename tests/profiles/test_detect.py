@@ -45,7 +45,7 @@ SMALL = {
     "nvprof_csv.GpuTraceCsv": "nvprof-trace",
     "nvprof_csv.MetricsCsv": "nvprof-metrics",
     "tau_xml.TauXml": "tau-xml",
-    "tau_profile.TauProfile": "tau-profile",
+    "tau.TauProfile": "tau-profile",
     "xla.XlaTrace": "xla-trace",
     "vtune.HotspotsCsv": "vtune-hotspots",
     "vtune.ApsSummary": "vtune-aps",
@@ -89,7 +89,7 @@ def test_small_texts_are_those_of_the_tests(samples):
 
 def test_each_small_text_is_of_one_format_only(tmp_path, samples, nvprof_file, rocpd_file):
     path = tmp_path / "x"
-    databases = {"nvprof_sqlite.NvprofSqlite": nvprof_file, "rocpd.RocpdSqlite": rocpd_file}
+    databases = {"nvprof_sqlite.NvprofSqlite": nvprof_file, "rocprof.RocpdSqlite": rocpd_file}
     for key, raw in [*samples.items(), *((key, file.read_bytes()) for key, file in databases.items())]:
         path.write_bytes(raw)
         found = [

@@ -1,4 +1,7 @@
-"""rocprofv3's database holds what its CSV holds of the same run (AMD's documentation of both)."""
+"""rocprofv3's database holds what its CSV holds of the same run (AMD's documentation of both).
+
+Tests: profiles/rocprof.py.
+"""
 
 from __future__ import annotations
 

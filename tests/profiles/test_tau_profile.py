@@ -1,4 +1,7 @@
-"""TAU's text profiles: no real file is at hand; one as TAU's writers print it, beside the same numbers as its XML."""
+"""TAU's text profiles: no real file is at hand; one as TAU's writers print it, beside the same numbers as its XML.
+
+Tests: profiles/tau.py.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ def rows(tmp_path, samples):
 
     def read(old: str = "", new: str = "", name: str = "profile.1.0.2"):
         path = tmp_path / name
-        path.write_text(samples["tau_profile.TauProfile"].decode().replace(old, new))
+        path.write_text(samples["tau.TauProfile"].decode().replace(old, new))
         return open_profile(path).read().table.to_pylist()
 
     return read
