@@ -396,6 +396,9 @@ class LinkCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     stands_for_link: bool = False
 
 
+_AS_FITTED = ("start_s", "latency_s", "ramp_s", "switch_s", "small_share", "scatter")
+
+
 def link_rate_of(name: str, calibration: LinkCalibration, operation: str = "all-reduce") -> LinkRate | None:
     """The link as this platform uses it; None where the operation was not measured."""
     fit = calibration.operations.get(operation)
@@ -405,15 +408,10 @@ def link_rate_of(name: str, calibration: LinkCalibration, operation: str = "all-
     return LinkRate(
         name=calibration.link,
         bandwidth_bytes_per_s=parse_quantity(calibration.per_direction, "B/s"),
-        latency_s=fit.latency_s,
         ppp=fit.ppp[-1],
         label=f"calibration {name}: {calibration.software}, {fit.points} measurements, {error}",
-        start_s=fit.start_s,
-        ramp_s=fit.ramp_s,
-        switch_s=fit.switch_s,
-        small_share=fit.small_share,
         ppp_at=tuple(zip(fit.workers, fit.ppp)),
-        scatter=fit.scatter,
+        **{name: getattr(fit, name) for name in _AS_FITTED},
     )
 
 

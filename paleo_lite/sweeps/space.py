@@ -170,15 +170,18 @@ class Space(Result, msgspec.Struct, frozen=True):
         files = [Path(file) for file in self.hardware_files]
         longest = max(length or 0 for length in self.sequence_lengths)
         for network, _ in (case for group in self._cases for case in group):
-            if network.tokens is not None and not (network.phase and 0 < (network.length or 0) < longest):
-                _check(network)  # what writes at the longest does at others
+            if network.tokens is None or (network.phase and 0 < (network.length or 0) < longest):
+                continue  # what writes at the longest does at others
+            layers = find_network(network.name, tokens=network.tokens).layers
+            if network.phase and any("active" in layer.attributes for layer in layers):
+                raise BadValue(
+                    f"which experts {network.name} reads depends on the batch: predict says how it writes, sweep not"
+                )
+        networks = tuple(name if is_network_file(name) else find_network(name).name for name in self.networks)
         boards = [find_device(name, files) for name in self.gpus]
-        return msgspec.structs.replace(
-            self,
-            networks=tuple(name if is_network_file(name) else find_network(name).name for name in self.networks),
-            # The device that a worker is: of a board of several, one.
-            gpus=tuple(dict.fromkeys(board.parts.device if board.parts else board.id for board in boards)),
-        )
+        # The device that a worker is: of a board of several, one.
+        gpus = tuple(dict.fromkeys(board.parts.device if board.parts else board.id for board in boards))
+        return msgspec.structs.replace(self, networks=networks, gpus=gpus)
 
     def describe(self) -> str:
         """``2 networks x 70 gpus x 11 batch sizes``."""
@@ -249,14 +252,6 @@ class Space(Result, msgspec.Struct, frozen=True):
         for path in self.hardware_files:
             text += hashlib.sha256(Path(path).read_bytes()).hexdigest()
         return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _check(network: Sized) -> None:
-    resolved = find_network(network.name, tokens=network.tokens)
-    if network.phase and any("active" in layer.attributes for layer in resolved.layers):
-        raise BadValue(
-            f"which experts {network.name} reads depends on the batch: predict says how it writes, sweep not"
-        )
 
 
 def _slices(values: tuple, step: int) -> Iterator[tuple]:  # type: ignore[type-arg]
