@@ -173,7 +173,8 @@ class _Grouping:
     ) -> None:
         self.layers, self.edges, self.launched, self.folded = layers, edges, launched, folded
         self.epilogues = execution in _WITH_EPILOGUES
-        self.found: list[_Kernel | None] = []
+        self.found: dict[int, _Kernel] = {}
+        self.made = 0
         self.of: dict[int, int] = {}  # layer to its kernel
 
     def kernels(self) -> list[_Kernel]:
@@ -183,15 +184,16 @@ class _Grouping:
                 self.of[index] = self.of[self.folded[index]]
             elif self.launched[index]:
                 self._place(index)
-        return [kernel for kernel in self.found if kernel is not None]
+        return list(self.found.values())
 
     def _place(self, index: int) -> None:
         parents = {self.of[source] for source in self.edges.sources[index] if source in self.of}
         joined = [parent for parent in sorted(parents) if self._takes(parent, index) and self._in_time(parent, parents)]
         waits_for = self._waits_for(parents)
         if not joined:
-            self.found.append(self._alone(index, waits_for))
-            self.of[index] = len(self.found) - 1
+            self.found[self.made] = self._alone(index, waits_for)
+            self.of[index] = self.made
+            self.made += 1
             return
         first = joined[0]
         for other in joined[1:]:
@@ -210,7 +212,7 @@ class _Grouping:
 
     def _takes(self, number: int, index: int) -> bool:
         """Whether a kernel could compute this layer as well, by its shape and kind."""
-        kernel, layer = self._kernel(number), self.layers[index]
+        kernel, layer = self.found[number], self.layers[index]
         if kernel.open == "epilogue":
             ends = kernel.members[-1]
             norms = [norm for norm, convolution in self.folded.items() if convolution == ends]
@@ -246,30 +248,30 @@ class _Grouping:
     def _in_time(self, number: int, parents: set[int]) -> bool:
         """Whether nothing else that the layer needs waits for this kernel."""
         bit = 1 << number
-        return not any(self._kernel(other).waits_for & bit for other in parents - {number})
+        return not any(self.found[other].waits_for & bit for other in parents - {number})
 
     def _mergeable(self, one: int, other: int) -> bool:
-        first, second = self._kernel(one), self._kernel(other)
+        first, second = self.found[one], self.found[other]
         apart = not (first.waits_for >> other & 1 or second.waits_for >> one & 1)
         alike = first.open == second.open == "all" and not (first.reduced and second.reduced)
         return apart and alike
 
     def _merge(self, one: int, other: int) -> None:
-        first, second = self._kernel(one), self._kernel(other)
+        first, second = self.found[one], self.found[other]
         first.members = sorted(first.members + second.members)
         first.elements = max(first.elements, second.elements)
         first.reduced = first.reduced or second.reduced
         first.waits_for |= second.waits_for
         for layer in second.members:
             self.of[layer] = one
-        self.found[other] = None
-        for kernel in self.found:
-            if kernel is not None and kernel.waits_for >> other & 1:
+        del self.found[other]
+        for kernel in self.found.values():
+            if kernel.waits_for >> other & 1:
                 kernel.waits_for = kernel.waits_for & ~(1 << other) | 1 << one | first.waits_for
         self._pass_on(one)
 
     def _join(self, number: int, index: int) -> None:
-        kernel, layer = self._kernel(number), self.layers[index]
+        kernel, layer = self.found[number], self.layers[index]
         parents = {self.of[source] for source in self.edges.sources[index] if source in self.of}
         before = kernel.waits_for
         kernel.waits_for |= self._waits_for(parents - {number})
@@ -287,21 +289,16 @@ class _Grouping:
 
     def _pass_on(self, number: int) -> None:
         """What a kernel waits for, those that wait for it wait for too."""
-        waits_for = self._kernel(number).waits_for
-        for kernel in self.found:
-            if kernel is not None and kernel.waits_for >> number & 1:
+        waits_for = self.found[number].waits_for
+        for kernel in self.found.values():
+            if kernel.waits_for >> number & 1:
                 kernel.waits_for |= waits_for
 
     def _waits_for(self, parents: set[int]) -> int:
         bits = 0
         for parent in parents:
-            bits |= 1 << parent | self._kernel(parent).waits_for
+            bits |= 1 << parent | self.found[parent].waits_for
         return bits
-
-    def _kernel(self, number: int) -> _Kernel:
-        kernel = self.found[number]
-        assert kernel is not None
-        return kernel
 
 
 def _changed(
