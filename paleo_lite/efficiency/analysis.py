@@ -192,11 +192,11 @@ def measure_efficiency(
     for name in group_by:
         if good and name not in columns:
             raise UnknownName("column", name, columns, "The columns come from the files' names (--name-pattern).")
-    rows = [_row(finding, device, peak, reading) for finding in good]
     notes = [SWAPPED] if reading.method == "notebook" and reading.durations is not None else []
     for finding in good[:1]:
         evidence = finding.evidence or evidence_of(open_profile(finding.path, reading.name_pattern))
         notes += [f"{finding.path.name}: {doubt}" for doubt in doubts(evidence, device)]
+    rows = [_row(finding, device, peak, reading) for finding in good]
     ranked = [(f.rank, f.path, f.device_time) for f in good if f.rank is not None and f.device_time is not None]
     distinct = {rank for rank, _, _ in ranked}
     return Efficiency(

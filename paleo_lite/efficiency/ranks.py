@@ -64,7 +64,7 @@ def compare_ranks(ranked: Sequence[tuple[int, Path, DeviceTime]]) -> Ranks:
 
     Parameters
     ----------
-    found : sequence of (rank, path, DeviceTime)
+    ranked : sequence of (rank, path, DeviceTime)
         At least two.
     """
     ranked = sorted(ranked, key=lambda known: known[0])
