@@ -42,9 +42,9 @@ def tensor(job: Job, topology: Topology, batch_size: Any, settings: Settings) ->
         return step
     divided, sent = job.counted(_pairs)
     if not len(divided):
-        raise BadValue(
-            f"{job.workload.network.name} has no pair of matrix products that can be divided: use another strategy"
-        )
+        network = job.workload.network
+        divides = "use another strategy" if network.remade is None else "--tensor, without a strategy, divides blocks"
+        raise BadValue(f"{network.name} has no pair of matrix products that can be divided: {divides}")
     share = np.ones(len(layers))
     share[divided] = 1 / workers
     exposed, collective = _exchanged(topology, sent, Sizes.of(batch_size), settings.collective)

@@ -135,3 +135,11 @@ def test_a_batch_that_does_not_fit_is_told_the_largest_that_does():
 def test_python_face():
     table = paleo_lite.scale("alexnet", gpu="k80-die", link="ethernet20", workers=[1, 4])
     assert len(table) == 2 and table[1].workers == 4 and [row.workers for row in table] == [1, 4]
+
+
+def test_a_strategy_that_divides_no_blocks_names_the_option_that_does():
+    words = ("scale", "gpt2", "--topology", "2x v100-sxm2 @ nvlink2-x6")
+    refused = run(*words, "--strategy", "tensor")
+    assert refused.exit_code == 2
+    assert "gpt2 has no pair of matrix products that can be divided: --tensor, without a strategy" in refused.output
+    assert run(*words, "--tensor", "2").exit_code == 0
