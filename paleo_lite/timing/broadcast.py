@@ -15,11 +15,12 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer, Work
+from ..counting.kinds import class_of
 from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import COLUMNS, PASSES, passes_of
 from ..errors import BadValue
 from .calibrated import StepPlan, Steps, plan_of, steps_of
-from .features import PARTS, Features, Sums, class_index, sizes_of
+from .features import CLASS_PLACES, PARTS, Features, Sums, sizes_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -192,7 +193,7 @@ def stack(cases: Sequence[Case]) -> Stack:
 
 def _entries(case: Case, run: int, first_piece: int) -> list[_Entry]:
     layers, work, phase, pieces = case
-    classes = [class_index(layer) for layer in layers]
+    classes = [CLASS_PLACES[class_of(layer)] for layer in layers]
     merged: dict[tuple[object, ...], _Entry] = {}
     for part in passes_of(phase):
         place = PASSES.index(part)
@@ -220,7 +221,7 @@ def alike(layers: Sequence[Layer], work: Work) -> list[int]:
     counts, groups = np.stack([work.fixed, work.per_sample]), dict[tuple[object, ...], int]()
     numbers = []
     for place, layer in enumerate(layers):
-        of_class = class_index(layer)
+        of_class = CLASS_PLACES[class_of(layer)]
         form = _form(layer) if of_class < len(MATRIX_CLASSES) else ()
         key = of_class, len(layer.weights), form, counts[..., place].tobytes()
         numbers.append(groups.setdefault(key, len(groups)))

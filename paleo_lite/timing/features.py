@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer
-from ..counting.kinds import class_of, gemm_of, is_attention
+from ..counting.kinds import class_of, gemm_of
 from ..counting.kinds.products import MATRIX_CLASSES, computed_scores
 from ..counting.work import passes_of
 
@@ -87,7 +87,7 @@ def features_of(workload: Workload) -> Features:
     passes = passes_of(phase)
     kernels = work.column("kernels", phase, batch_size)
     place = np.argwhere(kernels > 0)
-    classes = np.array([class_index(layer) for layer in layers], dtype=np.int64)
+    classes = np.array([CLASS_PLACES[class_of(layer)] for layer in layers], dtype=np.int64)
     sizes = np.array([sizes_of(layers[layer], passes[part], batch_size) for part, layer in place], dtype=np.float64)
     sizes = sizes.reshape(len(place), 2)
     at = tuple(place.T)
@@ -131,30 +131,26 @@ def sizes_of(layer: Layer, part: str, batch_size: int | Ints) -> tuple[Any, Any]
         for name, size in zip(("rows", "columns", "inner", "groups"), gemm[:4])
     )
     # Only what grows with the batch is an array, and of one thing each: the brackets keep the rest plain numbers.
-    tiles = _tiles(rows, WORK_ROWS) * (_tiles(columns, WORK_COLUMNS) * groups)
+    tiles = -(-rows // WORK_ROWS) * (-(-columns // WORK_COLUMNS) * groups)
     if part == "backward_weight":
-        tiles = tiles * np.where(groups == 1, _tiles(inner, WORK_INNER), 1)
+        tiles = tiles * np.where(groups == 1, -(-inner // WORK_INNER), 1)
     work_class = class_of(layer)
     if work_class == "conv_depthwise":
         return 1.0, tiles
     # The gradient of an image has a handful of columns, which libraries do not pad to a whole tile.
     image = part == "backward_data" and layer.kind.startswith("conv") and gemm.groups == 1 and columns <= FEW_COLUMNS
-    wide = max(columns, LEAST_COLUMNS) if image else _tiles(columns, TILE_COLUMNS) * TILE_COLUMNS
-    tall = _tiles(rows, TILE_ROWS) * TILE_ROWS
+    wide = max(columns, LEAST_COLUMNS) if image else -(-columns // TILE_COLUMNS) * TILE_COLUMNS
+    tall = -(-rows // TILE_ROWS) * TILE_ROWS
     if not str(work_class).startswith("conv"):  # matrix times vector: libraries have kernels that pad nothing
         tall = np.where(np.asarray(rows) == 1, 1, tall)
-    padding = tall / rows * (wide / columns * (_tiles(inner, TILE_INNER) * TILE_INNER / inner))
+    padding = tall / rows * (wide / columns * (-(-inner // TILE_INNER) * TILE_INNER / inner))
     if work_class == "conv_direct":
         padding = np.minimum(padding, transformed(layer, batch_size))
-    if is_attention(layer):
+    if work_class == "attention":
         padding = padding * computed_scores(layer)
     if gemm.columns == gemm.groups == 1:
         padding = np.where(groups > 1, 1.0, padding)
     return padding, tiles
-
-
-def _tiles(size: Any, tile: int) -> Any:
-    return (size + (tile - 1)) // tile
 
 
 MEMORY_CLASSES = ("norm", "elementwise", "pool", "copy")
@@ -163,13 +159,10 @@ MEMORY_CLASSES = ("norm", "elementwise", "pool", "copy")
 CLASSES = (*MATRIX_CLASSES, *MEMORY_CLASSES)
 
 
-def class_index(layer: Layer) -> int:
-    """The place of a layer's class in `CLASSES`.
-
-    A layer of a kind without a record takes no time but that of its update, which is elementwise work on its weights.
-    """
-    return CLASSES.index(class_of(layer) or "elementwise")
-
+CLASS_PLACES: dict[str | None, int] = {name: place for place, name in enumerate(CLASSES)}
+CLASS_PLACES[None] = CLASS_PLACES["elementwise"]
+"""The place of each class in `CLASSES`; a layer of a kind without a record, which has none, takes no time but that of
+its update, which is elementwise work on its weights."""
 
 TILE = 32
 """Images are cut into tiles of at most this side (cuDNN's FFT_TILING)."""
@@ -202,7 +195,7 @@ def transformed(layer: Layer, batch_size: int | NDArray[Any]) -> Any:
         return math.inf
     tiles = batch_size * (-(-height // steps[0]) * -(-width // steps[1]))
     transforms = 2.5 * side**2 * math.log2(side**2) * (tiles * (inputs + outputs) + inputs * outputs)
-    products = 8 * side * (side // 2 + 1) * 32 * _tiles(outputs, 32) * 8 * _tiles(inputs, 8) * 32 * _tiles(tiles, 32)
+    products = 8 * side * (side // 2 + 1) * 32 * -(-outputs // 32) * 8 * -(-inputs // 8) * 32 * -(-tiles // 32)
     direct = 2.0 * batch_size * outputs * inputs * kernel[0] * kernel[1] * height * width
     return (TRANSFORM * transforms + COMPLEX * products) / direct
 

@@ -176,9 +176,8 @@ class Figures(NamedTuple):
     board: dict[str, Any] | None
 
 
-def _of(path: str) -> Any:
-    """A property that asks one of a prediction's parts."""
-    return property(attrgetter(path))
+_property: Any = property
+"""So that what a property gives can be declared where it is made."""
 
 
 class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -223,34 +222,34 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
     board_bound_s: float | None = None
 
     # What is asked of its parts. Without layers, where only a FLOP count was given, those are empty.
-    network: ClassVar[str] = _of("workload.network.name")
-    device: ClassVar[Device] = _of("machine.device")
-    precision: ClassVar[str] = _of("workload.precision")
-    phase: ClassVar[str] = _of("workload.phase")
-    batch_size: ClassVar[int] = _of("workload.batch_size")
-    convention: ClassVar[str] = _of("workload.convention")
-    execution: ClassVar[str] = _of("workload.execution")
-    layers: ClassVar[tuple[Layer, ...]] = _of("workload.layers")
-    names: ClassVar[tuple[str, ...]] = _of("workload.work.names")
-    kinds: ClassVar[tuple[str, ...]] = _of("workload.work.kinds")
-    bandwidth_bytes_per_s: ClassVar[float] = _of("figures.bandwidth_bytes_per_s")
-    time_s: ClassVar[float] = _of("terms.time_s")
-    is_forecast: ClassVar[bool] = _of("model.is_forecast")
+    network: ClassVar[str] = _property(attrgetter("workload.network.name"))
+    device: ClassVar[Device] = _property(attrgetter("machine.device"))
+    precision: ClassVar[str] = _property(attrgetter("workload.precision"))
+    phase: ClassVar[str] = _property(attrgetter("workload.phase"))
+    batch_size: ClassVar[int] = _property(attrgetter("workload.batch_size"))
+    convention: ClassVar[str] = _property(attrgetter("workload.convention"))
+    execution: ClassVar[str] = _property(attrgetter("workload.execution"))
+    layers: ClassVar[tuple[Layer, ...]] = _property(attrgetter("workload.layers"))
+    names: ClassVar[tuple[str, ...]] = _property(attrgetter("workload.work.names"))
+    kinds: ClassVar[tuple[str, ...]] = _property(attrgetter("workload.work.kinds"))
+    bandwidth_bytes_per_s: ClassVar[float] = _property(attrgetter("figures.bandwidth_bytes_per_s"))
+    time_s: ClassVar[float] = _property(attrgetter("terms.time_s"))
+    is_forecast: ClassVar[bool] = _property(attrgetter("model.is_forecast"))
     # Reckoned once, from them all: see `Figures`.
-    flops: ClassVar[int] = _of("figures.flops")
-    macs: ClassVar[int | None] = _of("figures.macs")
-    bytes: ClassVar[int | None] = _of("figures.bytes")
-    parameters: ClassVar[int | None] = _of("figures.parameters")
-    intensity: ClassVar[float | None] = _of("figures.intensity")
-    peak: ClassVar[PeakRate] = _of("figures.peak")
-    vector_peak: ClassVar[PeakRate] = _of("figures.vector_peak")
-    ridge_point: ClassVar[float] = _of("figures.ridge_point")
-    bound_s: ClassVar[float] = _of("figures.bound_s")
-    throughput_per_s: ClassVar[float | None] = _of("figures.throughput_per_s")
-    mfu: ClassVar[float | None] = _of("figures.mfu")
-    interval: ClassVar[tuple[float, float] | None] = _of("figures.interval")
-    intervals: ClassVar[dict[str, tuple[float, float]]] = _of("figures.intervals")
-    board: ClassVar[dict[str, Any] | None] = _of("figures.board")
+    flops: ClassVar[int] = _property(attrgetter("figures.flops"))
+    macs: ClassVar[int | None] = _property(attrgetter("figures.macs"))
+    bytes: ClassVar[int | None] = _property(attrgetter("figures.bytes"))
+    parameters: ClassVar[int | None] = _property(attrgetter("figures.parameters"))
+    intensity: ClassVar[float | None] = _property(attrgetter("figures.intensity"))
+    peak: ClassVar[PeakRate] = _property(attrgetter("figures.peak"))
+    vector_peak: ClassVar[PeakRate] = _property(attrgetter("figures.vector_peak"))
+    ridge_point: ClassVar[float] = _property(attrgetter("figures.ridge_point"))
+    bound_s: ClassVar[float] = _property(attrgetter("figures.bound_s"))
+    throughput_per_s: ClassVar[float | None] = _property(attrgetter("figures.throughput_per_s"))
+    mfu: ClassVar[float | None] = _property(attrgetter("figures.mfu"))
+    interval: ClassVar[tuple[float, float] | None] = _property(attrgetter("figures.interval"))
+    intervals: ClassVar[dict[str, tuple[float, float]]] = _property(attrgetter("figures.intervals"))
+    board: ClassVar[dict[str, Any] | None] = _property(attrgetter("figures.board"))
 
     @cached_property
     def figures(self) -> Figures:

@@ -60,6 +60,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         If there is no such precision, phase, convention or execution.
     BadValue
         If the batch size is not a whole number above 0, or the options are for another phase or precision.
+    UnsupportedPhase
+        If weights are kept narrower, or layers fused, for another phase than inference.
     """
 
     network: Network
@@ -78,7 +80,9 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
             raise UnknownName("phase", self.phase, (*PHASES, *GENERATING))
         cached = self.network.lengths is not None and self.network.lengths.cached
         if cached != (self.phase in GENERATING):
-            raise BadValue(_of_phases(self.phase, cached))
+            for_text = "networks that write text, made for it: a config of Hugging Face's, or a shipped one"
+            of_cache = f"a network with a cache of keys and values is of {' and '.join(GENERATING)}"
+            raise BadValue(f"{of_cache}, not of {self.phase}" if cached else f"{self.phase} is of {for_text}")
         check_batch_size(self.batch_size)
         if self.has_layers:
             find_convention(self.convention)
@@ -88,10 +92,19 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
                     "optimizer, checkpointing, accumulation and mixed precision belong to --phase training, "
                     f"not to {self.phase}"
                 )
-            self.training.check(self.precision)
+            if self.training.mixed_precision and self.precision not in ("fp16", "bf16"):
+                raise BadValue(
+                    f"mixed precision multiplies in fp16 or bf16, not in {self.precision}: "
+                    "use --precision fp16, for example"
+                )
         check_execution(self.execution, self.phase, self.precision)
         if self.weights is not None:
-            check_weights(self.weights, self.phase)
+            if self.weights not in WEIGHT_BYTES:
+                raise UnknownName("precision of weights", self.weights, WEIGHT_BYTES)
+            if passes_of(self.phase) != ("inference",):
+                raise UnsupportedPhase(
+                    f"weights are kept narrower for inference only: leave --weights out for {self.phase}"
+                )
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -203,25 +216,6 @@ def _less_read(work: Work, workload: Workload) -> Work:
         kept = number if workload.weights is None else WEIGHT_BYTES[workload.weights]
         fixed[read, inference, index] -= int(matrix * (number - met * kept))
     return msgspec.structs.replace(work, fixed=fixed)
-
-
-def check_weights(weights: str, phase: str) -> None:
-    """Refuse narrower weights for anything but inference, and unknown ones.
-
-    Raises
-    ------
-    UnknownName, UnsupportedPhase
-    """
-    if weights not in WEIGHT_BYTES:
-        raise UnknownName("precision of weights", weights, WEIGHT_BYTES)
-    if passes_of(phase) != ("inference",):
-        raise UnsupportedPhase(f"weights are kept narrower for inference only: leave --weights out for {phase}")
-
-
-def _of_phases(phase: str, cached: bool) -> str:
-    if cached:
-        return f"a network with a cache of keys and values is of {' and '.join(GENERATING)}, not of {phase}"
-    return f"{phase} is of networks that write text, made for it: a config of Hugging Face's, or a shipped one"
 
 
 def check_execution(execution: str, phase: str, precision: str = "fp16") -> None:
@@ -343,18 +337,6 @@ class TrainingOptions(msgspec.Struct, frozen=True):
                 f"choose a batch that {self.accumulation} divides"
             )
         return batch_size // self.accumulation
-
-    def check(self, precision: str) -> None:
-        """Refuse mixed precision of anything but fp16 and bf16.
-
-        Raises
-        ------
-        BadValue
-        """
-        if self.mixed_precision and precision not in ("fp16", "bf16"):
-            raise BadValue(
-                f"mixed precision multiplies in fp16 or bf16, not in {precision}: use --precision fp16, for example"
-            )
 
     def split_precision(self, precision: str) -> tuple[str, TrainingOptions]:
         """What tensors are kept in, and the same options: mixed precision in fp8 keeps bf16 and multiplies in fp8."""

@@ -13,13 +13,13 @@ from paleo_lite.calibration.fit import MeasuredRuns, held_out, stack
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.calibration.validate import Row, scores, simple_times
 from paleo_lite.counting import Layer
-from paleo_lite.counting.kinds import count_layer
+from paleo_lite.counting.kinds import class_of, count_layer
 from paleo_lite.counting.layer import Op
 from paleo_lite.errors import BadValue, CountFailed
 from paleo_lite.extras import need
 from paleo_lite.hardware import Machine, find_device
 from paleo_lite.timing.calibrated import rates_of
-from paleo_lite.timing.features import PARTS, Features, class_index, sizes_of
+from paleo_lite.timing.features import CLASS_PLACES, PARTS, Features, sizes_of
 from paleo_lite.units import element_bytes
 
 from .published import hash_of
@@ -134,7 +134,7 @@ def _entry(layer: Layer, part: str, batch_size: int, size: int) -> tuple[float, 
     padding, tiles = sizes_of(layer, part, batch_size)
     moved = (phase.reads + phase.writes) * size + phase.index_bytes
     gradients = len(layer.weights) if part == "backward_weight" else 0
-    place = class_index(layer), PARTS[part]
+    place = CLASS_PLACES[class_of(layer)], PARTS[part]
     return phase.flops, moved, phase.kernels, gradients, float(padding), float(tiles), *place
 
 
