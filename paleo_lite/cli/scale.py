@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,10 +13,14 @@ from . import options
 from .options import Answer, Documented, command
 from .values import LINK, SHARE, WHOLE, Names, Number
 
-if TYPE_CHECKING:
-    from ..distributed.job import Settings
-
 _documented = functools.partial(click.option, cls=Documented, of="scale")
+
+_SPLIT = {
+    "tensor": "tensor", "pipeline": "pipeline", "interleaved": "interleaved", "micro_batch": "micro_batch",
+    "sequence_parallel": "sequence", "recompute": "recompute", "zero": "zero_stage", "context_parallel": "context",
+    "expert_parallel": "experts",
+}  # fmt: skip
+"""Options that say how many devices share what, and the fields of a `Split`."""
 
 
 @command()
@@ -100,30 +104,14 @@ def scale(**asked: Any) -> Answer:
       paleo-lite scale llama-3-70b --platform p5.48xlarge --workers 2,4,8 --precision bf16 --phase decode
       paleo-lite scale vgg16 --gpu v100-sxm2 --link nvlink2-x6 --workers 8 --images 1.28M --epochs 74 --price 3.06
     """
-    from ..report.scale import scale_page
-
-    settings, training = settings_of(asked), options.trained(asked)
-    table = run_scale(asked.pop("network"), settings=settings, training=training, **asked)
-    return Answer(table.to_dict, lambda: scale_page(table), lambda: table)
-
-
-_SPLIT = {
-    "tensor": "tensor", "pipeline": "pipeline", "interleaved": "interleaved", "micro_batch": "micro_batch",
-    "sequence_parallel": "sequence", "recompute": "recompute", "zero": "zero_stage", "context_parallel": "context",
-    "expert_parallel": "experts",
-}  # fmt: skip
-"""Options that say how many devices share what, and the fields of a `Split`."""
-
-
-def settings_of(asked: dict[str, Any]) -> Settings:
-    """How devices exchange, and how many share what, taken out of what was asked."""
     from ..distributed.job import BUCKET_BYTES, Settings, Split
+    from ..report.scale import scale_page
 
     bucket = asked.pop("bucket_size")
     shared = {field: value for name, field in _SPLIT.items() if (value := asked.pop(name)) not in (None, False)}
     if "zero_stage" in shared:
         shared["zero_stage"] = int(shared["zero_stage"])
-    return Settings(
+    settings = Settings(
         collective=asked.pop("collective"),
         gradient_precision=asked.pop("gradient_precision"),
         overlap=not asked.pop("no_overlap"),
@@ -133,3 +121,5 @@ def settings_of(asked: dict[str, Any]) -> Settings:
         interference=asked.pop("interference") or 0.0,
         split=Split(**shared) if shared else None,
     )
+    table = run_scale(asked.pop("network"), settings=settings, training=options.trained(asked), **asked)
+    return Answer(table.to_dict, lambda: scale_page(table), lambda: table)

@@ -153,10 +153,6 @@ class ClusterPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         steps = [run(*self.at(Scores(*[score] * 4), machine, settings), 1.0) for score in (BEST, EXPECTED, WORST)]
         return Around(steps[1], steps[0].time_s, steps[2].time_s)
 
-    def describe(self) -> str:
-        """``as of 12 clusters that were measured (186 measurements; held out: ...)``."""
-        return f"as of {self.clusters} clusters that were measured ({self.measurements} measurements; {self.held_out})"
-
 
 @cache
 def cluster_prior() -> ClusterPrior:

@@ -283,8 +283,8 @@ class DeviceStep(Step, frozen=True, kw_only=True, eq=False):
     @classmethod
     def of(cls, forward_s: Floats, backward_s: Floats, update_s: Any, group: Ints, **known: Any) -> DeviceStep:
         """A step from the seconds of its passes."""
-        step = cls(compute_s=0.0, update_s=update_s, forward_s=forward_s, backward_s=backward_s, group=group, **known)
-        return msgspec.structs.replace(step, compute_s=step.of_shares(np.ones(len(group))))
+        compute_s = plain(np.bincount(group, minlength=len(forward_s)) @ (forward_s + backward_s))
+        return cls(compute_s, update_s=update_s, forward_s=forward_s, backward_s=backward_s, group=group, **known)
 
     @property
     def layers_s(self) -> Floats:

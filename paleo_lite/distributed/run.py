@@ -240,13 +240,16 @@ def _notes(
     if named is not None:
         notes.append(f"{'fitted: ' if isinstance(named, Platform) else ''}{named.describe()}")
         notes += named.notes if isinstance(named, Computer) else []
-    if request.measured:
-        said = "; ".join(request.measured)
-        notes.append(
-            f"computing, links, overlap and waiting are as measured here ({said}) and {cluster_prior().describe()}"
+    if request.measured or (not isinstance(named, Platform) and job.model.is_forecast and machine.workers > 1):
+        prior = cluster_prior()
+        others = (
+            f"as of {prior.clusters} clusters that were measured ({prior.measurements} measurements; {prior.held_out})"
         )
-    elif not isinstance(named, Platform) and job.model.is_forecast and machine.workers > 1:
-        notes.append(f"this cluster was not measured: links, overlap and waiting are {cluster_prior().describe()}")
+        notes.append(
+            f"computing, links, overlap and waiting are as measured here ({'; '.join(request.measured)}) and {others}"
+            if request.measured
+            else f"this cluster was not measured: links, overlap and waiting are {others}"
+        )
     if options.products:
         notes.append(
             f"matrices are multiplied in {options.products}, but for the logits'; all else is in "

@@ -17,7 +17,7 @@ from .clusters import Cluster, Conditioned, best_case
 from .job import Inputs, Job, Settings, Step, plain
 from .links import Topology
 from .strategies import STRATEGIES
-from .table import Budget, ScaleRow, priced
+from .table import Budget, ScaleRow
 
 PHASES = ("training", *GENERATING)
 """What several devices do together."""
@@ -78,16 +78,37 @@ def scale(
         if number < 1:
             raise BadValue(f"workers must be whole numbers of 1 or more, not {number}")
     alone = step_of(job, topology.with_workers(1), settings, batch_size, strategy, cluster)
-    alone_per_s, note = _one_worker(job, alone, batch_size, settings)
+    held_per_s, note = _one_worker(job, alone, batch_size, settings)
+    alone_per_s = held_per_s or batch_size / alone.time_s
+    workload, device, tokens = job.workload, job.machine.device, job.workload.network.tokens
+    # With a fraction: the whole number of many samples of a large network fits into no 64 bits.
+    one, two = (float(workload.work.column("flops", workload.phase, number).sum()) for number in (1, 2))
     rows = []
     for number in workers:
         machine = topology.with_workers(number)
         total = batch_size * number if scaling == "weak" else batch_size
         step = step_of(job, machine, settings, total, strategy, cluster) if number > 1 else alone
         bound = step_of(job.bound, *best_case(machine, settings), total, strategy)
-        row = _row(job, machine, total, step, alone_per_s or batch_size / alone.time_s, strategy, float(bound.time_s))
-        rows.append(msgspec.structs.replace(row, notes=(*row.notes, *note)))
-    return priced(rows if alone_per_s else over_what_runs(rows), budget)
+        fits = None if step.memory_bytes is None else step.memory_bytes <= usable_bytes(device)
+        described = {name: getattr(step, name) for name in Step.__struct_fields__ if name != "notes"}
+        row = ScaleRow(
+            **described,
+            **msgspec.structs.asdict(budget),
+            notes=(*step.notes, *note),
+            workers=number,
+            batch_size=total,
+            alone_per_s=alone_per_s,
+            limited_by=_limit(machine, step, total / alone_per_s / number, fits, STRATEGIES[strategy].in_blocks),
+            strategy=strategy,
+            fits=fits,
+            bound_s=float(bound.time_s),
+            flops=one + (total - 1) * (two - one),
+            tokens=tokens * total if tokens else None,
+            peak_per_s=job.machine.peak(workload.options.products or workload.precision).per_s,
+            power_w=device.power_w,
+        )
+        rows.append(row)
+    return rows if held_per_s else over_what_runs(rows)
 
 
 def _one_worker(job: Job, alone: Step, batch_size: int, settings: Settings) -> tuple[float | None, tuple[str, ...]]:
@@ -183,29 +204,6 @@ def step_of(
         off = np.hypot(computing, np.log(cluster_s / step.time_s))
         ends.append(plain(step.time_s * np.exp(np.copysign(off, computing))))
     return msgspec.structs.replace(step, interval=(ends[0], ends[1]))
-
-
-def _row(
-    job: Job, machine: Topology, total: int, step: Step, alone_per_s: float, strategy: str, bound_s: float
-) -> ScaleRow:
-    workload, device, in_blocks = job.workload, job.machine.device, STRATEGIES[strategy].in_blocks
-    fits = None if step.memory_bytes is None else step.memory_bytes <= usable_bytes(device)
-    # With a fraction: the whole number of many samples of a large network fits into no 64 bits.
-    one, two = (float(workload.work.column("flops", workload.phase, number).sum()) for number in (1, 2))
-    return ScaleRow(
-        **{name: getattr(step, name) for name in Step.__struct_fields__},
-        workers=machine.workers,
-        batch_size=total,
-        alone_per_s=alone_per_s,
-        limited_by=_limit(machine, step, total / alone_per_s / machine.workers, fits, in_blocks),
-        strategy=strategy,
-        fits=fits,
-        bound_s=bound_s,
-        flops=one + (total - 1) * (two - one),
-        tokens=tokens * total if (tokens := workload.network.tokens) else None,
-        peak_per_s=job.machine.peak(workload.options.products or workload.precision).per_s,
-        power_w=device.power_w,
-    )
 
 
 def _limit(machine: Topology, step: Step, ideal_s: float, fits: bool | None, in_blocks: bool) -> str:

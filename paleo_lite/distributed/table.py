@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import msgspec
@@ -120,8 +120,6 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         What most stands between this row and a perfect speed-up.
     strategy : str
         How the work is shared out.
-    hours, cost : float or None
-        Hours and USD for the images and epochs that were asked for; None where none were, or no price is known.
     fits : bool or None
         Whether a device holds it; None where that is not known.
     bound_s : float or None
@@ -132,6 +130,8 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         its samples' sequences, None where it takes none.
     peak_per_s, power_w, price_usd_per_h : float or None
         Of one device: peak FLOP/s in the precision, rated power, price of an hour.
+    images, epochs : float or None
+        What is to be trained on: see `Budget`.
     throughput_per_s, speedup, efficiency : float
         Samples per second; that over one worker's, or over a worker's share of `over`; speed-up over workers. These
         and what follows are computed from the rest.
@@ -142,8 +142,8 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         Of all workers.
     kwh_per_million, cost_per_million : float or None
         Kilowatt-hours for a million samples, every device at its rated power, hosts and cooling not counted; and USD.
-    kwh : float or None
-        Kilowatt-hours for the images and epochs that were asked for.
+    hours, cost, kwh : float or None
+        Hours, USD and kilowatt-hours for all images; None where none were asked for, or no price is known.
     efficiency_interval : tuple of float or None
         Between which the efficiency lies with 90%: one worker's time is in it twice and plays no part.
     """
@@ -153,8 +153,6 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     alone_per_s: float
     limited_by: str = ""
     strategy: str = "data"
-    hours: float | None = None
-    cost: float | None = None
     fits: bool | None = None
     bound_s: float | None = None
     flops: float | None = None
@@ -163,6 +161,8 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     power_w: float | None = None
     over: int = 1
     price_usd_per_h: float | None = None
+    images: float | None = None
+    epochs: float = 1.0
     throughput_per_s: float = 0.0
     speedup: float = 0.0
     efficiency: float = 0.0
@@ -172,6 +172,8 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     tokens_per_s: float | None = None
     kwh_per_million: float | None = None
     cost_per_million: float | None = None
+    hours: float | None = None
+    cost: float | None = None
     kwh: float | None = None
     efficiency_interval: tuple[float, float] | None = None
 
@@ -179,7 +181,7 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         time_s, workers = self.time_s, self.workers
         per_s = float(self.batch_size / time_s)
         speedup = per_s / self.alone_per_s
-        made: dict[str, Any] = dict.fromkeys((*PER_DEVICE, "efficiency_interval"))
+        made: dict[str, Any] = dict.fromkeys((*PER_DEVICE, "hours", "cost", "efficiency_interval"))
         made |= {"throughput_per_s": per_s, "speedup": speedup, "efficiency": speedup / workers}
         if self.flops is not None:
             made["flops_per_s"] = float(self.flops / time_s / workers)
@@ -188,12 +190,13 @@ class ScaleRow(Step, frozen=True, kw_only=True):
                 made["hfu"] = made["mfu"] * (1 + self.recomputed)
         if self.tokens is not None:
             made["tokens_per_s"] = float(self.tokens / time_s)
+        hours = made["hours"] = None if self.images is None else self.images * self.epochs / per_s / 3600
         if self.power_w is not None:
             made["kwh_per_million"] = self.power_w * workers * 1e3 / per_s / 3600
-            if self.hours is not None:
-                made["kwh"] = self.hours * workers * self.power_w / 1e3
+            made["kwh"] = None if hours is None else hours * workers * self.power_w / 1e3
         if self.price_usd_per_h is not None:
             made["cost_per_million"] = self.price_usd_per_h * workers * 1e6 / per_s / 3600
+            made["cost"] = None if hours is None else hours * workers * self.price_usd_per_h
         if self.cluster_interval is not None:
             best_s, worst_s = self.cluster_interval
             made["efficiency_interval"] = speedup / workers * time_s / worst_s, speedup / workers * time_s / best_s
@@ -227,17 +230,6 @@ class Budget(msgspec.Struct, frozen=True):
     images: float | None = None
     epochs: float = 1.0
     price_usd_per_h: float | None = None
-
-
-def priced(rows: Iterable[ScaleRow], budget: Budget) -> list[ScaleRow]:
-    """Rows with the hours and cost of a budget: None without images, and the cost without a price."""
-    images, price = budget.images, budget.price_usd_per_h
-    made = []
-    for row in rows:
-        hours = None if images is None else images * budget.epochs / row.throughput_per_s / 3600
-        cost = None if hours is None or price is None else hours * row.workers * price
-        made.append(msgspec.structs.replace(row, hours=hours, cost=cost, price_usd_per_h=price))
-    return made
 
 
 def make_budget(

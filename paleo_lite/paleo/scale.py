@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from math import ceil, prod
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 
 from ..counting.layer import Layer, Shape
@@ -20,7 +21,7 @@ from ..counting.work import check_batch_size
 from ..distributed.collectives import check_workers
 from ..distributed.run import Request
 from ..distributed.scale import SCALINGS
-from ..distributed.table import ScaleRow, ScaleTable, make_budget, priced
+from ..distributed.table import ScaleRow, ScaleTable, make_budget
 from ..errors import BadValue
 from ..networks import Network, find_network
 from .layers import FLOAT_BYTES, is_product, parameter_bytes
@@ -205,7 +206,7 @@ def paleo_table(
         links=(),
         model=f"PALEO, {revision} release, PPP {ppp:g}, of the link {ppp_comm:g}",
         memory_bytes=None,
-        rows=priced(rows, budget),
+        rows=[msgspec.structs.replace(row, **msgspec.structs.asdict(budget)) for row in rows],
         images=budget.images,
         epochs=budget.epochs,
         price_usd_per_h=budget.price_usd_per_h,

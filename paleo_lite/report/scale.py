@@ -56,7 +56,12 @@ def scale_page(table: ScaleTable) -> Document:
     for row in table.rows:
         notes += [f"{row.strategy if table.why else f'{row.workers} workers'}: {note}" for note in row.notes]
     notes += [f"left out: {name}: {reason}" for name, reason in table.refused.items()]
-    return Document(_headline(table), facts, [rows], _merged(notes), lambda: _data(table, rows))
+    said: dict[str, list[str]] = {}  # the same of several rows is said once
+    for note in notes:
+        who, colon, what = note.partition(": ")
+        said.setdefault(what if colon else note, []).append(who if colon else "")
+    notes = [f"{', '.join(whom)}: {what}" if whom != [""] else what for what, whom in said.items()]
+    return Document(_headline(table), facts, [rows], notes, lambda: _data(table, rows))
 
 
 def _data(table: ScaleTable, rows: Table) -> Table:
@@ -90,15 +95,6 @@ def _headline(table: ScaleTable) -> str:
     refused = "; it does not fit into memory" if last.fits is False else ""
     strategy = f", {last.strategy}" if table.phase == "training" else ""
     return f"{head}, {batch}{strategy}: {answer}{refused}"
-
-
-def _merged(notes: list[str]) -> list[str]:
-    """The same said of several rows is said once."""
-    said: dict[str, list[str]] = {}
-    for note in notes:
-        who, colon, what = note.partition(": ")
-        said.setdefault(what if colon else note, []).append(who if colon else "")
-    return [f"{', '.join(whom)}: {what}" if whom != [""] else what for what, whom in said.items()]
 
 
 def _columns(table: ScaleTable) -> list[Column]:
