@@ -1,4 +1,4 @@
-"""One chunk of a sweep: every combination's row, as one broadcast over the arrays of a `Grid`.
+"""One chunk of a sweep: every combination's row, as one broadcast over the arrays of a `Grid` with named axes.
 
 Every row of several workers that train is a step of `scale`, at all batch sizes at once where it can be: strategies are
 given a `SweptJob`, whose steps come from the broadcast.
@@ -6,46 +6,43 @@ given a `SweptJob`, whose steps come from the broadcast.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..counting.work import trains
+from ..counting.work import ENGINE, passes_of, trains
 from ..distributed.clusters import cluster_prior
 from ..distributed.job import DeviceStep, Job, Settings, plain
 from ..distributed.links import Topology, flat, link_rate
 from ..distributed.scale import step_of
 from ..distributed.strategies import STRATEGIES
 from ..errors import BadValue, PaleoError
-from ..hardware import Machine
-from ..timing.broadcast import keep_memory
+from ..hardware import Device, Machine, find_device
+from ..timing.broadcast import Passes, keep_memory
 from ..timing.memory import RESERVE_BYTES, shared_out, usable_bytes
+from ..timing.models import LEARNT, RooflineModel, TimeModel, Want, find_model
 from ..timing.workload import TrainingOptions, Workload
 from ..units import PRECISION_BYTES, format_si
 from ..version import __version__
-from .grid import (
-    AXES,
-    Grid,
-    ModelOf,
-    Single,
-    Words,
-    along,
-    counted,
-    exchanges_of,
-    groups_of,
-    memory_parts,
-    network_of,
-    one_worker,
-)  # fmt: skip
-from .space import Chunk, Space
+from .cases import counted, exchanges_of, groups_of, memory_parts, network_of, stack_of, work_of
+from .space import AUTOMATIC, Chunk, Sized, Space
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
+
+ModelOf = Callable[[Device, str, "str | None", str], TimeModel]
+"""From device, precision, None or ``calibrated``, and execution to the best model there is, or a `PaleoError`."""
+
+AXES = ("case", "device", "model", "scaling", "strategy", "link", "collective", "workers", "batch")
+"""The axes of all rows, from the slowest. A case is a network in a phase; the batch is the one that was asked for."""
 
 NUMBERS = (
     "time_s", "low_s", "high_s", "bound_s", "throughput_per_s", "memory_bytes", "exposed_s", "speedup",
@@ -96,6 +93,99 @@ def compute_chunk(space: Space, chunk: Chunk, model_of: ModelOf) -> Columns:
     return _table(grid)
 
 
+def along(values: Any, *axes: str) -> NDArray[Any]:
+    """An array over some axes, in the order of `AXES`, made to broadcast against all rows."""
+    array = np.asarray(values)
+    lengths = dict(zip(axes, array.shape))
+    return array.reshape([lengths.get(axis, 1) for axis in AXES])
+
+
+class Words:
+    """A column of words: which of `values` each row has; -1 none."""
+
+    def __init__(self, codes: NDArray[np.int32], values: Sequence[str] = ()) -> None:
+        self.codes = codes
+        self.values = {word: code for code, word in enumerate(values)}
+
+    def code(self, word: str) -> int:
+        """What stands for a word; a new one is added."""
+        return self.values.setdefault(word, len(self.values))
+
+
+class Grid:
+    """All rows of a chunk.
+
+    Parameters
+    ----------
+    model_of : callable
+        See `ModelOf`.
+
+    Attributes
+    ----------
+    devices : list of Device
+    models : dict of (int, int) to TimeModel
+        By the places of device and model; of those that there are.
+    shape : tuple of int
+        Over `AXES`.
+    per_worker : ndarray of int, axes (scaling, workers, batch)
+        Samples of one worker; -1 where they cannot be shared out evenly.
+    columns : dict of str to ndarray
+        Numbers by name, over `AXES`.
+    collective, reason : Words
+        How gradients are exchanged; why a row is infeasible.
+    by_layer : bool
+        Whether a strategy asks for more than sums of the layers whose gradients are exchanged together.
+    """
+
+    def __init__(self, space: Space, chunk: Chunk, model_of: ModelOf) -> None:
+        self.space, self.chunk = space, chunk
+        self.devices: list[Device] = [device_of(gpu, space.hardware_files) for gpu in chunk.gpus]
+        self.shape = (len(chunk.cases), len(self.devices), *space.spread, len(chunk.batch_sizes))
+        self.columns: dict[str, Floats] = {}
+        self.collective, self.reason = (Words(np.full(self.shape, -1, dtype=np.int32)) for _ in range(2))
+        self.batches, self.workers = (np.array(sizes, dtype=np.int64) for sizes in (chunk.batch_sizes, space.workers))
+        strong = np.where(self.batches % self.workers[:, None], -1, self.batches // self.workers[:, None])
+        weak = np.broadcast_to(self.batches, strong.shape)
+        self.per_worker: Ints = np.array([weak if scaling == "weak" else strong for scaling in space.scalings])
+        self.by_layer = any(STRATEGIES[name].timed for name in space.strategies)
+        self.models: dict[tuple[int, int], TimeModel] = {}
+        execution = ENGINE if chunk.cases[0][0].phase else "eager"  # text is written by an engine
+        for device, model in np.ndindex(len(self.devices), len(space.time_models)):
+            name, machine = space.time_models[model], Machine(self.devices[device])
+            try:
+                machine.peak(chunk.precision)
+                machine.vector_peak(chunk.precision)
+                if name in (AUTOMATIC, LEARNT):
+                    kind = None if name == AUTOMATIC else name
+                    self.models[device, model] = model_of(machine.device, chunk.precision, kind, execution)
+                else:
+                    self.models[device, model] = find_model(name, space.ppp)
+            except PaleoError as error:
+                self.refuse(str(error), device=device, model=model)
+
+    def refuse(self, reason: str, where: Any = True, **chosen: int) -> None:
+        """Give rows their reason; of several the first stays.
+
+        Parameters
+        ----------
+        where : array of bool
+            Broadcasts against the rows that are chosen.
+        **chosen : int
+            Places on axes.
+        """
+        places = (slice(chosen[axis], chosen[axis] + 1) if axis in chosen else slice(None) for axis in AXES)
+        codes = self.reason.codes[tuple(places)]  # a view
+        refused = np.broadcast_to(where, codes.shape) & (codes < 0)
+        if refused.any():
+            codes[refused] = self.reason.code(reason)
+
+
+@lru_cache(512)
+def device_of(name: str, files: tuple[str, ...]) -> Device:
+    """A device by name."""
+    return find_device(name, [Path(file) for file in files])
+
+
 def _refuse_what_cannot_be_shared(grid: Grid) -> None:
     """Give rows whose batch or phase several workers cannot share their reason."""
     space, batches = grid.space, grid.batches
@@ -117,15 +207,117 @@ def _refuse_what_cannot_be_shared(grid: Grid) -> None:
             grid.refuse(reason, several & ~replicas, case=case)
 
 
+AT_LEAST = RooflineModel()
+"""The bound that stands beside every forecast."""
+
+_BLOCK = 2**15
+"""Layers times batch sizes that are computed at once: their arrays stay in a core's cache."""
+
+
+class Single(NamedTuple):
+    """Times of one worker, axes (case, device, model, batch per worker), and by pass where workers exchange.
+
+    `sizes` are the batches per worker, in rising order; `passes` has (case, device, model), `bound_s` no model: what
+    the data sheet allows.
+    """
+
+    sizes: Ints
+    time_s: Floats
+    low_s: Floats
+    high_s: Floats
+    bound_s: Floats
+    flops: Floats
+    passes: dict[tuple[int, int, int], Passes]
+
+    def places(self, per_worker: Ints) -> Ints:
+        """Where batches per worker stand among the sizes; 0 for those that there are none of."""
+        return np.where(per_worker < 0, 0, np.searchsorted(self.sizes, per_worker))
+
+
+def one_worker(grid: Grid) -> Single:
+    """Times of every case on every device by every model, at all batches per worker that occur.
+
+    Cases stand in one stack as far as a block of it stays in cache with the batch sizes at hand.
+    """
+    space, chunk, several = grid.space, grid.chunk, max(grid.space.workers) > 1
+    sizes = _sizes(grid)
+    shape = (*grid.shape[:3], len(sizes))
+    time, low, high = (np.full(shape, np.nan) for _ in range(3))
+    flops = np.empty((len(chunk.cases), len(sizes)))
+    bound = np.full((len(chunk.cases), len(grid.devices), len(sizes)), np.nan)
+    passes: dict[tuple[int, int, int], list[Passes]] = defaultdict(list)
+    width = min(len(sizes), 256)
+    for first, last in _groups(chunk.cases, _BLOCK // width):
+        stacked = stack_of(
+            chunk.cases[first:last],
+            PRECISION_BYTES[chunk.precision],
+            space.optimizer,
+            grid.by_layer if several else None,
+        )
+        for start in range(0, len(sizes), width):
+            block = slice(start, min(start + width, len(sizes)))
+            laid = stacked.at(sizes[block])
+            flops[first:last, block] = laid.by_case(laid.features.flops)
+            for device in {device for device, _ in grid.models}:
+                machine = Machine(grid.devices[device])
+                least = AT_LEAST.evaluate_many(laid, machine, chunk.precision, Want(interval=False))
+                bound[first:last, device, block] = least.time_s
+            for (device, number), model in grid.models.items():
+                times = model.evaluate_many(laid, Machine(grid.devices[device]), chunk.precision, Want(pieces=several))
+                here = (slice(first, last), device, number, block)
+                time[here] = times.time_s
+                if times.low_s is not None and times.high_s is not None:
+                    low[here], high[here] = times.low_s, times.high_s
+                if times.pieces_s is not None:
+                    for case in range(first, last):
+                        passes[case, device, number].append(stacked.passes_of(case - first, times.pieces_s))
+    whole = {
+        key: Passes(*(np.concatenate(seconds, axis=-1) for seconds in zip(*blocks))) for key, blocks in passes.items()
+    }
+    return Single(sizes, time, low, high, bound, flops, whole)
+
+
+def _sizes(grid: Grid) -> Ints:
+    """Every batch of one device that a row asks for, in rising order."""
+    space, chunk, sizes, further = grid.space, grid.chunk, [grid.batches], []
+    for scaling, workers in product(space.scalings, space.workers):
+        total = grid.batches * workers if scaling == "weak" else grid.batches
+        sizes.append(total // workers)
+        for timed in {STRATEGIES[strategy].timed for strategy in space.strategies if workers > 1}:
+            further += timed(total, workers) if timed else []
+    for network, phase in chunk.cases if further else ():
+        if phase == "training":
+            per_sample = work_of(network, PRECISION_BYTES[chunk.precision], space.optimizer).per_sample
+            most = 2**62 // max(int(per_sample.sum()), 1)
+            sizes += [batch[batch <= most] for batch in further]
+    wanted = np.unique(np.concatenate(sizes))
+    return wanted[wanted > 0]
+
+
+def _groups(cases: Sequence[tuple[Sized, str]], entries: int) -> list[tuple[int, int]]:
+    """Neighbouring cases that have about so many entries together; alike layers make a third of all."""
+    groups, first, held = [], 0, 0
+    for place, (name, phase) in enumerate(cases):
+        held += len(network_of(name).layers) * len(passes_of(phase)) // 3 + 1
+        if held >= entries:
+            groups.append((first, place + 1))
+            first, held = place + 1, 0
+    return [*groups, (first, len(cases))] if first < len(cases) else groups
+
+
 def _add_workers(grid: Grid, single: Single) -> None:
     """What exchanges change about the rows of several workers that train."""
     space, chunk = grid.space, grid.chunk
+    if max(space.workers) == 1:
+        return
+    rates = [link_rate(link) for link in space.links]
+    joined = [[flat(rate, workers) for workers in space.workers] for rate in rates]
     for (case, (_, phase)), (device, model) in product(enumerate(chunk.cases), grid.models):
-        if phase != "training" or max(space.workers) == 1:
+        if phase != "training":
             continue
         job = SweptJob(grid, single, (case, device, model))
         for place in np.ndindex(*space.spread[1:]):
-            scaling, _, _, _, count = place
+            scaling, _, link, _, count = place
             if space.workers[count] == 1:
                 continue
             row = (case, device, model, *place)
@@ -133,23 +325,22 @@ def _add_workers(grid: Grid, single: Single) -> None:
             if not len(feasible):
                 continue
             totals = grid.batches * (space.workers[count] if space.scalings[scaling] == "weak" else 1)
-            _put_step(grid, row, job, feasible, totals[feasible])
+            _put_step(grid, row, job, joined[link][count], feasible, totals[feasible])
 
 
-def _put_step(grid: Grid, row: tuple[int, ...], job: Job, batch: Ints, batch_size: Ints) -> None:
+def _put_step(grid: Grid, row: tuple[int, ...], job: Job, topology: Topology, batch: Ints, batch_size: Ints) -> None:
     """Fill a row, at some batches, with the steps that its strategy makes of it, or with why it makes none."""
-    _, _, _, _, strategy, link, collective, count = row
+    _, _, _, _, strategy, _, collective, _ = row
     space, columns = grid.space, grid.columns
     here: Any = (*row, batch)
     settings = Settings(collective=space.collectives[collective] or None)
-    topology = _joined(space.links[link], space.workers[count])
     try:
         prior = cluster_prior() if job.model.is_forecast else None
         step = step_of(job, topology, settings, batch_size, space.strategies[strategy], prior)
     except PaleoError as error:
         if len(batch) > 1 and str(batch_size) in str(error):  # some of them may do
             for place in range(len(batch)):
-                _put_step(grid, row, job, batch[place : place + 1], batch_size[place : place + 1])
+                _put_step(grid, row, job, topology, batch[place : place + 1], batch_size[place : place + 1])
             return
         reason = str(error).replace(str(batch_size), str(batch_size[0]))  # of one batch size as a number
         grid.refuse(reason, np.isin(np.arange(len(grid.batches)), batch), **dict(zip(AXES, row)))
@@ -161,11 +352,6 @@ def _put_step(grid: Grid, row: tuple[int, ...], job: Job, batch: Ints, batch_siz
     names = np.asarray(step.collective, dtype=object)
     codes = {name: grid.collective.code(name) if name else -1 for name in dict.fromkeys(names.ravel().tolist())}
     grid.collective.codes[here] = np.reshape([codes[name] for name in names.ravel().tolist()], names.shape)
-
-
-@lru_cache(1024)
-def _joined(link: str, workers: int) -> Topology:
-    return flat(link_rate(link), workers)
 
 
 class SweptJob(Job):
@@ -262,11 +448,14 @@ def _table(grid: Grid) -> Columns:
     """The columns in their order, each as long as there are rows."""
     space, chunk = grid.space, grid.chunk
 
-    def words(values: Any, *axes: str) -> Words:
-        return Words.of(along(values, *axes), grid.shape)
-
-    def numbers(values: Ints, *axes: str) -> Ints:
+    def numbers(values: Any, *axes: str) -> Any:
         return np.broadcast_to(along(values, *axes), grid.shape).ravel()
+
+    def words(values: Any, *axes: str) -> Words:
+        names = np.asarray(values, dtype=object)
+        codes = {name: code for code, name in enumerate(filter(None, dict.fromkeys(names.flat)))}  # the empty is none
+        places = np.array([codes.get(name, -1) for name in names.flat], dtype=np.int32)
+        return Words(numbers(places.reshape(names.shape), *axes), list(codes))
 
     models = np.full((3, *grid.shape[1:3]), "", dtype=object)
     for (device, number), model in grid.models.items():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -24,8 +24,7 @@ from ..executor import run_tasks
 from ..extras import need
 from ..files import locked, write_aside
 from ..result import Result
-from .chunk import compute_chunk
-from .grid import ModelOf, Words
+from .chunk import ModelOf, Words, compute_chunk
 from .space import Chunk, Space
 
 FORMATS = (".parquet", ".csv")
@@ -103,7 +102,7 @@ def run_sweep(
     output : Path
         ``.parquet`` or ``.csv``.
     model_of : callable
-        A function of a module, as it travels between processes; see `grid.ModelOf`.
+        A function of a module, as it travels between processes; see `chunk.ModelOf`.
     jobs : int, optional
         Processes, one per core without it.
     scheduler : str, optional
@@ -139,8 +138,11 @@ def run_sweep(
             if progress:
                 progress(kept, space.chunk_count)
             left = [chunk for chunk in space.chunks() if chunk.number not in done]
-            for chunk in _finished(space, left, folder, model_of, jobs, scheduler):
-                done.add(chunk.number)
+            work = partial(encode_chunk, space, model_of, folder if scheduler is None else None)
+            for chunk, data in run_tasks(left, work, jobs, scheduler, _died):
+                if data is not None:
+                    write_aside(_file(folder, chunk.number), data)
+                done.add(chunk.number)  # one that comes twice takes the place of itself
                 if progress:
                     progress(len(done), space.chunk_count)
             rows, feasible = _merge(folder, space, output)
@@ -153,6 +155,10 @@ def run_sweep(
         raise SweepStopped(_why_unwritten(error, folder, space)) from None
     seconds = time.perf_counter() - started
     return Sweep(output, rows, feasible, space.chunk_count, kept, seconds, space.samples)
+
+
+def _died(chunk: Chunk, error: PaleoError) -> NoReturn:
+    raise SweepStopped(f"the process that computed chunk {chunk.number} died (out of memory?): take fewer --jobs")
 
 
 def _what_is_kept(folder: Path, space: Space) -> str:
@@ -198,21 +204,6 @@ def _open(folder: Path, space: Space) -> None:
 
 def _file(folder: Path, index: int) -> Path:
     return folder / f"chunk-{index:06d}.parquet"
-
-
-def _finished(
-    space: Space, left: list[Chunk], folder: Path, model_of: ModelOf, jobs: int | None, scheduler: str | None
-) -> Iterator[Chunk]:
-    """Chunks as they are done; one that comes twice takes the place of itself."""
-
-    def died(chunk: Chunk, error: PaleoError) -> NoReturn:
-        raise SweepStopped(f"the process that computed chunk {chunk.number} died (out of memory?): take fewer --jobs")
-
-    work = partial(encode_chunk, space, model_of, folder if scheduler is None else None)
-    for chunk, data in run_tasks(left, work, jobs, scheduler, died):
-        if data is not None:
-            write_aside(_file(folder, chunk.number), data)
-        yield chunk
 
 
 def encode_chunk(space: Space, model_of: ModelOf, folder: Path | None, chunk: Chunk) -> bytes | None:

@@ -1,6 +1,6 @@
 """Sweeps: every row is what the one-at-a-time path says, nothing is lost when they stop, sizes are known before.
 
-Tests: sweeps/chunk.py, sweeps/grid.py, sweeps/space.py.
+Tests: sweeps/chunk.py, sweeps/space.py.
 """
 
 from __future__ import annotations

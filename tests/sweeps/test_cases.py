@@ -13,7 +13,7 @@ from paleo_lite.counting.work import ENGINE
 from paleo_lite.errors import BadValue
 from paleo_lite.networks import find_network
 from paleo_lite.networks.network import Tokens
-from paleo_lite.sweeps.contexts import at_context
+from paleo_lite.sweeps.cases import at_context
 
 
 @pytest.fixture
