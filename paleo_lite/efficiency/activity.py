@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..profiles.names import classify
-from ..profiles.table import codes, device_rows, numbers, places
+from ..profiles.table import device_rows, numbers, places, values_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -147,8 +147,8 @@ class Activity:
         return events
 
     def _add_host(self, batch: pa.RecordBatch) -> None:
-        category = batch.column("category")
-        kind = np.array([-1, *(_KINDS.get(word, -1) for word in category.dictionary.to_pylist())])[codes(category)]
+        category, words = values_of(batch, "category")
+        kind = np.array([_KINDS.get(word, -1) for word in words])[category]
         duration = numbers(batch, "duration_ns", 0.0)
         lasting = (kind == API) | ((kind >= 0) & (duration >= _HOST_KEPT_NS))
         if "thread" in batch.schema.names:
@@ -247,23 +247,18 @@ def length(*several: NDArray[Any]) -> int:
 
 def _codes(rows: pa.RecordBatch, column: str, known: dict[str, int]) -> NDArray[np.int64]:
     """Places of a column's texts in what is `known`, which grows by those that are used; -1 for none."""
-    if column not in rows.schema.names:
-        return np.full(rows.num_rows, -1)
-    dictionary, code = rows.column(column).dictionary, codes(rows.column(column))
+    code, words = values_of(rows, column)
     used = np.unique(code[code > 0])
-    of_word = np.full(len(dictionary) + 1, -1)
-    of_word[used] = [
-        known.setdefault(word or "", len(known)) for word in dictionary.take(pa.array(used - 1)).to_pylist()
-    ]
+    of_word = np.full(len(words), -1)
+    of_word[used] = [known.setdefault(words[place] or "", len(known)) for place in used.tolist()]
     return of_word[code]
 
 
 def _lanes(rows: pa.RecordBatch) -> NDArray[np.int64]:
     """Computation, communication or copy, by category and, of profilers that have none for collectives, by name."""
-    words = [None, *rows.column("category").dictionary.to_pylist()] if "category" in rows.schema.names else [None]
-    category = codes(rows.column("category")) if "category" in rows.schema.names else np.zeros(rows.num_rows, np.int64)
-    names = [None, *rows.column("kernel").dictionary.to_pylist()]
-    pairs, which = np.unique(codes(rows.column("kernel")) * len(words) + category, return_inverse=True)
+    category, words = values_of(rows, "category")
+    kernel, names = values_of(rows, "kernel")
+    pairs, which = np.unique(kernel * len(words) + category, return_inverse=True)
     labels = [
         classify(names[pair // len(words)] or "", words[pair % len(words)] or "kernel").label for pair in pairs.tolist()
     ]

@@ -245,15 +245,11 @@ def examine(
 ) -> Finding:
     """What is found of one file, or what is wrong with it."""
     try:
-        profile = open_profile(path, name_pattern)
-        steady, device_time, evidence = _steady(profile, steps, by) if method == "steady" else (None, None, None)
-        sums = _sums(profile) if method == "notebook" else None
+        return _found(path, method, name_pattern, steps, by)
     except PaleoError as error:
         return failed(path, error)
     except Exception as error:  # one file must not end what is read of the others
         return Finding(path, error=f"{path}: cannot be read: a defect of paleo-lite, {type(error).__name__}: {error}")
-    told = dict(profile.configuration)
-    return Finding(path, profile.format, told, sums, steady, device_time, evidence, rank_of(profile))
 
 
 def failed(path: Path, error: PaleoError) -> Finding:
@@ -262,7 +258,11 @@ def failed(path: Path, error: PaleoError) -> Finding:
     return Finding(path, error=text if str(path) in text else f"{path}: {text}")
 
 
-def _steady(profile: Profile, steps: range | None, by: str) -> tuple[Steady, DeviceTime | None, Evidence | None]:
+def _found(path: Path, method: Method, name_pattern: str | None, steps: range | None, by: str) -> Finding:
+    profile = open_profile(path, name_pattern)
+    told = dict(profile.configuration)
+    if method == "notebook":
+        return Finding(path, profile.format, told, _sums(profile), rank=rank_of(profile))
     ran = Activity() if profile.has_starts else None
     columns = {*runs.COLUMNS, *(["layer"] if by == "module" else []), *(activity.COLUMNS if ran is not None else [])}
     batches, many = [], 0
@@ -278,10 +278,10 @@ def _steady(profile: Profile, steps: range | None, by: str) -> tuple[Steady, Dev
     if not batches:
         raise _no_kernels(profile)
     steady = steady_state(runs.together(batches), steps, by)
-    seconds = None if ran is None else ran.seconds()
-    if ran is None or seconds is None:
-        return steady, None, None
-    return steady, describe_time(ran, steady, steps is not None), evidence_of(profile, seconds)
+    seconds, device_time, evidence = None if ran is None else ran.seconds(), None, None
+    if ran is not None and seconds is not None:
+        device_time, evidence = describe_time(ran, steady, steps is not None), evidence_of(profile, seconds)
+    return Finding(path, profile.format, told, None, steady, device_time, evidence, rank_of(profile))
 
 
 def _sums(profile: Profile) -> dict[str, float]:

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import BadProfile, UnknownName
 from ..profiles.detect import Profile, parse_name
 from ..profiles.names import classify
-from ..profiles.table import codes, device_rows, numbers
+from ..profiles.table import device_rows, numbers, values_of
 from ..result import Result
 from . import BY
 from .sample import OUTSIDE, with_shapes
@@ -213,18 +213,14 @@ def _seconds_by(profile: Profile, direction: str, by: str) -> dict[tuple[str, st
     for batch in batches_of(profile, direction, columns):
         rows = device_rows(batch)
         # Which of a batch's rows bear the same texts: a number for each column, of which the kernel counts last.
-        place = [codes(rows.column(name)) if name in rows.schema.names else None for name in (*wanted, "kernel")]
-        given = [np.zeros(rows.num_rows, np.int64) if column is None else column for column in place]
+        place, texts = zip(*(values_of(rows, name) for name in (*wanted, "kernel")))
+        given = list(place)
         if by != "module":
             given[-1] = np.where(given[0] > 0, 0, given[-1])
         else:
             given[-1] = np.zeros(rows.num_rows, np.int64)
         keys, group = np.unique(np.stack(given), axis=1, return_inverse=True)
         times = np.bincount(group.ravel(), numbers(rows, "duration_ns"), keys.shape[1])
-        texts = [
-            [None] if column is None else [None, *rows.column(name).dictionary.to_pylist()]
-            for name, column in zip((*wanted, "kernel"), place)
-        ]
         for key, time in zip(keys.T.tolist(), times.tolist()):
             *said, kernel = (known[code] for known, code in zip(texts, key))
             name = _called(by, said, kernel)

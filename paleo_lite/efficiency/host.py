@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ..errors import BadProfile
 from ..profiles.detect import Profile
-from ..profiles.table import codes, numbers, places
+from ..profiles.table import numbers, places, values_of
 from ..result import Result
 
 if TYPE_CHECKING:
@@ -176,11 +176,7 @@ class _Sums:
 
     def _places(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
         """The group of each row; -1 where a row is not the host's, or was drawn on a device."""
-        words, labels = [], []
-        for name in ("kernel", "category", "layer"):
-            column = batch.column(name) if name in batch.schema.names else None
-            words.append([None] if column is None else [None, *column.dictionary.to_pylist()])
-            labels.append(np.zeros(batch.num_rows, np.int64) if column is None else codes(column))
+        labels, words = zip(*(values_of(batch, name) for name in ("kernel", "category", "layer")))
         key = (labels[0] * len(words[1]) + labels[1]) * len(words[2]) + labels[2]
         on_device = ~np.isnan(numbers(batch, "stream"))
         distinct, inverse = np.unique(key, return_inverse=True)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import BadProfile
-from ..profiles.table import codes, device_rows, numbers
+from ..profiles.table import device_rows, numbers, values_of
 
 if TYPE_CHECKING:
     from .durations import Duration
@@ -86,9 +86,8 @@ class NotebookSums(msgspec.Struct, frozen=True):
 def sum_rows(batch: pa.RecordBatch) -> NotebookSums:
     """The sums of a batch with the columns `COLUMNS`."""
     batch = device_rows(batch)
-    kernel = batch.column("kernel")
-    names = [None, *kernel.dictionary.to_pylist()]
-    places, duration = codes(kernel), numbers(batch, "duration_ns")
+    places, names = values_of(batch, "kernel")
+    duration = numbers(batch, "duration_ns")
     flops, moved = (numbers(batch, name, 0.0) for name in ("flops", "bytes"))
     # pandas' groupby leaves out rows whose key is absent.
     by_name = {

@@ -17,7 +17,7 @@ import msgspec
 from ..counting.kinds import KINDS, count_layer
 from ..counting.layer import NOTHING, Layer, Op, PassCost, Shape
 from ..errors import CountFailed
-from ..units import element_bytes
+from ..units import PRECISION_BYTES
 
 
 class CountedOperation(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ WHOLE = {
 }  # fmt: skip
 """Types of tensors of whole numbers, and the bytes of one."""
 
-WIDTHS = {name: element_bytes(precision) for name, precision in FLOATS.items()} | WHOLE
+WIDTHS = {name: PRECISION_BYTES[precision] for name, precision in FLOATS.items()} | WHOLE
 """Bytes of a number of a type."""
 
 ATTENTION = re.compile(r"attention\w*")
@@ -225,7 +225,7 @@ def count_printed(
         elif names and all("dgrad" in name for name in names):
             passes = [cost.backward_data]
     passes = [one for one in passes if one is not NOTHING]
-    size = element_bytes(shapes.precision)
+    size = PRECISION_BYTES[shapes.precision]
     moved = float(sum((one.reads + one.writes) * size + one.index_bytes for one in passes))
     # The window of a pooling is not among pyprof's parameters, so that only its bytes are known.
     return CountedOperation(None if BUILDERS[op][0] == "windows" else float(sum(one.flops for one in passes)), moved)

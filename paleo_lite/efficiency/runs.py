@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from ..profiles.table import codes, device_rows, from_numpy, numbers, to_numpy
+from ..profiles.table import device_rows, from_numpy, numbers, to_numpy, values_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,7 +95,7 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
     code: dict[str, NDArray[np.int64]] = {}
     known: dict[str, list[Any]] = {}
     for name in (*Signature._fields, "step", "layer"):
-        code[name], known[name] = _coded(batch, name)
+        code[name], known[name] = values_of(batch, name)
     code["execution"] = numbers(batch, "execution", -1.0).astype(np.int64)
     order, label, first = _begin(code, [len(known[name]) for name in Signature._fields])
     labels, signature, _ = _distinct(label[first])
@@ -122,25 +122,16 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
     if "start_ns" in batch.schema.names and not batch.column("start_ns").null_count:
         start = to_numpy(batch.column("start_ns"))
         spans = np.stack([start, start + duration.astype(np.int64)], axis=1)[order]
-    values_of = [known[name] for name in Signature._fields]
-    signatures = np.unravel_index(labels, [len(values) for values in values_of])
+    digits = [known[name] for name in Signature._fields]
+    signatures = np.unravel_index(labels, [len(values) for values in digits])
     return Runs(
-        [Signature(*(values[i] for values, i in zip(values_of, places))) for places in zip(*signatures)],
+        [Signature(*(values[i] for values, i in zip(digits, places))) for places in zip(*signatures)],
         {name: np.asarray(table[name], kind) for name, kind in FIELDS.items()},
         mixes,
         batch.num_rows,
         spans,
         *([str(name) for name in known[column][1:]] for column in ("step", "layer")),
     )
-
-
-def _coded(batch: pa.RecordBatch, name: str) -> tuple[NDArray[np.int64], list[Any]]:
-    """For each row the place of its value among those of a column, of which the first is None: nothing is said."""
-    if name not in batch.schema.names or batch.column(name).null_count == batch.num_rows:
-        return np.zeros(batch.num_rows, np.int64), [None]
-    column = batch.column(name)
-    column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    return codes(column), [None, *column.dictionary.to_pylist()]
 
 
 def _begin(

@@ -189,8 +189,8 @@ class _Judged(NamedTuple):
         Whether any backward pass is labelled as one.
     ran : ndarray of bool, shape (iterations, parts)
         What each has.
-    times_ns : ndarray of float64, shape (iterations, parts, 2)
-        Kernel time; the last axis tells convolutions from the rest.
+    times_ns : ndarray of float64, shape (iterations, parts)
+        Kernel time.
     chosen, forwards, backwards, whole : ndarray of bool, shape (iterations,)
         Those asked for; with a steady forward and backward pass; those that tell what an iteration takes in all.
     """
@@ -208,20 +208,15 @@ class _Judged(NamedTuple):
 def _judge(runs: Runs, loop: Iterations, chosen: NDArray[np.bool_]) -> _Judged:
     """The parts of each iteration, and whether it runs the kernels that most do."""
     table, count = runs.table, len(loop.starts)
-    back, main, convolves, named = np.array(
-        [
-            (one.direction == "bprop", one.thread == loop.thread, is_convolution(one.op), one.op is not None)
-            for one in runs.signatures
-        ],
-        bool,
+    back, main, named = np.array(
+        [(one.direction == "bprop", one.thread == loop.thread, one.op is not None) for one in runs.signatures], bool
     ).T[:, table["signature"]]
     part = _parts(runs, loop, back, main & named)
     cell = (loop.number + 1) * len(PARTS) + part  # what is outside of all iterations comes first, and is left out
     many, shape = (count + 1) * len(PARTS), (count + 1, len(PARTS))
     ran: NDArray[np.bool_] = (np.bincount(cell, minlength=many) > 0).reshape(shape)[1:]
-    sums = np.bincount(cell * 2 + convolves, table["duration_ns"], many * 2)
-    times_ns = sums.astype(np.float64).reshape(*shape, 2)[1:]
-    times = times_ns.sum(axis=(1, 2))
+    times_ns = np.bincount(cell, table["duration_ns"], many).astype(np.float64).reshape(shape)[1:]
+    times = times_ns.sum(axis=1)
     mixes = np.zeros(many, np.uint64)
     np.add.at(mixes, cell, table["mix"])  # modulo 2^64, as the hashes are
     mixes = mixes.reshape(shape)[1:]
@@ -268,7 +263,7 @@ def _summary(runs: Runs, loop: Iterations, judged: _Judged, notes: list[str], by
     among = among[np.argsort(runs.table["row"][among])]
     sample = count_sample(runs, among, judged.part[among].tolist(), _FORWARD)
     computing, work = work_of(sample, by)
-    times, by_part = judged.times_ns.sum(axis=(1, 2)), judged.times_ns.sum(axis=2).T
+    times, by_part = judged.times_ns.sum(axis=1), judged.times_ns.T
     matched = judged.forwards & judged.backwards
     kernel_s = _median_s(judged.whole, times) or 0.0
     busy_s = None
@@ -292,7 +287,7 @@ def _summary(runs: Runs, loop: Iterations, judged: _Judged, notes: list[str], by
             if loop.marks or len(loop.starts) > 1
         ],
         **work,
-        **_convolutions(judged, sample),
+        **_convolutions(runs, loop, judged, sample),
     )
     return msgspec.structs.replace(steady, notes=notes + _notes(runs, loop, judged, steady))
 
@@ -311,14 +306,20 @@ def _busy_s(spans_ns: NDArray[np.int64], number: NDArray[np.int64], whole: NDArr
     return float(np.median(busy)) * 1e-9
 
 
-def _convolutions(judged: _Judged, sample: list[Run]) -> dict[str, Any]:
+def _convolutions(runs: Runs, loop: Iterations, judged: _Judged, sample: list[Run]) -> dict[str, Any]:
     """FLOPs and times of the convolutions of each pass, where the FLOPs of all of them are known."""
     figures: dict[str, Any] = {}
+    convolves = np.array([is_convolution(one.op) for one in runs.signatures])[runs.table["signature"]]
+    convolves &= loop.number >= 0
     for name, part, among in (("forward", _FORWARD, judged.forwards), ("backward", _BACKWARD, judged.backwards)):
         flops = [run.cost.flops for run in sample if run.part == part and is_convolution(run.signature.op)]
         if flops and None not in flops:
             figures[f"conv_flops_{name}"] = known_sum(flops)
-            figures[f"conv_{name}_s"] = _median_s(among, judged.times_ns[:, part, 1])
+            own = convolves & (judged.part == part)
+            times_ns = np.bincount(loop.number[own], runs.table["duration_ns"][own], len(loop.starts)).astype(
+                np.float64
+            )
+            figures[f"conv_{name}_s"] = _median_s(among, times_ns)
     return figures
 
 

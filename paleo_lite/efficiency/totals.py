@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from ..errors import BadProfile, BadValue, NothingOnDevice
 from ..profiles.detect import Profile
-from ..profiles.table import HOST, codes, device_rows, numbers, places
+from ..profiles.table import HOST, device_rows, numbers, places, values_of
 from . import DIRECTIONS
 from .activity import BusyTime
 from .parameters import is_convolution
@@ -86,16 +86,15 @@ class KernelTotals:
         if not timed.num_rows:
             return
         self.rows += timed.num_rows
-        kernel, (named, category) = timed.column("kernel"), categories(timed)
-        names = [None, *kernel.dictionary.to_pylist()]
-        keys, group = np.unique(codes(kernel) * len(named) + category, return_inverse=True)
+        (kernel, names), (named, category) = values_of(timed, "kernel"), categories(timed)
+        keys, group = np.unique(kernel * len(named) + category, return_inverse=True)
         labels = [(names[k // len(named)] or "(no name)", named[k % len(named)]) for k in keys.tolist()]
         columns = self._columns(timed)
         for label, *values in zip(labels, *(np.bincount(group, columns[name], len(labels)) for name in SUMS)):
             self.sums[label] = self.sums.get(label, np.zeros(len(SUMS))) + values
         self._add_metrics(timed, labels, group, columns)
         if "op" in timed.schema.names:
-            self.no_op_ns += float(columns["duration_ns"][codes(timed.column("op")) == 0].sum())
+            self.no_op_ns += float(columns["duration_ns"][values_of(timed, "op")[0] == 0].sum())
         self._add_intervals(timed, columns["duration_ns"], busy)
 
     def _timed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -243,13 +242,10 @@ def _category(batch: pa.RecordBatch) -> pa.DictionaryArray:
 
 def categories(batch: pa.RecordBatch) -> tuple[list[str], NDArray[np.int64]]:
     """The categories that there are, and the place of each row's: ``convolution`` of kernels whose operation is one."""
-    named, number = ["kernel"], np.zeros(batch.num_rows, np.int64)
-    if "category" in batch.schema.names:
-        column = batch.column("category")
-        named, number = [*named, *column.dictionary.to_pylist()], codes(column)
-    if "op" in batch.schema.names:
-        op = batch.column("op")
-        convolves = np.array([False, *(is_convolution(name) for name in op.dictionary.to_pylist())])
-        is_kernel = np.array([name == "kernel" for name in named])
-        number = np.where(is_kernel[number] & convolves[codes(op)], len(named), number)
+    number, (_, *words) = values_of(batch, "category")
+    named = ["kernel", *words]
+    op, operations = values_of(batch, "op")
+    convolves = np.array([is_convolution(name) for name in operations])
+    is_kernel = np.array([name == "kernel" for name in named])
+    number = np.where(is_kernel[number] & convolves[op], len(named), number)
     return [*named, "convolution"], number

@@ -13,7 +13,7 @@ from typing import Any
 from ..counting.kinds import KINDS, MATRIX_KINDS, count_layer
 from ..counting.layer import NOTHING, Layer, Op, PassCost, Shape
 from ..errors import CountFailed
-from ..units import element_bytes
+from ..units import PRECISION_BYTES
 from .parameters import (
     ATTENTION,
     CONVOLUTION,
@@ -122,7 +122,7 @@ def _count(call: Call, after: Shape | None) -> CountedOperation:
     precision = next(iter(precisions)) if len(precisions) == 1 else None
     moved = None
     if precision is not None and layer.attributes.get("known", True):
-        size = element_bytes(precision)
+        size = PRECISION_BYTES[precision]
         moved = float(sum((one.reads + one.writes) * size + one.index_bytes for one in passes))
     flops = float(sum(one.flops for one in passes))
     return CountedOperation(flops, moved, precision if layer.kind in MATRIX_KINDS else None)

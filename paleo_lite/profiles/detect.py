@@ -96,17 +96,15 @@ class Profile(msgspec.Struct, frozen=True):
         Name of the reader: ``pyprof``, ``nvprof-summary``, ``nsys-sqlite``, ...
     configuration : dict
         What the file's name says of the run: nodes, gpus_per_node, batch_size, ... (see `parse_name`).
+    has_starts : bool
+        False where the format never tells when anything began.
     """
 
     path: Path
     format: str
     reader: Reader
     configuration: dict[str, Any] = {}
-
-    @property
-    def has_starts(self) -> bool:
-        """False where the format never tells when anything began."""
-        return getattr(self.reader, "has_starts", True)
+    has_starts: bool = True
 
     def batches(self, columns: Iterable[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows, a bounded number at a time, with these columns of `SCHEMA` (all without) and the metrics."""
@@ -188,7 +186,8 @@ def open_profile(path: Path, name_pattern: str | None = None) -> Profile:
     for module, name in READERS:  # what is recognised early imports none of the rest
         readers.append(reader := load_reader(module, name))
         if reader.recognises(path, head):
-            return Profile(path, reader.name, reader, parse_name(path.name, name_pattern))
+            starts = getattr(reader, "has_starts", True)
+            return Profile(path, reader.name, reader, parse_name(path.name, name_pattern), starts)
     instead = next((how for ending, how in _ENDINGS.items() if path.name.endswith(ending)), None)
     instead = instead or next((how for sign, how in _SIGNS if re.match(sign, head)), None)
     if instead is not None:

@@ -171,9 +171,13 @@ def device_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     return rows
 
 
-def codes(column: pa.Array) -> NDArray[np.int64]:
-    """Places in the dictionary of a dictionary-encoded column, counted from 1; 0 where it is null."""
-    return to_numpy(column.indices, -1).astype(np.int64) + 1
+def values_of(batch: pa.RecordBatch, name: str) -> tuple[NDArray[np.int64], list[Any]]:
+    """For each row the place of its value among those of a column, of which the first is None: nothing is said."""
+    if name not in batch.schema.names or batch.column(name).null_count == batch.num_rows:
+        return np.zeros(batch.num_rows, np.int64), [None]
+    column = batch.column(name)
+    column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    return to_numpy(column.indices, -1).astype(np.int64) + 1, [None, *column.dictionary.to_pylist()]
 
 
 def numbers(batch: pa.RecordBatch, name: str, absent: float = math.nan) -> NDArray[np.float64]:

@@ -28,12 +28,21 @@ say_count = "{:,}".format  # 1,234
 say_three_digits = "{:.3g}".format  # 0.872, 12.3
 
 BAR = 10  # letters of a bar of 100%
+_WIDE = 34  # characters of a module's path that are shown, from its end
 EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 
 
 def say_percent(value: float) -> str:
     """A share, one digit behind the point: ``6.4%``; what is not nothing is never said to be 0."""
     return "< 0.05%" if 0 < value < 5e-4 else f"{value:.1%}"
+
+
+def end_of_path(path: str) -> str:
+    """The end of a module's path, cut where one begins."""
+    if len(path) <= _WIDE or "/" not in path:
+        return path
+    place = path.find("/", len(path) - _WIDE)
+    return "…" + path[place if place >= 0 else path.rfind("/") :]
 
 
 def say_yes_or_no(value: object) -> str:

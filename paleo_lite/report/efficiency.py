@@ -18,6 +18,7 @@ from .document import (
     Column,
     Document,
     Table,
+    end_of_path,
     raw_table,
     say_bandwidth,
     say_many,
@@ -34,7 +35,6 @@ _TITLES = {
 _LISTS = ("missing", "notes", "idle_s", "gaps", "steps", "operators", "collectives", "launching", "critical_path")
 _COUNTED = {"flops": "flops", "bandwidth": "bytes"}  # what each share of peak is of
 _COSTLIEST = 5
-_WIDE = 34  # characters of a module's path that are shown, from its end
 _PRINTED = 0.0005  # the least share that is printed as other than 0.0%
 _LISTED = 8  # operations without a count that are listed
 
@@ -43,6 +43,7 @@ def efficiency_page(result: Efficiency) -> Document:
     """The page of an analysis of any number of profiles."""
     varying = [name for name in result.configuration if len({row.get(name) for row in result.rows}) > 1]
     figures = _FIGURES[result.method]
+    title, facts, notes = _headline(result), _facts(result, varying), (*result.notes, *_notes(result))
     tables, data = [], None
     if len(result.rows) == 1 and result.method == "steady":
         tables += _one(result.rows[0], result.by)
@@ -64,13 +65,7 @@ def efficiency_page(result: Efficiency) -> Document:
         lead.append(Column("files", "files", spare=9))
         data = Table(f"Means by {', '.join(titles)}", [*lead, *figures], result.groups)
         tables.append(data)
-    return Document(
-        title=_headline(result),
-        facts=_facts(result, varying),
-        content=tables,
-        notes=(*result.notes, *_notes(result)),
-        data=data or (lambda: _data(result)),
-    )
+    return Document(title, facts, tables, notes, data or (lambda: _data(result)))
 
 
 def _headline(result: Efficiency) -> str:
@@ -106,7 +101,7 @@ def _facts(result: Efficiency, varying: Sequence[str]) -> list[tuple[str, str]]:
         said = (f"{_TITLES.get(name, name)} {result.rows[0][name]}" for name in constant)
         facts.append(("all of them", ", ".join(said)))
     bases = sorted({row["time_basis"] for row in result.rows if "time_basis" in row})
-    if len(result.rows) == 1:
+    if len(result.rows) == 1 and result.rows[0].get("busy_share") is not None:
         facts += _idle_facts(result.rows[0])
     if result.ranks is not None:
         facts += _rank_facts(result.ranks)
@@ -117,8 +112,6 @@ def _facts(result: Efficiency, varying: Sequence[str]) -> list[tuple[str, str]]:
 
 def _idle_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
     """Why the device was idle, and what the rest of the time is made of."""
-    if row.get("busy_share") is None:
-        return []
     facts = []
     causes = [(cause, time_s) for cause, time_s in row["idle_s"].items() if time_s]
     if causes:
@@ -193,7 +186,7 @@ def _one(row: dict[str, Any], by: str) -> list[Table]:
         of_pass = Column("share", "share of\nthe pass", say_percent)
         tables.append(Table("Convolutions in it", [*_PARTS[:2], of_pass, *_PARTS[3:]], convolutions))
     if by != "op" or any(item["flops"] for item in row["operators"]):
-        first = Column("op", by if by in ("module", "kernel") else "operation", _tail, left=True)
+        first = Column("op", by if by in ("module", "kernel") else "operation", end_of_path, left=True)
         operators = Table(BY[by], [first, *_OPERATORS], row["operators"])
         tables.append(operators.first(_COSTLIEST if by == "op" else 4 * _COSTLIEST, "the longest "))
     if len(row["steps"]) > 1:
@@ -206,14 +199,6 @@ def _one(row: dict[str, Any], by: str) -> list[Table]:
         missing = Table("FLOPs that neither the profiler nor a rule counts", _MISSING, row["missing"])
         tables.append(missing.first(_LISTED, "the longest "))
     return tables
-
-
-def _tail(path: str) -> str:
-    """The end of a module's path, cut where one begins."""
-    if len(path) <= _WIDE or "/" not in path:
-        return path
-    place = path.find("/", len(path) - _WIDE)
-    return "…" + path[place if place >= 0 else path.rfind("/") :]
 
 
 def _notes(result: Efficiency) -> list[str]:
