@@ -249,10 +249,6 @@ class Saved(NamedTuple):
     bytes: int = 0
     scales: bool = True
 
-    def own_bytes(self, number_bytes: int) -> int:
-        """Bytes that nothing else holds, for numbers of that many bytes."""
-        return self.numbers * number_bytes + self.statistics * max(number_bytes, 4) + self.bytes
-
 
 SAVES_NOTHING = Saved()
 FIRST = Saved(inputs=(0,))

@@ -148,7 +148,7 @@ def crossing_bytes(layers: Sequence[Layer], starts: Sequence[int], element_bytes
     -------
     ndarray, shape (stages - 1,)
     """
-    graph = find_buffers(layers)
+    graph = find_buffers(layers, element_bytes)
     written: dict[int, int] = {}
     read: dict[int, int] = {}
     for index, (reads, writes) in enumerate(zip(graph.reads, graph.writes)):
@@ -156,7 +156,7 @@ def crossing_bytes(layers: Sequence[Layer], starts: Sequence[int], element_bytes
             written.setdefault(buffer, index)
         for buffer in reads:
             read[buffer] = index
-    sizes = {at: buffer.bytes_(element_bytes) for at, buffer in enumerate(graph.buffers) if buffer.activation}
+    sizes = {at: buffer.size for at, buffer in enumerate(graph.buffers) if buffer.activation}
     return np.array(
         [
             sum(float(size) for at, size in sizes.items() if at in written and written[at] < cut <= read.get(at, -1))

@@ -146,7 +146,7 @@ def sizes_of(layer: Layer, part: str, batch_size: int | Ints) -> tuple[Any, Any]
     padding = tall / rows * (wide / columns * (-(-inner // TILE_INNER) * TILE_INNER / inner))
     if work_class == "conv_direct":
         padding = np.minimum(padding, transformed(layer, batch_size))
-    if work_class == "attention":
+    if layer.attributes.keys() & {"causal", "window"}:  # attention whose mask hides scores
         padding = padding * computed_scores(layer)
     if gemm.columns == gemm.groups == 1:
         padding = np.where(groups > 1, 1.0, padding)

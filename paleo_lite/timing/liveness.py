@@ -7,13 +7,22 @@ layer gives is a buffer of its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from itertools import compress
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from ..counting import INPUT, Layer, Shape
 from ..counting.kinds import ELEMENTWISE, KINDS, is_alias, restores_order, saved_by
-from ..counting.layer import SAVES_NOTHING, Saved, trace_flow
+from ..counting.layer import SAVES_NOTHING, trace_flow
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[Any]
+    """Bytes for each sample, and bytes that do not grow with the batch: Python's integers, which do not overflow."""
 
 _KEEPS_ORDER = ELEMENTWISE | {name for name, kind in KINDS.items() if kind.alias is True}
 """Kinds whose result lies in memory as their first operand does."""
@@ -26,10 +35,8 @@ class Buffer(NamedTuple):
 
     Attributes
     ----------
-    elements : int
-        For one sample.
-    element_bytes : int
-        Bytes of an element whose size the precision does not change; 0 for numbers of the network's precision.
+    size : int
+        Bytes for one sample.
     scales : bool
         Whether it grows with the batch.
     activation : bool
@@ -37,14 +44,9 @@ class Buffer(NamedTuple):
         values, which stays from pass to pass.
     """
 
-    elements: int
-    element_bytes: int
+    size: int
     scales: bool
     activation: bool
-
-    def bytes_(self, number_bytes: int) -> int:
-        """Bytes for one sample, for numbers of that many bytes."""
-        return self.elements * (self.element_bytes or number_bytes)
 
 
 class Buffers(NamedTuple):
@@ -70,13 +72,15 @@ class Buffers(NamedTuple):
     permuted: list[bool]
 
 
-def find_buffers(layers: Sequence[Layer]) -> Buffers:
+def find_buffers(layers: Sequence[Layer], number_bytes: int) -> Buffers:
     """Follow every tensor of a network to its memory.
 
     Parameters
     ----------
     layers : sequence of Layer
         In the order of execution.
+    number_bytes : int
+        Of a number of the network's precision.
     """
     flow = trace_flow(layers)
     buffers: list[Buffer] = []
@@ -86,7 +90,7 @@ def find_buffers(layers: Sequence[Layer]) -> Buffers:
     permuted: list[bool] = []
 
     def add(shape: Shape, element_bytes: int, scales: bool, activation: bool) -> int:
-        buffers.append(Buffer(prod(shape), element_bytes, scales, activation))
+        buffers.append(Buffer(prod(shape) * (element_bytes or number_bytes), scales, activation))
         return len(buffers) - 1
 
     for index, layer in enumerate(layers):
@@ -122,29 +126,7 @@ _PASSED_ON = frozenset(name for name, kind in KINDS.items() if kind.passes_gradi
 """Kinds whose operands' gradients are the gradient of the result, or a part of it: no new memory."""
 
 
-class Bytes(NamedTuple):
-    """Bytes that grow with the batch and bytes that do not; the first decide which of two is larger."""
-
-    per_sample: int = 0
-    fixed: int = 0
-
-    def plus(self, other: Bytes) -> Bytes:
-        """Both together."""
-        return Bytes(self.per_sample + other.per_sample, self.fixed + other.fixed)
-
-    def minus(self, other: Bytes) -> Bytes:
-        """What the other does not account for."""
-        return Bytes(self.per_sample - other.per_sample, self.fixed - other.fixed)
-
-
-NONE = Bytes()
-
-
-class SavedBuffers(NamedTuple):
-    """What one layer saves for backward: whole buffers, and bytes of its own."""
-
-    buffers: frozenset[int]
-    own: Bytes
+NONE: Bytes = np.array([0, 0], dtype=object)
 
 
 class Plan(NamedTuple):
@@ -152,95 +134,89 @@ class Plan(NamedTuple):
 
     Attributes
     ----------
-    sizes : list of Bytes
-        Of each buffer; nothing for those that no layer makes.
+    sizes : ndarray, shape (buffers, 2)
+        Bytes of each buffer, for each sample and of any batch; nothing for those that no layer makes.
     last_use : list of int
         The last layer that reads or writes each buffer.
     first_write : list of int
         The layer that makes each buffer; -1 for those that no layer makes.
+    saved : list of frozenset of int
+        The buffers that each layer saves for its gradient.
+    own : ndarray, shape (layers, 2)
+        Bytes that each layer saves beside these, for each sample and of any batch.
     wants : list of list of bool
         For each layer's inputs whether a gradient goes to them.
     """
 
     graph: Buffers
     kinds: list[str]
-    sizes: list[Bytes]
+    sizes: Bytes
     last_use: list[int]
     first_write: list[int]
-    saved: list[SavedBuffers]
+    saved: list[frozenset[int]]
+    own: Bytes
     wants: list[list[bool]]
 
 
 def make_plan(layers: Sequence[Layer], number_bytes: int) -> Plan:
     """Sizes, last uses and saved tensors.
 
+    An operation that overwrites what its gradient needs copies it first; what was gathered is gathered again. A product
+    of many matrices whose operands lie in another order than it can walk copies them, too (``torch.matmul``).
+
     Parameters
     ----------
     number_bytes : int
         Bytes of an activation's element.
     """
-    graph, sizes = find_buffers(layers), []
-    for buffer in graph.buffers:
-        amount = buffer.bytes_(number_bytes) if buffer.activation else 0
-        sizes.append(Bytes(amount, 0) if buffer.scales else Bytes(0, amount))
+    graph = find_buffers(layers, number_bytes)
+    sizes = np.zeros((len(graph.buffers), 2), dtype=object)
+    for place, buffer in enumerate(graph.buffers):
+        sizes[place, 0 if buffer.scales else 1] = buffer.size if buffer.activation else 0
     last_use, first_write = [-1] * len(sizes), [-1] * len(sizes)
+    own = np.zeros((len(layers), 2), dtype=object)
     saved, wants = [], []
     for index, layer in enumerate(layers):
-        for buffer_index in (*graph.reads[index], *graph.writes[index]):
-            last_use[buffer_index] = index
-        for buffer_index in graph.writes[index]:
-            if first_write[buffer_index] < 0 and graph.buffers[buffer_index].activation:
-                first_write[buffer_index] = index
-        reached = graph.gradient[index]
-        wanted = [reached and parent >= 0 and graph.gradient[parent] for parent in layer.parents]
-        wants.append(wanted)
+        for which in (*graph.reads[index], *graph.writes[index]):
+            last_use[which] = index
+        for which in graph.writes[index]:
+            if first_write[which] < 0 and graph.buffers[which].activation:
+                first_write[which] = index
+        reached, in_place = graph.gradient[index], layer.attributes.get("in_place")
+        wants.append([reached and parent >= 0 and graph.gradient[parent] for parent in layer.parents])
         trainable = bool(layer.weights) and not layer.attributes.get("frozen", False)
         # Of a kind without a record nothing is known: a note of the prediction says so.
-        own = (saved_by(layer, wanted, trainable) if reached else None) or SAVES_NOTHING
-        saved.append(_save(layers, own, graph, index, number_bytes))
-    return Plan(graph, [layer.kind for layer in layers], sizes, last_use, first_write, saved, wants)
-
-
-def _save(layers: Sequence[Layer], saved: Saved, graph: Buffers, index: int, number_bytes: int) -> SavedBuffers:
-    """An operation that overwrites what its gradient needs copies it first; what was gathered is gathered again.
-
-    So does a product of many matrices whose operands lie in another order than it can walk (``torch.matmul``).
-    """
-    layer = layers[index]
-    held, own = [], saved.own_bytes(number_bytes)
-    for which in saved.inputs[: len(layer.inputs)]:  # operands that are parameters are there anyway
-        parent = layer.parents[which]
-        copied = layer.kind == "matmul" and len(layer.inputs[which]) > 3 and parent >= 0 and graph.permuted[parent]
-        if copied or (which == 0 and layer.attributes.get("in_place")):
-            own += prod(layer.inputs[which]) * number_bytes
-        else:
-            maker = parent
+        needs = (saved_by(layer, wants[-1], trainable) if reached else None) or SAVES_NOTHING
+        held = graph.writes[index][:1] if needs.output else []
+        copies = needs.numbers * number_bytes + needs.statistics * max(number_bytes, 4) + needs.bytes
+        for operand in needs.inputs[: len(layer.inputs)]:  # operands that are parameters are there anyway
+            maker, shape = layer.parents[operand], layer.inputs[operand]
+            permuted = layer.kind == "matmul" and len(shape) > 3 and maker >= 0 and graph.permuted[maker]
+            if permuted or (operand == 0 and in_place):
+                copies += prod(shape) * number_bytes
+                continue
             while maker >= 0 and layers[maker].kind == "view":
                 maker = layers[maker].parents[0]
             gathered = maker >= 0 and layers[maker].attributes.get("function") == "gather"
-            held.append(graph.reads[maker if gathered else index][0 if gathered else which])
-    if saved.output:
-        held += graph.writes[index][:1]
-    activations = frozenset(which for which in held if graph.buffers[which].activation)
-    return SavedBuffers(activations, Bytes(own, 0) if saved.scales else Bytes(0, own))
-
-
-def total(plan: Plan, buffers: Collection[int], own: Sequence[Bytes] = ()) -> Bytes:
-    """Bytes of a set of buffers, and of what layers save for themselves."""
-    parts = [*(plan.sizes[which] for which in buffers), *own]
-    return Bytes(sum(part.per_sample for part in parts), sum(part.fixed for part in parts))
+            held = [*held, graph.reads[maker][0] if gathered else graph.reads[index][operand]]
+        saved.append(frozenset(which for which in held if graph.buffers[which].activation))
+        own[index, 0 if needs.scales else 1] = copies
+    return Plan(graph, [layer.kind for layer in layers], sizes, last_use, first_write, saved, own, wants)
 
 
 def saved_bytes(plan: Plan, start: int = 0, end: int | None = None, but: frozenset[int] = frozenset()) -> Bytes:
     """What the layers from `start` to `end` save together, a buffer that several save once; `but` is held already."""
-    chosen = plan.saved[start:end]
-    return total(plan, frozenset().union(*(saved.buffers for saved in chosen)) - but, [saved.own for saved in chosen])
+    buffers = frozenset().union(*plan.saved[start:end]) - but
+    together: Bytes = plan.sizes[[*buffers]].sum(axis=0) + plan.own[start:end].sum(axis=0)
+    return together
 
 
 def peak_forward(
     plan: Plan, start: int = 0, end: int | None = None, held: frozenset[int] = frozenset(), keep: bool = False
 ) -> Bytes:
     """The largest live set of a forward pass through some layers, without what is `held` all the while.
+
+    What grows with the batch decides which of two is larger.
 
     Parameters
     ----------
@@ -258,70 +234,55 @@ def peak_forward(
         for which in plan.graph.writes[index]:
             if which not in alive and which not in held:
                 alive.add(which)
-                now = now.plus(plan.sizes[which])
+                now = now + plan.sizes[which]
         if keep:
-            now = now.plus(plan.saved[index].own)
-            kept |= plan.saved[index].buffers
-        peak = max(peak, now)
+            now = now + plan.own[index]
+            kept |= plan.saved[index]
+        peak = max(peak, now, key=tuple)
         for which in {*plan.graph.reads[index], *plan.graph.writes[index]} & alive:
             if plan.last_use[which] <= index and which not in kept:
                 alive.remove(which)
-                now = now.minus(plan.sizes[which])
+                now = now - plan.sizes[which]
     return peak
 
 
 def peak_backward(plan: Plan, start: int, end: int, held: frozenset[int]) -> Bytes:
-    """The same of the way back: what layers kept goes as they are done, gradients of activations come and go."""
+    """The same of the way back: what layers kept goes as they are done, gradients of activations come and go.
+
+    The gradient of an operand gets new memory, or that of the result's; with one there already the two are added up.
+    """
     keepers: dict[int, int] = {}  # buffer: the first layer that keeps it, whose gradient is computed last
     for index in range(end - 1, start - 1, -1):
-        keepers.update(dict.fromkeys(plan.saved[index].buffers - held, index))
-    now = saved_bytes(plan, start, end, held)
-    gradients = _Gradients(plan)
+        keepers.update(dict.fromkeys(plan.saved[index] - held, index))
     results = {*plan.graph.writes[end - 1]} if end > start else set()
-    gradients.through("", (), [which for which in results if plan.last_use[which] >= end or end == len(plan.kinds)])
-    peak = now.plus(gradients.now)
+    arriving = [which for which in results if plan.last_use[which] >= end or end == len(plan.kinds)]
+    of = {which: place for place, which in enumerate(arriving)}  # buffer: which memory holds its gradient
+    memory, holders = [plan.sizes[which] for which in arriving], [1] * len(arriving)
+    now: Bytes = saved_bytes(plan, start, end, held) + plan.sizes[arriving].sum(axis=0)
+    peak = now
     for index in range(end - 1, start - 1, -1):
         if plan.graph.gradient[index]:
-            wanted = [which for which, wants in zip(plan.graph.reads[index], plan.wants[index]) if wants]
-            peak = max(peak, now.plus(gradients.through(plan.kinds[index], plan.graph.writes[index], wanted)))
-        now = now.minus(plan.saved[index].own)
-        done = [which for which in plan.saved[index].buffers if keepers.get(which) == index]
-        now = now.minus(total(plan, frozenset(done)))
+            taken = [of.pop(which) for which in dict.fromkeys(plan.graph.writes[index]) if which in of]
+            passed = taken[0] if taken and plan.kinds[index] in _PASSED_ON else None
+            second = NONE  # gradients that are there until they are added to a first one
+            for which in dict.fromkeys(compress(plan.graph.reads[index], plan.wants[index])):
+                size = plan.sizes[which]
+                if passed is None and which in of:
+                    second = second + size
+                elif which not in of:
+                    of[which] = len(memory) if passed is None else passed
+                    if passed is None:
+                        memory.append(size)
+                        holders.append(0)
+                        now = now + size
+                    holders[of[which]] += 1
+            peak = max(peak, now + second, key=tuple)
+            for place in taken:
+                holders[place] -= 1
+                if not holders[place]:
+                    now = now - memory[place]
+        now = now - plan.own[index]
+        for which in plan.saved[index]:
+            if keepers.get(which) == index:
+                now = now - plan.sizes[which]
     return peak
-
-
-class _Gradients:
-    """Gradients of activations that are alive; several buffers may have the same memory for theirs."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.of: dict[int, int] = {}  # buffer: which memory holds its gradient
-        self.holders: dict[int, int] = {}
-        self.memory: dict[int, Bytes] = {}
-        self.now = NONE
-
-    def through(self, kind: str, written: Sequence[int], wanted: Sequence[int]) -> Bytes:
-        """Take the gradient of a layer's result to its operands; the most that is alive meanwhile.
-
-        An operand gets new memory, or that of the result; with a gradient there already the two are added up in it.
-        """
-        taken = [self.of.pop(which) for which in dict.fromkeys(written) if which in self.of]
-        passed = taken[0] if taken and kind in _PASSED_ON else None
-        second = NONE
-        for which in dict.fromkeys(wanted):
-            size = self.plan.sizes[which]
-            if which in self.of:
-                second = second if passed is not None else second.plus(size)  # until it is added to the first
-                continue
-            memory = len(self.memory) if passed is None else passed
-            if passed is None:
-                self.memory[memory] = size
-                self.now = self.now.plus(size)
-            self.of[which] = memory
-            self.holders[memory] = self.holders.get(memory, 0) + 1
-        most = self.now.plus(second)
-        for memory in taken:
-            self.holders[memory] -= 1
-            if not self.holders[memory]:
-                self.now = self.now.minus(self.memory[memory])
-        return most

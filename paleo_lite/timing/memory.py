@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from math import ceil, prod, sqrt
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -23,8 +23,11 @@ from ..counting.work import trains
 from ..errors import BadValue
 from ..hardware import Device
 from ..units import WEIGHT_BYTES, element_bytes
-from .liveness import NONE, Bytes, Plan, make_plan, peak_backward, peak_forward, saved_bytes, total
+from .liveness import NONE, Plan, make_plan, peak_backward, peak_forward, saved_bytes
 from .workload import MASTER_BYTES, OPTIMIZERS, TrainingOptions, Workload, matrix_weights, remembered
+
+if TYPE_CHECKING:
+    from .liveness import Bytes
 
 ZERO_FROM_STAGE = (3, 2, 1)
 """The stage from which ZeRO shares out parameters, gradients and the optimizer's state."""
@@ -118,8 +121,7 @@ def memory_of(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Me
 def memory_by_micro_batch(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Callable[[Any], Memory]:
     """As `memory_of`, of any size of a micro-batch, or an array of them: what is looked for once."""
     parts = _parts(workload, zero_stage, shards)
-    return lambda micro: Memory(*(part.fixed + micro * part.per_sample if part.per_sample else part.fixed
-                                  for part in parts))  # fmt: skip
+    return lambda micro: Memory(*(fixed + micro * per_sample if per_sample else fixed for per_sample, fixed in parts))
 
 
 def memory_coefficients(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> tuple[int, int]:
@@ -130,7 +132,7 @@ def memory_coefficients(workload: Workload, *, zero_stage: int = 0, shards: int 
     fixed_bytes, per_sample_bytes : int
     """
     parts = _parts(workload, zero_stage, shards)
-    return sum(part.fixed for part in parts), sum(part.per_sample for part in parts)
+    return sum(fixed for _, fixed in parts), sum(per_sample for per_sample, _ in parts)
 
 
 def largest_batch(workload: Workload, *, memory_bytes: float, zero_stage: int = 0, shards: int = 1) -> int | None:
@@ -145,41 +147,43 @@ def largest_batch(workload: Workload, *, memory_bytes: float, zero_stage: int = 
     return micro * (workload.options.accumulation if trains(workload.phase) else 1) if micro >= 1 else None
 
 
-def _parts(workload: Workload, stage: int, shards: int) -> list[Bytes]:
-    """The parts in the order of `Memory`, for one sample and without any."""
+def _parts(workload: Workload, stage: int, shards: int) -> list[tuple[int, int]]:
+    """The parts in the order of `Memory`: bytes for each sample, and of any batch."""
     layers, number_bytes = workload.network.layers, element_bytes(workload.precision)
     if stage not in (0, 1, 2, 3):
         raise BadValue(f"ZeRO has the stages 0 (nothing is divided), 1, 2 and 3, not {stage!r}")
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
         raise BadValue(f"the shards must be a whole number of 1 or more, not {shards!r}")
     stage = stage if trains(workload.phase) else 0
-    model = [Bytes(0, part) for part in shared_out(model_bytes(workload), stage, shards)]
+    parameters, *others = shared_out(model_bytes(workload), stage, shards)
     # a running mean and a running variance per channel
     statistics = sum(2 * layer.inputs[0][1] for layer in layers if layer.kind in KINDS and KINDS[layer.kind].statistics)
     statistics_bytes = statistics * (max(number_bytes, 4) if workload.options.mixed_precision else number_bytes)
-    model[0] = Bytes(0, model[0].fixed + statistics_bytes)
     training = workload.options if trains(workload.phase) else None
+    model = [(0, part) for part in (parameters + statistics_bytes, *others)]
     return [*model, *remembered(_find_tensors, layers, number_bytes, training)]
 
 
-def _find_tensors(layers: tuple[Layer, ...], number_bytes: int, options: TrainingOptions | None) -> list[Bytes]:
+def _find_tensors(
+    layers: tuple[Layer, ...], number_bytes: int, options: TrainingOptions | None
+) -> list[tuple[int, int]]:
     """All parts but those of the model, in the order of `Memory`; at inference there are no options."""
     plan = remembered(make_plan, layers, number_bytes)
-    inputs = Bytes(sum(plan.graph.buffers[which].bytes_(number_bytes) for which in plan.graph.inputs), 0)
+    inputs = sum(plan.graph.buffers[which].size for which in plan.graph.inputs), 0
     if options is None:
         cached = sum(prod(shape) for layer in layers if layer.kind == "cache" for shape in layer.outputs)
-        return [peak_forward(plan), inputs, NONE, Bytes(cached * number_bytes, 0)]
+        return [tuple(peak_forward(plan)), inputs, (0, 0), (cached * number_bytes, 0)]
     peak, saved = NONE, NONE
     for start, end, held, held_bytes in find_segments(layers, plan, options.checkpointing):
         forward = peak_forward(plan, start, end, held, keep=True)
-        highest = held_bytes.plus(max(forward, peak_backward(plan, start, end, held)))
-        if highest >= peak:
-            peak, saved = highest, held_bytes.plus(saved_bytes(plan, start, end, held))
-    workspace = peak.minus(saved)
+        highest = held_bytes + max(forward, peak_backward(plan, start, end, held), key=tuple)
+        if tuple(highest) >= tuple(peak):
+            peak, saved = highest, held_bytes + saved_bytes(plan, start, end, held)
+    workspace = peak - saved
     if options.accumulation > 1:  # a weight's new gradient stands beside the old one until the two are added up
         largest = max((prod(weight) for layer in layers for weight in layer.weights), default=0)
-        workspace = workspace.plus(Bytes(0, largest * number_bytes))
-    return [saved, inputs, workspace]
+        workspace[1] += largest * number_bytes
+    return [tuple(saved), inputs, tuple(workspace)]
 
 
 def model_bytes(workload: Workload) -> tuple[int, int, int]:
@@ -242,7 +246,7 @@ def find_segments(layers: Sequence[Layer], plan: Plan, checkpointing: str) -> li
     held, held_bytes = frozenset[int](), NONE
     segments = []
     for (start, end), more in zip(pairwise(cuts), crossing):
-        held, held_bytes = held.union(more), held_bytes.plus(total(plan, more))
+        held, held_bytes = held.union(more), held_bytes + plan.sizes[more].sum(axis=0)
         segments.append(Segment(start, end, held, held_bytes))
     return segments
 
@@ -280,7 +284,7 @@ def _blocks(layers: Sequence[Layer], plan: Plan) -> list[int]:
 def _balanced(plan: Plan, cuts: list[int]) -> list[int]:
     """Of the cuts about the square root, at equal shares of what is kept between them."""
     wanted = ceil(sqrt(len(cuts) - 1))
-    between = [saved_bytes(plan, start, end).per_sample for start, end in pairwise(cuts)]
+    between = [saved_bytes(plan, start, end)[0] for start, end in pairwise(cuts)]
     done = [0, *accumulate(between)]
     running = done[-1]
     chosen = [0]
