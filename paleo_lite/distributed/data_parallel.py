@@ -160,6 +160,14 @@ class Buckets(msgspec.Struct, frozen=True, eq=False):
     message_bytes: Floats
     of_layer: Ints
 
+    def ready_of(self, step: DeviceStep, ahead: bool = False) -> Floats:
+        """Those of a step's backward pass, or of a forward pass for which parameters are gathered ahead; made once."""
+        key = (id(self), ahead)
+        if key not in step.ready:
+            seconds, group = (step.forward_s, step.group[::-1]) if ahead else (step.backward_s, step.group)
+            step.ready[key] = self, self.ready_s(seconds, group)  # buckets that are gone leave their id
+        return step.ready[key][1]
+
     def ready_s(self, backward_s: ArrayLike, group: Ints | None = None) -> Floats:
         """Seconds after the backward pass began at which each bucket is full, and at last of its end.
 
@@ -230,7 +238,7 @@ def beside_backward(step: DeviceStep, exchange: Exchange, settings: Settings) ->
     exposed: Any = total
     if settings.overlap:
         # Only the last micro-batch's backward pass makes gradients that are exchanged.
-        ready = step.ready_s(exchange.buckets) * (longer / step.micro_batches)
+        ready = exchange.buckets.ready_of(step) * (longer / step.micro_batches)
         late = finish_s(ready[:-1].T, exchange.bucket_s) - ready[-1]
         could_hide = total - plain(np.maximum(late, 0.0))
         exposed = total - settings.hiding * could_hide
@@ -299,7 +307,7 @@ def _late(ahead: _Ahead, step: DeviceStep, settings: Settings) -> Any:
         return 0.0
     if not settings.overlap:
         return float(ahead.there_s[-1])
-    ready = step.ready_s(ahead.buckets, ahead=True) * ((1 + settings.slowdown) / step.micro_batches)
+    ready = ahead.buckets.ready_of(step, ahead=True) * ((1 + settings.slowdown) / step.micro_batches)
     # Layers without parameters behind the last bucket belong to it: the pass waits for nothing before them.
     spans = np.diff(np.concatenate([np.zeros_like(ready[:1]), ready[:-2], ready[-1:]]), axis=0)
     return plain(np.maximum(finish_s(ahead.there_s, spans.T) - ready[-1], 0.0))

@@ -22,8 +22,6 @@ from ..units import element_bytes, parse_quantity
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .data_parallel import Buckets
-
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
@@ -263,6 +261,8 @@ class DeviceStep(Step, frozen=True, kw_only=True, eq=False):
         What the prediction of the step says of itself.
     micro_batches : int
         Passes before the one update; only during the last one's backward pass are gradients exchanged.
+    ready : dict
+        What `data_parallel.Buckets.ready_of` has made of it.
     """
 
     forward_s: Floats
@@ -270,15 +270,7 @@ class DeviceStep(Step, frozen=True, kw_only=True, eq=False):
     group: Ints
     model_notes: tuple[str, ...] = ()
     micro_batches: int = 1
-    _ready: dict[tuple[int, bool], tuple[Buckets, Floats]] = {}
-
-    def ready_s(self, buckets: Buckets, ahead: bool = False) -> Floats:
-        """See `Buckets.ready_s`: of the backward pass, or of a forward pass for which parameters are gathered ahead."""
-        key = (id(buckets), ahead)
-        if key not in self._ready:
-            seconds, group = (self.forward_s, self.group[::-1]) if ahead else (self.backward_s, self.group)
-            self._ready[key] = buckets, buckets.ready_s(seconds, group)  # buckets that are gone leave their id
-        return self._ready[key][1]
+    ready: dict[tuple[int, bool], tuple[Any, Floats]] = {}
 
     @classmethod
     def of(cls, forward_s: Floats, backward_s: Floats, update_s: Any, group: Ints, **known: Any) -> DeviceStep:
@@ -299,7 +291,7 @@ class DeviceStep(Step, frozen=True, kw_only=True, eq=False):
         """The same step, every pass of it taking so many times as long."""
         ends = None if self.interval is None else (self.interval[0] * factor, self.interval[1] * factor)
         passes = {name: getattr(self, name) * factor for name in ("compute_s", "forward_s", "backward_s", "update_s")}
-        return msgspec.structs.replace(self, **passes, interval=ends, _ready={})
+        return msgspec.structs.replace(self, **passes, interval=ends, ready={})
 
     def until(self, layer: int) -> DeviceStep:
         """The same step without the layers from this one on."""
@@ -387,7 +379,7 @@ class Job:
     def _step(self, batch_size: Any) -> DeviceStep:
         workload = self.workload.but(batch_size=batch_size)
         prediction = predict(workload, self.machine, self.model)
-        terms = prediction.terms
+        terms, interval = prediction.terms, prediction.interval
         forward = terms.of("forward")
         return DeviceStep.of(
             forward + terms.overhead_s * (forward / forward.sum() if forward.sum() else 1 / len(forward)),
@@ -395,7 +387,7 @@ class Job:
             float(terms.of("update").sum()),
             np.arange(len(forward)),
             memory_bytes=plain(self.memory(workload.batch_size).total_bytes),
-            interval=prediction.interval,
+            interval=interval,
             model_notes=prediction.notes,
             micro_batches=workload.options.accumulation,
         )

@@ -198,6 +198,8 @@ class Topology(msgspec.Struct, frozen=True):
         if workers < 1:
             raise BadValue(f"workers must be whole numbers of 1 or more, not {workers}")
         full = self.devices_per_node
+        if workers == self.workers:
+            return self
         if workers <= full:
             return msgspec.structs.replace(self, devices_per_node=workers, nodes=1)
         if self.between is None:

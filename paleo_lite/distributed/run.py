@@ -137,6 +137,8 @@ def run(
     """
     if topology.device is not None and topology.device != machine.device.id:
         raise BadValue(f"the topology is of {topology.device}, not of {machine.device.id}: name one of them")
+    counts = request.counts() or [topology.workers]
+    samples = request.samples(max(counts))
     named = find_platform(request.platform) if request.platform is not None else None
     price = named.price_usd_per_h if isinstance(named, Computer) and request.price is None else request.price
     budget = make_budget(
@@ -150,8 +152,6 @@ def run(
     # A bound of computing asks for one of exchanging: no prior speaks of it.
     cluster: Cluster | None = platform or (cluster_prior() if model.is_forecast else None)
     job = Job(workload, machine, model, computing)
-    counts = request.counts() or [topology.workers]
-    samples = request.samples(max(counts))
     if request.measured:
         if not isinstance(cluster, ClusterPrior):
             raise BadValue(
@@ -202,7 +202,7 @@ def _learnt(
 
 
 def _table(request: Request, machine: Topology, job: Job, answer: Advice, budget: Budget, samples: int) -> ScaleTable:
-    device = job.machine.device
+    device, notes = job.machine.device, _notes(request, machine, job, answer.rows, budget, samples)
     return ScaleTable(
         network=job.workload.network.name,
         gpu=device.id,
@@ -221,7 +221,7 @@ def _table(request: Request, machine: Topology, job: Job, answer: Advice, budget
         price_usd_per_h=budget.price_usd_per_h if budget.images is not None else None,
         why=answer.why,
         refused=answer.refused,
-        notes=tuple(dict.fromkeys(_notes(request, machine, job, answer.rows, budget, samples))),
+        notes=tuple(dict.fromkeys(notes)),
         phase=job.workload.phase,
     )
 

@@ -78,9 +78,10 @@ def scale(
         if number < 1:
             raise BadValue(f"workers must be whole numbers of 1 or more, not {number}")
     alone = step_of(job, topology.with_workers(1), settings, batch_size, strategy, cluster)
-    held_per_s, note = _one_worker(job, alone, batch_size, settings)
-    alone_per_s = held_per_s or batch_size / alone.time_s
     workload, device, tokens = job.workload, job.machine.device, job.workload.network.tokens
+    room, power_w = usable_bytes(device), device.power_w
+    held_per_s, note = _one_worker(job, alone, batch_size, settings, room)
+    alone_per_s = held_per_s or batch_size / alone.time_s
     # With a fraction: the whole number of many samples of a large network fits into no 64 bits.
     one, two = (float(workload.work.column("flops", workload.phase, number).sum()) for number in (1, 2))
     rows = []
@@ -89,7 +90,7 @@ def scale(
         total = batch_size * number if scaling == "weak" else batch_size
         step = step_of(job, machine, settings, total, strategy, cluster) if number > 1 else alone
         bound = step_of(job.bound, *best_case(machine, settings), total, strategy)
-        fits = None if step.memory_bytes is None else step.memory_bytes <= usable_bytes(device)
+        fits = None if step.memory_bytes is None else step.memory_bytes <= room
         described = {name: getattr(step, name) for name in Step.__struct_fields__ if name != "notes"}
         row = ScaleRow(
             **described,
@@ -105,15 +106,16 @@ def scale(
             flops=one + (total - 1) * (two - one),
             tokens=tokens * total if tokens else None,
             peak_per_s=job.machine.peak(workload.options.products or workload.precision).per_s,
-            power_w=device.power_w,
+            power_w=power_w,
         )
         rows.append(row)
     return rows if held_per_s else over_what_runs(rows)
 
 
-def _one_worker(job: Job, alone: Step, batch_size: int, settings: Settings) -> tuple[float | None, tuple[str, ...]]:
+def _one_worker(
+    job: Job, alone: Step, batch_size: int, settings: Settings, room: float
+) -> tuple[float | None, tuple[str, ...]]:
     """Samples per second of one worker that can run: with as large a batch as it holds; None where it holds none."""
-    room = usable_bytes(job.machine.device)
     if alone.memory_bytes is None or alone.memory_bytes <= room:
         return batch_size / alone.time_s, ()
     held = largest_batch(job.workload, memory_bytes=room)
