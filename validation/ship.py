@@ -19,7 +19,7 @@ from paleo_lite.calibration.choose import POOL_FILE, Pool, why_not_pooled
 from paleo_lite.calibration.fit import Fit, calibrate
 from paleo_lite.calibration.from_profiles import measure_profiles
 from paleo_lite.calibration.measured_devices import DeviceData, Key, MeasuredDevices
-from paleo_lite.calibration.measurements import Measurement
+from paleo_lite.calibration.measurements import Measurement, provenance_of
 from paleo_lite.calibration.prior import KERNELS, expect, traits_of
 from paleo_lite.calibration.store import make_calibration, write_calibration
 from paleo_lite.calibration.validate import Point, validate
@@ -99,7 +99,7 @@ def ship_measured(devices: MeasuredDevices, pool: Pool, points: Sequence[Point],
         group = devices.groups[chosen]
         error = error_of(points, group)
         calibration = make_calibration(
-            gpu, precision, group, fit_among_others(chosen, devices, pool), held_out_error=error
+            gpu, precision, group, fit_among_others(chosen, devices, pool), provenance_of(group), error
         )
         write_calibration(calibration, folder / f"{gpu}-{precision}.toml", force=True)
         shown = "-" if error is None else f"{error:.1%}"

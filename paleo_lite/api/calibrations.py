@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,9 +11,9 @@ import msgspec
 from msgspec import structs
 
 from ..calibration.choose import NotPooled, pool_prior, pooled_model
-from ..calibration.fit import Fit, held_out_error, measurements_of
+from ..calibration.fit import Fit, held_out_error
 from ..calibration.fit import calibrate as fit_device
-from ..calibration.measurements import Measurement, is_measurements, read_measurements
+from ..calibration.measurements import Measurement, measurements_of, provenance_of, read_given, read_measurements
 from ..calibration.ppp import PppCalibration, PppRun, PppShare, calibrate_ppp
 from ..calibration.store import (
     AnyCalibration,
@@ -176,14 +175,8 @@ def learn(question: CalibrateQuestion) -> Learnt:
     check_new(output, force=question.force)
     further, precision = paths_of(question.hardware_files), question.precision
     device = find_device(question.gpu, further)
-    measured, network = question.measured, question.network
-    several = [measured] if isinstance(measured, (str, os.PathLike)) else list(measured)
-    steps = [step for step in several if isinstance(step, Measurement)]
-    paths = [Path(path) for path in several if not isinstance(path, Measurement)]
-    tables = [path for path in paths if is_measurements(path)]
-    profiles = [path for path in paths if path not in tables]
-    steps += [row for path in tables for row in read_measurements(path)]
-    files = list(tables)
+    network = question.network
+    steps, files, profiles = read_given(question.measured)
     if profiles:
         if network is None:
             raise BadValue(f"{profiles[0]} is not a measurements CSV: for profiles give --network")
@@ -210,25 +203,16 @@ def learn(question: CalibrateQuestion) -> Learnt:
             from ..calibration.from_profiles import measure_profiles
 
             steps += measure_profiles(profiles, device.id, find_network(network).name, precision, *only, further)
-        learnt = _all_parameters(measurements_of(steps, device, precision, further), device, question, files)
+        steps = measurements_of(steps, device, precision, further)
+        provenance = provenance_of(steps, files, question.date, __version__)
+        prior = pool_prior(device, precision, steps[0].execution, steps[0].software)
+        measurements, fit = fit_device(steps, device, precision, prior)
+        error = held_out_error(measurements, device, precision, prior)
+        made = make_calibration(device.id, precision, measurements, fit, provenance, error)
+        learnt = Learnt(made, device, measurements, fit)
     if output is not None:
         write_calibration(learnt.calibration, output, question.force)
     return learnt
-
-
-def _all_parameters(
-    steps: Sequence[Measurement], device: Device, question: CalibrateQuestion, files: Sequence[Path]
-) -> Learnt:
-    """From the prior that the pool of all devices gives."""
-    precision = question.precision
-    prior = pool_prior(device, precision, steps[0].execution, steps[0].software)
-    measurements, fit = fit_device(steps, device, precision, prior)
-    error = held_out_error(measurements, device, precision, prior)
-    made = make_calibration(
-        device.id, precision, measurements, fit, held_out_error=error, inputs=files, date=question.date,
-        version=__version__,
-    )  # fmt: skip
-    return Learnt(made, device, measurements, fit)
 
 
 def calibrations(name: str | None = None) -> Shown | AnyCalibration:

@@ -13,7 +13,7 @@ import msgspec
 
 from ..calibration.choose import pool_prior
 from ..calibration.fit import calibrate, held_out_error
-from ..calibration.measurements import Measurement, write_csv
+from ..calibration.measurements import Measurement, provenance_of, write_csv
 from ..calibration.prior import Prior, device_prior, narrow_by_probes
 from ..calibration.store import make_calibration, write_calibration
 from ..calibration.validate import expected_from, predict_measured
@@ -178,8 +178,8 @@ def measure(question: MeasureQuestion) -> Measured:
     measurements, fit = calibrate([step.measurement for step in fitted], machine, precision, prior)
     calibration = make_calibration(
         machine.id, precision, measurements, fit,
-        held_out_error=held_out_error(measurements, machine, precision, prior),
-        date=date.today().isoformat(), version=__version__,
+        provenance_of(measurements, date=date.today().isoformat(), version=__version__),
+        held_out_error(measurements, machine, precision, prior),
     )  # fmt: skip
     if output is not None:
         save(output, write_csv(step.measurement for step in (*fitted, *unseen)).encode())

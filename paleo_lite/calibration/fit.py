@@ -11,8 +11,7 @@ s is the scatter that a good model keeps. The covariance of theta is that of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,7 +20,7 @@ import numpy as np
 from ..counting.attention import attention_of, with_attention
 from ..errors import CalibrationFailed
 from ..extras import need
-from ..hardware import Device, Machine, find_device
+from ..hardware import Device, Machine
 from ..networks import find_network
 from ..timing.calibrated import NAMES, Rates, own_variance, rates_of, sensitivities
 from ..timing.features import Features, features_of, merge_alike
@@ -39,26 +38,6 @@ SCATTER = 0.05
 
 
 # What was measured ----------------------------------------------------------------------------------------------------
-
-
-def measurements_of(
-    measurements: Sequence[Measurement], device: Device, precision: str, hardware_files: Iterable[Path] = ()
-) -> list[Measurement]:
-    """Those of a device in a precision, whatever they call it.
-
-    Raises
-    ------
-    CalibrationFailed
-        If there is none.
-    """
-    ids = {name: find_device(name, hardware_files).id for name in {step.gpu for step in measurements}}
-    own = [step for step in measurements if ids[step.gpu] == device.id and step.precision == precision]
-    if not own:
-        have = ", ".join(sorted({f"{step.gpu} {step.precision}" for step in measurements}))
-        raise CalibrationFailed(
-            f"no measurement of {device.id} in {precision} among {len(measurements)}: there are {have}"
-        )
-    return own
 
 
 class MeasuredRuns(msgspec.Struct, frozen=True, eq=False):

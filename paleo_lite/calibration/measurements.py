@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
@@ -13,7 +14,8 @@ import msgspec
 
 from ..counting import PHASES
 from ..counting.fusion import EXECUTIONS
-from ..errors import BadFile
+from ..errors import BadFile, CalibrationFailed
+from ..hardware import Device, find_device
 from ..units import PRECISION_BYTES
 from .prior import SOFTWARE
 
@@ -66,6 +68,24 @@ class Measurement(msgspec.Struct, frozen=True, order=True):
         """The first word of the framework; where that is not said, what devices are compared under."""
         word = (self.framework.split() or [SOFTWARE])[0].lower()
         return SOFTWARE if word == "torch" else word
+
+
+def read_given(
+    measured: str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Measurement],
+) -> tuple[list[Measurement], list[Path], list[Path]]:
+    """Measured steps that are given as such or in tables, the tables, and what is neither: profiles, folders of them.
+
+    Raises
+    ------
+    BadFile
+        As `read_measurements`.
+    """
+    several = [measured] if isinstance(measured, (str, os.PathLike)) else list(measured)
+    steps = [step for step in several if isinstance(step, Measurement)]
+    paths = [Path(path) for path in several if not isinstance(path, Measurement)]
+    tables = [path for path in paths if is_measurements(path)]
+    steps += [row for path in tables for row in read_measurements(path)]
+    return steps, tables, [path for path in paths if path not in tables]
 
 
 def is_measurements(path: Path) -> bool:
@@ -161,6 +181,26 @@ def medians(runs: Iterable[Run], seconds: str = "time_s") -> list[Run]:
     for run in runs:
         groups.setdefault(msgspec.structs.replace(run, **{seconds: 0.0}), []).append(getattr(run, seconds))
     return [msgspec.structs.replace(run, **{seconds: median(times)}) for run, times in groups.items()]
+
+
+def measurements_of(
+    measurements: Sequence[Measurement], device: Device, precision: str, hardware_files: Iterable[Path] = ()
+) -> list[Measurement]:
+    """Those of a device in a precision, whatever they call it.
+
+    Raises
+    ------
+    CalibrationFailed
+        If there is none.
+    """
+    ids = {name: find_device(name, hardware_files).id for name in {step.gpu for step in measurements}}
+    own = [step for step in measurements if ids[step.gpu] == device.id and step.precision == precision]
+    if not own:
+        have = ", ".join(sorted({f"{step.gpu} {step.precision}" for step in measurements}))
+        raise CalibrationFailed(
+            f"no measurement of {device.id} in {precision} among {len(measurements)}: there are {have}"
+        )
+    return own
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

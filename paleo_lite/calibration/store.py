@@ -15,7 +15,7 @@ from ..files import read_typed, shipped, write_aside
 from ..result import Result
 from ..timing.calibrated import NAMES, PARAMETERS, CalibratedModel
 from ..timing.models import QUANTILES, PppModel
-from .measurements import Measurement, Provenance, provenance_of
+from .measurements import Measurement, Provenance
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -107,11 +107,8 @@ def make_calibration(
     precision: str,
     measurements: Sequence[Measurement],
     fit: Fit,
-    *,
+    provenance: Provenance,
     held_out_error: float | None = None,
-    inputs: Sequence[Path] = (),
-    date: str = "",
-    version: str = "",
 ) -> Calibration:
     """A calibration from a fit; `measurements` in the order of the fit's residuals."""
     deviations = np.sqrt(np.diag(fit.covariance))
@@ -125,7 +122,6 @@ def make_calibration(
         f"{m.network}, batch {m.batch_size}, {m.phase}: measured {m.time_s * 1e3:.4g} ms, fitted {math.exp(r) - 1:+.1%}"
         for m, r in ((measurements[i], float(fit.residuals[i])) for i in furthest)
     ]
-    provenance = provenance_of(measurements, inputs, date, version)
     covariance = [" ".join(f"{value:.4g}" for value in row) for row in fit.covariance.tolist()]
     error = None if held_out_error is None else round(held_out_error, 4)
     return Calibration(
