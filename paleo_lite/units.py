@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from numbers import Integral
 
 from .errors import BadQuantity, BadValue
 
@@ -176,15 +177,15 @@ def element_bytes(precision: str) -> int:
     return PRECISION_BYTES[precision]
 
 
-def parse_range(text: str, what: str = "numbers") -> list[int]:
+def parse_range(given: str | int | Sequence[int], what: str = "numbers") -> list[int]:
     """Read a range.
 
     Parameters
     ----------
-    text : str
-        Numbers with commas; two or more, ``...`` and a last one, which go on in equal steps (``1,2,...,8``) or, from
-        three on, in equal ratios (``1,2,4,...,128``); or ``first:last:step`` with ``x2`` for a factor, ``first:last``
-        for steps of 1.
+    given : str, int or sequence of int
+        One number or several; as text with commas; two or more, ``...`` and a last one, which go on in equal steps
+        (``1,2,...,8``) or, from three on, in equal ratios (``1,2,4,...,128``); or ``first:last:step`` with ``x2`` for
+        a factor, ``first:last`` for steps of 1.
     what : str
         What is counted, for the message: ``"workers"``.
 
@@ -199,6 +200,12 @@ def parse_range(text: str, what: str = "numbers") -> list[int]:
         If a number is below 1 or none, a series has no one continuation or misses its last number, or the range is
         longer than `LENGTH_AT_MOST`.
     """
+    if not isinstance(given, str):
+        numbers = [given] if isinstance(given, int) else list(given)
+        if not numbers or any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in numbers):
+            raise BadValue(f"{what} must be whole numbers of 1 or more, not {given!r}")
+        return numbers
+    text = given
     parts = [part.strip() for part in text.replace("…", "...").split(",")]
     if len(parts) == 1 and ":" in parts[0]:
         return _span(parts[0], what)

@@ -138,6 +138,8 @@ def test_no_quantity_is_infinite(text):
         ("1:100:x10", [1, 10, 100]),
         ("8:30:8", [8, 16, 24]),
         ("2:4", [2, 3, 4]),
+        (8, [8]),
+        ((1, 3, 2), [1, 3, 2]),
     ],
 )
 def test_ranges(text, numbers):
@@ -160,6 +162,11 @@ def test_ranges(text, numbers):
         ("1:8:x1", "a factor must be 2 or more"),
         ("1:2:3:4", "expected"),
         ("1:999999999", "more than 100000"),
+        (0, "must be whole numbers of 1 or more, not 0"),
+        ([], "of 1 or more, not \\[\\]"),
+        ([8, -1], "of 1 or more"),
+        ([1.5], "of 1 or more"),
+        (True, "of 1 or more"),
     ],
 )
 def test_what_is_no_range(text, says):

@@ -165,7 +165,8 @@ def calibrate(question: CalibrateQuestion) -> AnyCalibration | Suggestions:
     if question.network is None:
         steps = typical_steps(precision, phase, question.batch_size)
     else:
-        steps = [Workload(find_network(question.network), precision, question.batch_size or 1, phase)]
+        batch_size = 1 if question.batch_size is None else question.batch_size
+        steps = [Workload(find_network(question.network), precision, batch_size, phase)]
     return suggest_steps(model, machine, steps, question.suggest)
 
 

@@ -205,7 +205,7 @@ def batch(
     from ..units import parse_range
     from .prediction import predict_several
 
-    sizes = parse_range(batch_sizes, "batch sizes") if isinstance(batch_sizes, str) else batch_sizes
+    sizes = parse_range(batch_sizes, "batch sizes")
     devices = list(dict.fromkeys([gpus] if isinstance(gpus, str) else gpus))
     kept = {name: [question.pop(name)] for name in ("precision", "phase") if name in question}
     several = {f"{name}s": value for name, value in kept.items()}

@@ -299,7 +299,9 @@ def _beside(question: CompareQuestion) -> PredictedBeside:
 
     (path,) = (*question.sides[0], *question.sides[1])
     profile, calibration = open_profile(path, question.name_pattern), question.calibration
-    batch_size = question.batch_size or profile.configuration.get("batch_size")
+    batch_size = question.batch_size
+    if batch_size is None:
+        batch_size = profile.configuration.get("batch_size")
     if not isinstance(batch_size, int):
         raise BadProfile(f"{path}: its name does not give the batch size: use --batch-size")
     is_fitted = question.time_model in FITTED and question.ppp is None and calibration is None

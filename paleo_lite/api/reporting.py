@@ -246,9 +246,12 @@ def _of_network(question: ReportQuestion) -> Document:
     same = {"gpu": question.gpu, "hardware_files": files, "training": question.training, **question.named(
         "precision", "time_model", "ppp", "clock", "unit", "calibration",
     )}  # fmt: skip
+    batch_size = question.batch_size
+    if batch_size is None:
+        batch_size = 32 if is_shared and not question.fit_batch else 1
     prediction = predict(
         network, **same, **question.named("weights", "execution", "fit_batch"), phase=phase, memory=True,
-        batch_size=question.batch_size or (32 if is_shared and not question.fit_batch else 1),
+        batch_size=batch_size,
     )  # fmt: skip
     calibration = used_calibration(prediction, question.calibration)
     sources = _network_sources(question, prediction, calibration)

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from ..counting import GENERATING
+from ..counting.work import check_batch_size
 from ..errors import BadValue
 from ..hardware import Machine
 from ..timing import TimeModel, Workload, describe
@@ -67,21 +68,13 @@ class Request(msgspec.Struct, frozen=True):
         BadValue
             If they are below 1.
         """
-        if self.workers is None:
-            return []
-        if isinstance(self.workers, str):
-            return parse_range(self.workers, "workers")
-        counts = [self.workers] if isinstance(self.workers, int) else list(self.workers)
-        if not counts or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in counts):
-            raise BadValue(f"workers must be whole numbers of 1 or more, not {self.workers!r}")
-        return counts
+        return [] if self.workers is None else parse_range(self.workers, "workers")
 
     def samples(self, most: int) -> int:
         """The batch size, or what stands for it; `most` workers."""
         if self.batch_size is None:
             return BATCH if self.scaling == "weak" else BATCH * most
-        if self.batch_size < 1:
-            raise BadValue(f"the batch size must be a whole number of 1 or more, not {self.batch_size!r}")
+        check_batch_size(self.batch_size)
         return self.batch_size
 
     def machine(self, hardware_files: Sequence[Path] = ()) -> Topology:

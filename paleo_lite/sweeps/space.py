@@ -279,8 +279,6 @@ def parse_names(names: str | Sequence[str], what: str, everything: Sequence[str]
 
 def parse_numbers(numbers: str | int | Sequence[int], what: str) -> tuple[int, ...]:
     """Numbers, and as text also ranges: ``1,2,4``, ``1:1024:x2``, ``1,2,4,...,128``, ``1:8,16:64:+16``."""
-    if not isinstance(numbers, str):
-        return (numbers,) if isinstance(numbers, int) else tuple(numbers)
-    if ":" not in numbers:
+    if not isinstance(numbers, str) or ":" not in numbers:
         return tuple(parse_range(numbers, what))
     return tuple(dict.fromkeys(number for part in numbers.split(",") for number in parse_range(part, what)))

@@ -115,11 +115,11 @@ def _answers(prediction: Prediction, alternatives: Alternatives, scaling: ScaleT
         held = prediction.memory
         usable = f"{format_si(held.usable_bytes, 'B')} that may be used"
         detail = f"of {usable}" if held.fits else f"does not fit into {usable}"
-        most = "not even one sample fits" if held.largest_batch is None else f"largest batch {held.largest_batch:,}"
+        largest = "not even one sample fits" if held.largest_batch is None else f"largest batch {held.largest_batch:,}"
         needed = KeyFigure(
-            "Peak memory", format_si(held.memory.total_bytes, "B"), f"{detail}; {most}", alarm=not held.fits
+            "Peak memory", format_si(held.memory.total_bytes, "B"), f"{detail}; {largest}", alarm=not held.fits
         )
-        answers.insert(len(answers) if held.fits else 0, needed)
+        answers.insert(len(answers) if held.fits else 0, needed)  # what does not fit is said first
     if scaling is not None and scaling.rows:
         last = scaling.rows[0] if scaling.why else scaling.rows[-1]
         detail = f"{say_number(last.throughput_per_s)} {per_s.lower()}, {last.efficiency:.1%} of the ideal"
