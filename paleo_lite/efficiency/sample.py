@@ -112,18 +112,15 @@ def count_sample(runs: Runs, chosen: NDArray[Any], parts: list[int], forward: in
     """
     numbers = runs.table["signature"][chosen].tolist()
     signatures = [runs.signatures[number] for number in numbers]
-    given = _given([signature for signature, part in zip(signatures, parts) if part == forward])
-    weights = _weights(signatures, given)
+    told = _told_beside(signatures, [part == forward for part in parts])
     known: dict[tuple[int, int, Any], CountedOperation] = {}
-    afters = {number: given.get(runs.signatures[number][2:4]) for number in {*numbers}}  # by operation and shapes
     sample = []
     fields = ("rows", "duration_ns", "flops", "bytes", "flops_rows", "bytes_rows", "mix", "execution", "layer")
     seen: set[int] = set()
     entries = zip(*(runs.table[name][chosen].tolist() for name in fields))
-    for index, (entry, part, signature) in enumerate(zip(entries, parts, signatures)):
+    for entry, part, number, after in zip(entries, parts, numbers, told):
         rows, duration_ns, flops, moved, flops_rows, bytes_rows, mix, execution, layer = entry
-        after = weights[index] if index in weights else afters[numbers[index]]
-        key = (numbers[index], mix, after)
+        signature, key = runs.signatures[number], (number, mix, after)
         ruled = known.get(key)
         if ruled is None:
             ruled = known[key] = _count(signature, runs.mixes[mix], after, execution >= 0)
@@ -243,30 +240,27 @@ def _name(signature: Signature) -> str:
     return signature.op or classify(signature.kernel or "unnamed").name
 
 
-def _given(forward: list[Signature]) -> dict[tuple[str | None, str | None], Any]:
-    """For every pooling and convolution of the forward pass the shape that it gave, which a later operation read."""
-    shapes: dict[tuple[str | None, str | None], Any] = {}
-    for index, (_, _, op, params, _) in enumerate(forward):
-        if ("pool" in (op or "") or is_convolution(op)) and (op, params) not in shapes:
-            later = (output_shape(s.op or "", s.params or "") for s in forward[index + 1 : index + 5])
-            shapes[op, params] = next((shape for shape in later if shape), None)
-    return shapes
+def _told_beside(signatures: list[Signature], is_forward: list[bool]) -> list[Any]:
+    """For every operation the shape that others tell of it, None where they do not.
 
-
-def _weights(signatures: list[Signature], given: dict[tuple[str | None, str | None], Any]) -> dict[int, Any]:
-    """For the gradients of convolutions in traces of 2021 the shapes of the weights.
-
-    The gradient of the weight was an operator that is given no weight. It follows that of the input, which is; the
-    first layer, which has none, is found by what it read and gave in the forward pass.
+    What a pooling or convolution of the forward pass gave, a later operation read. In traces of 2021 the gradient of a
+    convolution's weight was an operator that is given no weight: it follows that of the input, which is; the first
+    layer, which has none, is found by what it read and gave in the forward pass.
     """
+    forward = [signature for signature, is_in in zip(signatures, is_forward) if is_in]
+    given: dict[tuple[str | None, str | None], Any] = {}
+    for index, (_, _, op, params, _) in enumerate(forward):
+        if ("pool" in (op or "") or is_convolution(op)) and (op, params) not in given:
+            later = (output_shape(s.op or "", s.params or "") for s in forward[index + 1 : index + 5])
+            given[op, params] = next((shape for shape in later if shape), None)
+    told = [given.get((signature.op, signature.params)) for signature in signatures]
     ends = ("convolution_backward_input", "convolution_backward_weight")
     gradients = [index for index, signature in enumerate(signatures) if (signature.op or "").endswith(ends)]
-    forward: dict[tuple[Any, Any], Any] = {}
+    weights: dict[tuple[Any, Any], Any] = {}
     for (op, params), output in given.items() if gradients else ():
         shapes = shapes_in(params or "") if is_convolution(op) else []
         if output and len(shapes) > 1:
-            forward[shapes[0], output] = shapes[1]
-    weights: dict[int, Any] = {}
+            weights[shapes[0], output] = shapes[1]
     last: dict[Any, Any] = {}
     for index in gradients:
         shapes = shapes_in(signatures[index].params or "")
@@ -274,10 +268,10 @@ def _weights(signatures: list[Signature], given: dict[tuple[str | None, str | No
             continue
         gradient, other = shapes[:2]
         if (signatures[index].op or "").endswith("input"):
-            last[gradient] = weights[index] = other
+            last[gradient] = told[index] = other
         else:
-            weights[index] = last.pop(gradient, None) or forward.get((other, gradient))
-    return weights
+            told[index] = last.pop(gradient, None) or weights.get((other, gradient))
+    return told
 
 
 def _count(signature: Signature, mix: dict[str, int], after: Any, alone: bool) -> CountedOperation:

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from ..errors import BadProfile, BadValue
 from ..profiles.detect import Profile
 from ..profiles.names import classify
-from ..profiles.table import device_rows, numbers, to_numpy, values_of
+from ..profiles.table import device_rows, numbers, to_numpy
 from ..result import Result
-from .totals import categories
+from .totals import kernels_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,10 +117,8 @@ def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
 
 def _labels(rows: pa.RecordBatch) -> NDArray[np.object_]:
     """The class of every row: found once for each name and category, in which its operation tells of convolutions."""
-    (kernel, names), (named, category) = values_of(rows, "kernel"), categories(rows)
-    keys, pair = np.unique(kernel * len(named) + category, return_inverse=True)
-    pairs = [(names[key // len(named)] or "", named[key % len(named)]) for key in keys.tolist()]
-    return np.array([classify(name, kind).label for name, kind in pairs], dtype=object)[pair]
+    kernels, which = kernels_in(rows)
+    return np.array([classify(name, category).label for name, category in kernels], dtype=object)[which]
 
 
 def _before(times: Floats, edges: Floats) -> Floats:

@@ -86,9 +86,8 @@ class KernelTotals:
         if not timed.num_rows:
             return
         self.rows += timed.num_rows
-        (kernel, names), (named, category) = values_of(timed, "kernel"), categories(timed)
-        keys, group = np.unique(kernel * len(named) + category, return_inverse=True)
-        labels = [(names[k // len(named)] or "(no name)", named[k % len(named)]) for k in keys.tolist()]
+        kernels, group = kernels_in(timed)
+        labels = [(name or "(no name)", category) for name, category in kernels]
         columns = self._columns(timed)
         for label, *values in zip(labels, *(np.bincount(group, columns[name], len(labels)) for name in SUMS)):
             self.sums[label] = self.sums.get(label, np.zeros(len(SUMS))) + values
@@ -240,12 +239,15 @@ def _category(batch: pa.RecordBatch) -> pa.DictionaryArray:
     return pa.nulls(batch.num_rows, pa.dictionary(pa.int32(), pa.string()))
 
 
-def categories(batch: pa.RecordBatch) -> tuple[list[str], NDArray[np.int64]]:
-    """The categories that there are, and the place of each row's: ``convolution`` of kernels whose operation is one."""
+def kernels_in(batch: pa.RecordBatch) -> tuple[list[tuple[str, str]], NDArray[np.int64]]:
+    """Names of kernels with their categories, and which each row is: ``convolution`` where the operation is one."""
     number, (_, *words) = values_of(batch, "category")
     named = ["kernel", *words]
     op, operations = values_of(batch, "op")
     convolves = np.array([is_convolution(name) for name in operations])
     is_kernel = np.array([name == "kernel" for name in named])
     number = np.where(is_kernel[number] & convolves[op], len(named), number)
-    return [*named, "convolution"], number
+    named.append("convolution")
+    kernel, names = values_of(batch, "kernel")
+    keys, group = np.unique(kernel * len(named) + number, return_inverse=True)
+    return [(names[key // len(named)] or "", named[key % len(named)]) for key in keys.tolist()], group

@@ -60,7 +60,7 @@ def numbered_lines(path: Path, most: int | None = None) -> Iterator[tuple[int, s
                     line = line.removeprefix(b"\xef\xbb\xbf")
                 if b"\0" in line:
                     raise BadProfile(f"{path}: line {number} holds a zero byte, expected text")
-                text = _decoded(line).rstrip(" \r\n")
+                text = decoded(line).rstrip(" \r\n")
                 blank = 0 if text.strip() else blank + 1
                 if blank > MOST_BLANK:
                     raise BadProfile(f"{path}: line {number}: {blank:,} lines without content in a row")
@@ -75,7 +75,7 @@ def numbered_lines(path: Path, most: int | None = None) -> Iterator[tuple[int, s
 def decoded_head(head: bytes) -> list[str]:
     """The whole lines of a file's first bytes, to recognise it by."""
     lines = head.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    return [_decoded(line).rstrip(" \r\n") for line in lines if len(line) <= LONGEST_LINE]
+    return [decoded(line).rstrip(" \r\n") for line in lines if len(line) <= LONGEST_LINE]
 
 
 def number_of(text: str) -> float:
@@ -205,7 +205,8 @@ def shown(text: str, most: int = 60) -> str:
     return repr(text if len(text) <= most else text[:most] + "...")
 
 
-def _decoded(line: bytes) -> str:
+def decoded(line: bytes) -> str:
+    """Text, read as Latin-1 where it is not UTF-8."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from ..errors import BadProfile
 from .detect import is_gzip
+from .lines import decoded
 
 MAGIC = b"SQLite format 3\0"
 
@@ -29,7 +30,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
     connection = None
     try:
         connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)
-        connection.text_factory = _text
+        connection.text_factory = decoded
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
         yield connection
@@ -76,10 +77,3 @@ def _check_length(path: Path) -> None:
     pages = int.from_bytes(header[28:32], "big")
     if header[24:28] == header[92:96] and pages * page > size:
         raise BadProfile(f"{path}: SQLite that is cut: {size:,} bytes of {pages * page:,}")
-
-
-def _text(raw: bytes) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return raw.decode("latin-1")
