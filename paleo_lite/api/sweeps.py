@@ -59,41 +59,6 @@ class SweepQuestion(_Written, frozen=True, kw_only=True):
     scheduler: str | None = None
     on_done: Callable[[int, int], None] | None = None
 
-    def space(self) -> Space:
-        """The combinations, checked.
-
-        Raises
-        ------
-        PaleoError
-            One of its classes: an unknown name, or what does not go together.
-        """
-        further, workers = paths_of(self.hardware_files), parse_numbers(self.workers, "workers")
-        if self.links and workers == (1,):
-            raise BadValue("--links join several workers: give --workers, such as --workers 1,2,4,8")
-        lengths = parse_numbers(self.sequence_lengths, "sequence lengths") if self.sequence_lengths else (None,)
-        space = Space(
-            networks=parse_names(self.networks, "networks", network_names()),
-            gpus=parse_names(self.gpus, "GPUs", [device.id for device in list_devices(further)]),
-            precisions=parse_names(self.precisions, "precisions", list(PRECISION_BYTES)),
-            phases=parse_names(self.phases, "phases", list(PHASES)),
-            batch_sizes=parse_numbers(self.batch_sizes, "batch sizes"),
-            sequence_lengths=lengths,
-            time_models=parse_names(self.time_models, "time models"),
-            workers=workers,
-            strategies=parse_names(self.strategies, "strategies"),
-            scalings=parse_names(self.scalings, "scalings"),
-            links=parse_names(self.links, "links") if self.links else ("",),
-            collectives=parse_names(self.collectives, "collectives", list(COLLECTIVES)) if self.collectives else ("",),
-            ppp=self.ppp,
-            optimizer=self.optimizer,
-            samples=parse_quantity(self.samples, ""),
-            price_usd_per_h=None if self.price is None else parse_quantity(self.price, "USD/h"),
-            power_w=None if self.power is None else parse_quantity(self.power, "W"),
-            hardware_files=tuple(str(path.absolute()) for path in further),
-        ).resolved()
-        space.check()
-        return space
-
 
 @partial(asked, SweepQuestion)
 def sweep(question: SweepQuestion) -> Sweep | Space:
@@ -146,7 +111,32 @@ def sweep(question: SweepQuestion) -> Sweep | Space:
     PaleoError
         One of its classes: an impossible space, an output that is there already, a missing extra.
     """
-    space = question.space()
+    further, workers = paths_of(question.hardware_files), parse_numbers(question.workers, "workers")
+    if question.links and workers == (1,):
+        raise BadValue("--links join several workers: give --workers, such as --workers 1,2,4,8")
+    lengths = parse_numbers(question.sequence_lengths, "sequence lengths") if question.sequence_lengths else (None,)
+    collectives = parse_names(question.collectives, "collectives", list(COLLECTIVES)) if question.collectives else ("",)
+    space = Space(
+        networks=parse_names(question.networks, "networks", network_names()),
+        gpus=parse_names(question.gpus, "GPUs", [device.id for device in list_devices(further)]),
+        precisions=parse_names(question.precisions, "precisions", list(PRECISION_BYTES)),
+        phases=parse_names(question.phases, "phases", list(PHASES)),
+        batch_sizes=parse_numbers(question.batch_sizes, "batch sizes"),
+        sequence_lengths=lengths,
+        time_models=parse_names(question.time_models, "time models"),
+        workers=workers,
+        strategies=parse_names(question.strategies, "strategies"),
+        scalings=parse_names(question.scalings, "scalings"),
+        links=parse_names(question.links, "links") if question.links else ("",),
+        collectives=collectives,
+        ppp=question.ppp,
+        optimizer=question.optimizer,
+        samples=parse_quantity(question.samples, ""),
+        price_usd_per_h=None if question.price is None else parse_quantity(question.price, "USD/h"),
+        power_w=None if question.power is None else parse_quantity(question.power, "W"),
+        hardware_files=tuple(str(path.absolute()) for path in further),
+    ).resolved()
+    space.check()
     if question.dry_run:
         return space
     if space.size > ROWS_UNASKED and not question.yes:

@@ -28,12 +28,15 @@ from .space import Sized
 
 _FIRST = 1
 
+_OF_SIZE = {size: precision for precision, size in reversed(PRECISION_BYTES.items())}
+"""The first precision with numbers of each size: memory and traffic are alike for all of them."""
+
 
 @lru_cache(256)
 def network_of(name: Sized) -> Network:
     """A network by name and length."""
     if name.phase == "decode" and name.length is not None:
-        return at_context(name.name, name.length, _of_size(2)).network
+        return at_context(name.name, name.length, _OF_SIZE[2]).network
     return find_network(name.name, tokens=name.tokens)
 
 
@@ -41,22 +44,17 @@ def network_of(name: Sized) -> Network:
 def counted(name: Sized, number_bytes: int) -> Work:
     """A network's work with numbers of that size: what precisions of one size have in common."""
     if name.phase == "decode" and name.length is not None:
-        return at_context(name.name, name.length, _of_size(number_bytes)).work
+        return at_context(name.name, name.length, _OF_SIZE[number_bytes]).work
     layers = network_of(name).layers
-    work = count(layers, _of_size(number_bytes))
+    work = count(layers, _OF_SIZE[number_bytes])
     if not name.phase:
         return work
     return fuse(layers, work, ENGINE)
 
 
-def _of_size(number_bytes: int) -> str:
-    """A precision with numbers of that size: memory and traffic are alike for all of them."""
-    return next(precision for precision, size in PRECISION_BYTES.items() if size == number_bytes)
-
-
 def work_of(name: Sized, precision_bytes: int, optimizer: str) -> Work:
     """A network's work with the update of an optimizer."""
-    return with_update(counted(name, precision_bytes), _of_size(precision_bytes), TrainingOptions(optimizer))
+    return with_update(counted(name, precision_bytes), _OF_SIZE[precision_bytes], TrainingOptions(optimizer))
 
 
 @lru_cache(2048)
@@ -66,7 +64,7 @@ def memory_parts(
     """Bytes of parameters, gradients and optimizer state, other fixed bytes, and bytes per sample of a case."""
     training = trains(phase)  # memory is that of a step or of a forward pass, nothing between
     workload = Workload(
-        network_of(name), _of_size(precision_bytes), phase="training" if training else phase,
+        network_of(name), _OF_SIZE[precision_bytes], phase="training" if training else phase,
         training=TrainingOptions(optimizer) if training else None,
     ).doing(counted(name, precision_bytes))  # fmt: skip
     fixed, per_sample = memory_coefficients(workload)
@@ -86,7 +84,7 @@ def groups_of(name: Sized, precision_bytes: int, optimizer: str, by_layer: bool)
     layers, work = network_of(name).layers, work_of(name, precision_bytes, optimizer)
     if by_layer:
         return alike(layers, work)
-    gradients = gradient_bytes(Workload(network_of(name), _of_size(precision_bytes), phase="training").doing(work))
+    gradients = gradient_bytes(Workload(network_of(name), _OF_SIZE[precision_bytes], phase="training").doing(work))
     ahead = make_buckets(gradients[::-1], BUCKET_BYTES, BUCKET_BYTES).of_layer[::-1]
     buckets = zip(make_buckets(gradients).of_layer.tolist(), ahead.tolist())
     numbers: dict[tuple[int, int], int] = {}

@@ -127,25 +127,26 @@ def run_sweep(
         raise BadValue(f"{output}: a sweep is written as {' or '.join(FORMATS)}")
     if output.exists() and not force:
         raise BadValue(f"{output} already exists: choose another name, or --force to replace it")
-    folder = output.with_name(f"{output.name}.partial")
+    folder, chunks = output.with_name(f"{output.name}.partial"), list(space.chunks())
     try:
+        manifest = Manifest(1, space.digest(), space.size, len(chunks))
         with locked(folder / _LOCK, "it is being swept"):
             if output.exists() and not force:  # whoever held the lock has written it meanwhile
                 raise BadValue(f"{output} already exists: choose another name, or --force to replace it")
-            _open(folder, space)
-            done = {index for index in range(space.chunk_count) if _file(folder, index).is_file()}
+            _open(folder, manifest)
+            done = {chunk.number for chunk in chunks if _file(folder, chunk.number).is_file()}
             kept = len(done)
             if progress:
-                progress(kept, space.chunk_count)
-            left = [chunk for chunk in space.chunks() if chunk.number not in done]
+                progress(kept, len(chunks))
+            left = [chunk for chunk in chunks if chunk.number not in done]
             work = partial(encode_chunk, space, model_of, folder if scheduler is None else None)
             for chunk, data in run_tasks(left, work, jobs, scheduler, _died):
                 if data is not None:
                     write_aside(_file(folder, chunk.number), data)
                 done.add(chunk.number)  # one that comes twice takes the place of itself
                 if progress:
-                    progress(len(done), space.chunk_count)
-            rows, feasible = _merge(folder, space, output)
+                    progress(len(done), len(chunks))
+            rows, feasible = _merge([_file(folder, chunk.number) for chunk in chunks], folder, space, output)
             for file in folder.iterdir():
                 if file.name != _LOCK:
                     file.unlink()
@@ -154,7 +155,7 @@ def run_sweep(
     except OSError as error:
         raise SweepStopped(_why_unwritten(error, folder, space)) from None
     seconds = time.perf_counter() - started
-    return Sweep(output, rows, feasible, space.chunk_count, kept, seconds, space.samples)
+    return Sweep(output, rows, feasible, len(chunks), kept, seconds, space.samples)
 
 
 def _died(chunk: Chunk, error: PaleoError) -> NoReturn:
@@ -178,9 +179,8 @@ def _done(folder: Path) -> int:
     return len(list(folder.glob("chunk-*.parquet"))) if folder.is_dir() else 0
 
 
-def _open(folder: Path, space: Space) -> None:
+def _open(folder: Path, manifest: Manifest) -> None:
     """Make the folder, or take up the one that is there if it is of the same sweep."""
-    manifest = Manifest(1, space.digest(), space.size, space.chunk_count)
     path = folder / _MANIFEST
     if not path.exists():
         if any(file.name != _LOCK for file in folder.iterdir()):
@@ -229,7 +229,7 @@ def encode_chunk(space: Space, model_of: ModelOf, folder: Path | None, chunk: Ch
     return None
 
 
-def _merge(folder: Path, space: Space, output: Path) -> tuple[int, int]:
+def _merge(files: list[Path], folder: Path, space: Space, output: Path) -> tuple[int, int]:
     """All chunks in one file, one row group each; how many rows there are, and how many are feasible."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -238,11 +238,11 @@ def _merge(folder: Path, space: Space, output: Path) -> tuple[int, int]:
     rows = feasible = 0
     writer = sink = None
     try:
-        for index in range(space.chunk_count):
+        for file in files:
             try:
-                table = pq.read_table(_file(folder, index), partitioning=None)
+                table = pq.read_table(file, partitioning=None)
             except (ValueError, KeyError) as error:
-                raise BadFile(f"{_file(folder, index)}: {error}; delete it and give the same command") from None
+                raise BadFile(f"{file}: {error}; delete it and give the same command") from None
             if writer is None or sink is None:
                 sink = pa.OSFile(str(aside), "wb")
                 writer = _writer(sink, output.suffix, table.schema, space)
