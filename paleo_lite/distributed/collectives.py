@@ -279,7 +279,10 @@ def _double_tree(size: Any, n: Any, link: LinkRate) -> Cost:
 
 
 def _in_turn(cost: Formula, size: Any, here: int, nodes: int, inside: LinkRate, between: LinkRate) -> Seconds:
-    """In every node, then between nodes, whose link carries D: the node's sum, or from each device its part of it."""
+    """In every node, then between nodes: of rings the hierarchical all-reduce.
+
+    A node's link carries D: the node's sum, or after a reduce-scatter D / here of each of its devices at once.
+    """
     return _seconds(cost, size, here, inside) + _seconds(cost, size, nodes, between)
 
 

@@ -61,6 +61,7 @@ def linear(op: Op) -> Cost:
 
 
 def _multiply(op: Op, macs: int) -> Cost:
+    """Forward, data gradient and weight gradient: each multiplies as often, whatever the groups; a bias is added."""
     bias = op.y if op.has_bias else 0
     x = op.inputs[0]
     return cost(
