@@ -10,11 +10,10 @@ from msgspec import structs
 from ..counting import find_convention
 from ..counting.kinds import OwnRule, add_rule
 from ..counting.kinds.products import half_causal
-from ..counting.work import MIXED
+from ..counting.work import MIXED, check_execution
 from ..errors import BadValue, UnknownName
 from ..networks import CountsBeside, LayerCounts, Network, count_network
 from ..networks.network import Tokens
-from ..timing.workload import check_execution
 from .prediction import resolve
 
 if TYPE_CHECKING:

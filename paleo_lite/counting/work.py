@@ -30,6 +30,9 @@ PHASES: dict[str, tuple[str, ...]] = {
 }
 """What can be asked for, and the passes that it consists of."""
 
+WITH_GRADIENTS = frozenset(phase for phase, passes in PHASES.items() if passes[-1] not in ("inference", "forward"))
+"""Phases that compute gradients, so that a forward pass saves what they need."""
+
 GENERATING: dict[str, tuple[str, ...]] = {"prefill": ("inference",), "decode": ("inference",)}
 """Phases of generating text, and the passes that they consist of: the whole prompt, and one token of each sequence."""
 
@@ -221,6 +224,21 @@ def check_batch_size(batch_size: int) -> None:
         raise BadValue(f"the batch size must be a whole number of 1 or more, not {batch_size!r}")
 
 
+def check_execution(execution: str, phase: str, precision: str = "fp16") -> None:
+    """Refuse to fuse for another phase than inference: a backward pass needs what fusing would keep on chip.
+
+    Raises
+    ------
+    UnsupportedPhase
+    BadValue
+        If autocast is asked for in another precision than one of 16 bits.
+    """
+    if execution in MIXED and element_bytes(precision) != CAST_BYTES:
+        raise BadValue(f"{execution} computes in fp16 or bf16, not in {precision}: use --precision fp16, for example")
+    if execution not in UNFUSED and passes_of(phase) != ("inference",):
+        raise UnsupportedPhase(f"{execution} is counted for inference only: use eager execution for {phase}")
+
+
 def passes_of(phase: str) -> tuple[str, ...]:
     """The passes of one of `PHASES` or `GENERATING`; of a pass itself.
 
@@ -233,11 +251,6 @@ def passes_of(phase: str) -> tuple[str, ...]:
     if passes[0] not in PASSES:
         raise UnknownName("phase", phase, (*PHASES, *PASSES))
     return passes
-
-
-def trains(phase: str) -> bool:
-    """Whether a phase computes gradients, so that a forward pass saves what they need."""
-    return passes_of(phase) not in (("inference",), ("forward",))
 
 
 def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "flops") -> Work:
@@ -358,9 +371,10 @@ __all__ = [
     "GENERATING",
     "PASSES",
     "PHASES",
+    "WITH_GRADIENTS",
     "Work",
     "check_batch_size",
+    "check_execution",
     "count",
     "passes_of",
-    "trains",
 ]

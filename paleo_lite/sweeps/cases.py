@@ -14,7 +14,7 @@ import numpy as np
 
 from ..counting import Layer, Work, count
 from ..counting.fusion import fuse
-from ..counting.work import ENGINE, trains
+from ..counting.work import ENGINE, WITH_GRADIENTS
 from ..distributed.data_parallel import gradient_bytes, make_buckets
 from ..distributed.job import BUCKET_BYTES
 from ..errors import BadValue
@@ -62,7 +62,7 @@ def memory_parts(
     name: Sized, precision_bytes: int, phase: str, optimizer: str
 ) -> tuple[tuple[int, int, int], int, int]:
     """Bytes of parameters, gradients and optimizer state, other fixed bytes, and bytes per sample of a case."""
-    training = trains(phase)  # memory is that of a step or of a forward pass, nothing between
+    training = phase in WITH_GRADIENTS  # memory is that of a step or of a forward pass, nothing between
     workload = Workload(
         network_of(name), _OF_SIZE[precision_bytes], phase="training" if training else phase,
         training=TrainingOptions(optimizer) if training else None,

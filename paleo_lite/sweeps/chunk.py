@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..counting.work import ENGINE, passes_of, trains
+from ..counting.work import ENGINE, WITH_GRADIENTS, passes_of
 from ..distributed.clusters import cluster_prior
 from ..distributed.job import DeviceStep, Job, Settings, plain
 from ..distributed.links import Topology, flat, link_rate
@@ -405,7 +405,7 @@ def _add_memory(grid: Grid) -> None:
         parts, fixed, per_sample = memory_parts(network, number_bytes, phase, space.optimizer)
         held = []
         for strategy in space.strategies:
-            stage = STRATEGIES[strategy].zero_stage if trains(phase) else 0
+            stage = STRATEGIES[strategy].zero_stage if phase in WITH_GRADIENTS else 0
             held.append(sum(shared_out(parts, stage, grid.workers)) + 0 * grid.workers)
         memory[case] = (fixed + along(held, "strategy", "workers") + per_sample * batches)[0]
     own = grid.columns.pop("own_memory_bytes", None)  # of several workers that train

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..counting.work import trains
+from ..counting.work import WITH_GRADIENTS
 from ..errors import BadValue, DoesNotFit, UnknownPrecision
 from ..hardware import Device, Machine
 from ..units import format_si
@@ -129,7 +129,7 @@ def fit_memory(workload: Workload, device: Device) -> MemoryFit:
     memory = memory_of(workload)
     usable = usable_bytes(device)
     largest = largest_batch(workload, memory_bytes=usable)
-    training = trains(workload.phase)
+    training = workload.phase in WITH_GRADIENTS
     optimizer = workload.options.optimizer if training else None
     fit = MemoryFit(memory, device.memory_bytes, RESERVE_BYTES, largest, optimizer)
     if fit.fits:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ..counting import KINDS, MATRIX_KINDS, Layer
-from ..counting.work import trains
+from ..counting.work import WITH_GRADIENTS
 from ..errors import BadValue
 from ..hardware import Device
 from ..units import WEIGHT_BYTES, element_bytes
@@ -114,7 +114,7 @@ def memory_of(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Me
         Devices that share.
     """
     batch_size = workload.batch_size
-    micro = workload.options.micro_batch(batch_size) if trains(workload.phase) else batch_size
+    micro = workload.options.micro_batch(batch_size) if workload.phase in WITH_GRADIENTS else batch_size
     return memory_by_micro_batch(workload, zero_stage=zero_stage, shards=shards)(micro)
 
 
@@ -144,7 +144,7 @@ def largest_batch(workload: Workload, *, memory_bytes: float, zero_stage: int = 
     if not per_sample:
         raise BadValue("the network's memory does not depend on the batch, so no batch is the largest")
     micro = int((memory_bytes - fixed) // per_sample)
-    return micro * (workload.options.accumulation if trains(workload.phase) else 1) if micro >= 1 else None
+    return micro * (workload.options.accumulation if workload.phase in WITH_GRADIENTS else 1) if micro >= 1 else None
 
 
 def _parts(workload: Workload, stage: int, shards: int) -> list[tuple[int, int]]:
@@ -154,12 +154,12 @@ def _parts(workload: Workload, stage: int, shards: int) -> list[tuple[int, int]]
         raise BadValue(f"ZeRO has the stages 0 (nothing is divided), 1, 2 and 3, not {stage!r}")
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
         raise BadValue(f"the shards must be a whole number of 1 or more, not {shards!r}")
-    stage = stage if trains(workload.phase) else 0
+    stage = stage if workload.phase in WITH_GRADIENTS else 0
     parameters, *others = shared_out(model_bytes(workload), stage, shards)
     # a running mean and a running variance per channel
     statistics = sum(2 * layer.inputs[0][1] for layer in layers if layer.kind in KINDS and KINDS[layer.kind].statistics)
     statistics_bytes = statistics * (max(number_bytes, 4) if workload.options.mixed_precision else number_bytes)
-    training = workload.options if trains(workload.phase) else None
+    training = workload.options if workload.phase in WITH_GRADIENTS else None
     model = [(0, part) for part in (parameters + statistics_bytes, *others)]
     return [*model, *remembered(_find_tensors, layers, number_bytes, training)]
 
@@ -194,7 +194,7 @@ def model_bytes(workload: Workload) -> tuple[int, int, int]:
     """
     number_bytes, options = element_bytes(workload.precision), workload.options
     parameters = int(workload.work.parameters.sum())
-    if not trains(workload.phase):
+    if workload.phase not in WITH_GRADIENTS:
         spared = sum(
             matrix_weights(layer) * number_bytes
             for layer in workload.layers

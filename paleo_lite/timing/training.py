@@ -26,10 +26,10 @@ RECOMPUTE = "recompute"
 
 def micro_batch(workload: Workload, machine: Machine) -> Workload:
     """One micro-batch of a training step and the update, with what tensor cores take of it."""
-    options = workload.options
+    leaves_products, options = _leaves_products(workload, machine), workload.options
     micro = options.micro_batch(workload.batch_size)
     work = with_update(workload.work, workload.precision, options)
-    if _leaves_products(workload, machine):
+    if leaves_products:
         work = msgspec.structs.replace(work, matrix=work.matrix & takes_tensor_cores(workload.layers, micro))
     return workload.but(batch_size=micro).doing(work)
 
@@ -90,8 +90,9 @@ def _leaves_products(workload: Workload, machine: Machine) -> bool:
     Later ones have known nothing but cuBLAS 11 and cuDNN 8, which give them every product (NVIDIA, "Matrix
     Multiplication Background User's Guide", table 1), and a bound has to allow for it.
     """
-    on_tensor = machine.peak(workload.precision).peak.unit == "tensor"
-    return workload.options.mixed_precision and on_tensor and machine.device.capability.startswith("7.")
+    if not (workload.options.mixed_precision and machine.device.capability.startswith("7.")):
+        return False
+    return machine.peak(workload.precision).peak.unit == "tensor"
 
 
 TENSOR_MULTIPLE = 8

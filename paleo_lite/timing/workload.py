@@ -13,7 +13,7 @@ import numpy as np
 
 from ..counting import GENERATING, PHASES, Convention, Layer, Work, count, find_convention
 from ..counting.kinds import class_of
-from ..counting.work import CAST_BYTES, COLUMNS, MIXED, PASSES, UNFUSED, check_batch_size, passes_of
+from ..counting.work import COLUMNS, MIXED, PASSES, check_batch_size, check_execution, passes_of
 from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..networks import Network
 from ..units import WEIGHT_BYTES, element_bytes
@@ -131,8 +131,9 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def work(self) -> Work:
         """What each layer computes and moves, for any batch size; counted once."""
+        reads_less = self.weights is not None or self._chooses_experts
         work = remembered(count, self.layers, self.precision, self.convention)
-        if self.weights is not None or self._chooses_experts:
+        if reads_less:
             work = _less_read(work, self)
         if self.execution == "eager":
             return work
@@ -151,7 +152,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def _chooses_experts(self) -> bool:
         """Whether few tokens read fewer matrices than many: then counts are of one batch size."""
-        return passes_of(self.phase) == ("inference",) and any("active" in layer.attributes for layer in self.layers)
+        return any("active" in layer.attributes for layer in self.layers) and passes_of(self.phase) == ("inference",)
 
     def doing(self, work: Work) -> Workload:
         """The same question with other counts: with an optimizer's update, for example, or launched several times."""
@@ -216,21 +217,6 @@ def _less_read(work: Work, workload: Workload) -> Work:
         kept = number if workload.weights is None else WEIGHT_BYTES[workload.weights]
         fixed[read, inference, index] -= int(matrix * (number - met * kept))
     return msgspec.structs.replace(work, fixed=fixed)
-
-
-def check_execution(execution: str, phase: str, precision: str = "fp16") -> None:
-    """Refuse to fuse for another phase than inference: a backward pass needs what fusing would keep on chip.
-
-    Raises
-    ------
-    UnsupportedPhase
-    BadValue
-        If autocast is asked for in another precision than one of 16 bits.
-    """
-    if execution in MIXED and element_bytes(precision) != CAST_BYTES:
-        raise BadValue(f"{execution} computes in fp16 or bf16, not in {precision}: use --precision fp16, for example")
-    if execution not in UNFUSED and passes_of(phase) != ("inference",):
-        raise UnsupportedPhase(f"{execution} is counted for inference only: use eager execution for {phase}")
 
 
 KEPT = 48
