@@ -26,11 +26,11 @@ from ..calibration.store import (
 )
 from ..calibration.suggest import Suggestions, typical_steps
 from ..calibration.suggest import suggest as suggest_steps
-from ..calibration.validate import Validation, read_validation
+from ..calibration.validate import BYTES_AT_MOST, Validation
 from ..calibration.validate import validate as hold_out
 from ..errors import BadValue
 from ..extras import need
-from ..files import check_new
+from ..files import check_new, read_typed
 from ..hardware import Device, Machine, find_device
 from ..networks import find_network
 from ..report.calibrations import calibrations_page
@@ -266,7 +266,7 @@ def validate(
         If the split is unknown or there is nothing to hold out.
     """
     if isinstance(data, (str, Path)) and Path(data).suffix == ".json":
-        stored = read_validation(Path(data)).only(gpus, precisions)
+        stored = read_typed(Path(data), Validation, "stored validation", BYTES_AT_MOST).only(gpus, precisions)
         if not stored.points:
             raise BadValue(f"no measurement of {', '.join((*gpus, *precisions))} in {data}")
         return stored

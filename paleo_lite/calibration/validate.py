@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
 
 from ..errors import BadValue
-from ..files import read_typed
 from ..hardware import Device, Machine, find_device
 from ..result import Result
 from ..timing.calibrated import works_in
@@ -27,7 +25,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-_BYTES_AT_MOST = 2**27
+BYTES_AT_MOST = 2**27
+"""Of a file that holds what `validate` said."""
 
 FAMILIES = (
     "wide_resnet", "resnext", "resnet", "densenet", "vgg", "mnasnet", "mobilenet", "shufflenet", "squeezenet",
@@ -96,11 +95,6 @@ class Validation(Result, msgspec.Struct, frozen=True):
 
         points = [point for point in self.points if wanted(point.measurement)]
         return Validation(self.split, [row for row in self.rows if wanted(row)], points)
-
-
-def read_validation(path: Path) -> Validation:
-    """What `validate` said, out of a file of its JSON (`to_dict`)."""
-    return read_typed(path, Validation, "stored validation", _BYTES_AT_MOST)
 
 
 def validate(

@@ -68,8 +68,13 @@ def measure_passes(profile: Profile) -> PassTimes:
     iterations = find_iterations(runs)
     if iterations is None:
         raise BadProfile(f"{profile.path}: no iterations were found in it, so the time per iteration is unknown")
-    passes = _passes(runs, iterations)
-    chosen = _steady(runs, iterations)
+    labelled, updates, own = np.array(
+        [(one.direction == "bprop", one.direction == "update", one.thread == iterations.thread)
+         for one in runs.signatures],
+        bool,
+    ).T[:, runs.table["signature"]]  # fmt: skip
+    passes = _passes(runs, iterations, labelled, updates, own)
+    chosen = _steady(iterations, labelled, own)
     kinds = np.array([_kind(runs, number) for number in range(len(runs.signatures))], dtype=object)
     kind_of = kinds[runs.table["signature"]]
     seconds: dict[tuple[str, str], list[float]] = {}
@@ -101,13 +106,10 @@ def measure_passes(profile: Profile) -> PassTimes:
     )
 
 
-def _steady(runs: Runs, iterations: Iterations) -> list[int]:
+def _steady(iterations: Iterations, labelled: NDArray[np.bool_], own: NDArray[np.bool_]) -> list[int]:
     """The iterations that count."""
-    count = len(iterations.starts)
-    number = iterations.number
-    labelled = np.array([signature.direction == "bprop" for signature in runs.signatures])[runs.table["signature"]]
+    count, number = len(iterations.starts), iterations.number
     backward = np.bincount(number[labelled & (number >= 0)], minlength=count)
-    own = np.array([signature.thread == iterations.thread for signature in runs.signatures])[runs.table["signature"]]
     forward = np.bincount(number[own & (number >= 0)], minlength=count)
     among = np.ones(count, bool)
     if count > 2:
@@ -119,19 +121,18 @@ def _steady(runs: Runs, iterations: Iterations) -> list[int]:
     return [int(iteration) for iteration in np.flatnonzero(among)]
 
 
-def _passes(runs: Runs, iterations: Iterations) -> NDArray[Any]:
-    """The pass of every run.
+def _passes(
+    runs: Runs, iterations: Iterations, labelled: NDArray[np.bool_], updates: NDArray[np.bool_], own: NDArray[np.bool_]
+) -> NDArray[Any]:
+    """The pass of every run: some are `labelled` backward or `updates`, `own` are those of the forward thread.
 
     What the backward thread does is backward, labelled or not; what the forward thread does after the last backward
     kernel of its iteration is the update.
     """
     table, number = runs.table, iterations.number
-    labelled = np.array([signature.direction == "bprop" for signature in runs.signatures])[table["signature"]]
     threads = {runs.signatures[named].thread for named in np.unique(table["signature"][labelled])}
     threads.discard(iterations.thread)
     behind = np.array([signature.thread in threads for signature in runs.signatures])[table["signature"]]
-    own = np.array([signature.thread == iterations.thread for signature in runs.signatures])[table["signature"]]
-    updates = np.array([signature.direction == "update" for signature in runs.signatures])[table["signature"]]
     last = np.full(len(iterations.starts), np.iinfo(np.int64).max)
     counted = labelled & (number >= 0)
     for iteration in np.unique(number[counted]):
