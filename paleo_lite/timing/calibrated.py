@@ -227,7 +227,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         gradient = gradient.reshape(*gradient.shape[:2], -1)  # entries without batch sizes are entries at one
         slopes = gradient / total.reshape(len(gradient), 1, -1)
         variance = np.einsum("rpb,rpb->rb", slopes, self.covariance @ slopes).reshape(total.shape)
-        return total, np.sqrt(variance + own_variance(self.scatter)), slopes
+        return total, np.sqrt(variance + self.own_variance), slopes
 
 
 def evaluate(features: Features, rates: Rates, values: Floats) -> EntryTerms:
