@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import AmbiguousName, BadFile, BadQuantity, BadValue, UnknownName
 from ..files import read_typed, shipped
-from ..hardware import Device, Link, read_links
+from ..hardware import Link, read_links
 from ..hardware.registry import key
 from ..units import format_si, parse_quantity
 
@@ -320,15 +320,6 @@ def find_link(name: str) -> tuple[str, Link]:
         raise AmbiguousName("link", name, candidates)
     known = [*links, *shipped_link_calibrations()]
     raise UnknownName("link", name, known, "'paleo-lite hardware links' shows all; '25 GB/s' is a link as well.")
-
-
-def lanes_note(rate: LinkRate, device: Device) -> str | None:
-    """That a link is one lane of several that the device has; None where it is not."""
-    whole = [attached.link for attached in device.links if attached.link.startswith(f"{rate.name}-x")]
-    if rate.per != "lane" or not whole:
-        return None
-    count = whole[0].removeprefix(f"{rate.name}-x")
-    return f"{rate.name} is one lane of the {count} that {device.name} has: --link {whole[0]} is all of them"
 
 
 def _sheet_rate(identity: str, link: Link) -> LinkRate:

@@ -81,7 +81,8 @@ def partition(times_s: Any, stages: int) -> Any:
     cuts = _fill(ends[few], _least(ends[few], low[few], high[few], stages) * (1 + 4 * _APART), stages)
     guess = np.diff(np.take_along_axis(ends, cuts.repeat(_FEW, axis=0)[: len(ends)], axis=1)).max(axis=1)
     high = np.minimum(guess, high)
-    low = np.where(_enough(ends, high * (1 - 2 * _APART), stages), low, high)
+    enough = _fill(ends, high * (1 - 2 * _APART), stages)[:, -1] == len(times)
+    low = np.where(enough, low, high)
     starts = _fill(ends, _least(ends, low, high, stages) * (1 + 4 * _APART), stages)[:, :-1]
     _spread(ends, starts)
     return starts.T if times.ndim == 2 else starts[0].tolist()
@@ -101,11 +102,6 @@ def _least(ends: Floats, low: Floats, high: Floats, stages: int) -> Floats:
         more = np.take_along_axis(left, np.minimum(starts[:, 1:] + 1, layers), axis=1) - begun[:, :-1]
         low[rows], high[rows] = np.where(enough, low[rows], more.min(axis=1)), np.where(enough, taken, high[rows])
     return high
-
-
-def _enough(ends: Floats, bounds: Floats, stages: int) -> NDArray[np.bool_]:
-    """Whether stages of at most a bound take all layers."""
-    return np.asarray(_fill(ends, bounds, stages)[:, -1] == ends.shape[1] - 1)
 
 
 def _fill(ends: Floats, bounds: Floats, stages: int) -> Ints:

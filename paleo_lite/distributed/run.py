@@ -30,7 +30,7 @@ from .clusters import (
     parse_measured,
 )  # fmt: skip
 from .job import Job, Settings
-from .links import Topology, flat, lanes_note, link_rate
+from .links import Topology, flat, link_rate
 from .platforms import Computer, Platform, find_platform, parse_topology
 from .scale import scale, step_of
 from .strategies import STRATEGIES
@@ -228,7 +228,11 @@ def _notes(
         notes.append(
             f"no price of {device.name} is on record, so the cost is unknown: give --price, such as '0.90 USD/h'"
         )
-    notes += filter(None, [lanes_note(link, device) for link in machine.links.values()])
+    for link in machine.links.values():
+        whole = [attached.link for attached in device.links if attached.link.startswith(f"{link.name}-x")]
+        if link.per == "lane" and whole:
+            lanes = f"{link.name} is one lane of the {whole[0].removeprefix(f'{link.name}-x')} that {device.name} has"
+            notes.append(f"{lanes}: --link {whole[0]} is all of them")
     named = None if request.platform is None else find_platform(request.platform)
     if named is not None:
         notes.append(f"{'fitted: ' if isinstance(named, Platform) else ''}{named.describe()}")
