@@ -275,8 +275,7 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
     flow = trace_flow(layers)
     which, first = _alike(layers, flow)
     at_two, at_three = (
-        [_rows(Op(layers[index], samples, *flow.seen[index]), chosen, size, flow.consumers[index]) for index in first]
-        for samples in (2, 3)
+        [_rows(layers[index], samples, flow, index, chosen, size) for index in first] for samples in (2, 3)
     )
     shape = (len(first), len(PASSES), len(COLUMNS))
     try:
@@ -331,8 +330,11 @@ def _alike(layers: Sequence[Layer], flow: Flow) -> tuple[Array, list[int]]:
     return np.array(which, dtype=np.intp), first
 
 
-def _rows(op: Op, convention: Convention, size: int, consumers: int) -> tuple[list[tuple[int, ...]], int | None, int]:
+def _rows(
+    layer: Layer, samples: int, flow: Flow, place: int, convention: Convention, size: int
+) -> tuple[list[tuple[int, ...]], int | None, int]:
     """The columns of each pass, the convention's count, and the elements kept, for one layer at one batch size."""
+    op = Op(layer, samples, *flow.seen[place])
     known = count_layer(op)
     cost = known or Cost(NOTHING, NOTHING)
     if callable(convention.count):
@@ -342,7 +344,8 @@ def _rows(op: Op, convention: Convention, size: int, consumers: int) -> tuple[li
             raise cannot_count(op, error) from error
     else:
         number = None if known is None else getattr(known.inference, convention.name)
-    data, extra, trainable = cost.backward_data, consumers - len(op.outputs), op.layer.parameters if op.trainable else 0
+    data, extra = cost.backward_data, flow.consumers[place] - len(op.outputs)
+    trainable = layer.parameters if op.trainable else 0
     if extra > 0:
         # Gradients of an output's consumers are added up: one addition for each beyond the first. Of several outputs
         # each is taken to have its share of the consumers.

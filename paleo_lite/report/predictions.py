@@ -47,14 +47,14 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
     memory : bool
         Whether to show the peak memory by part in a table.
     """
-    layers = list(prediction.rows())
+    layers, by_kind = list(prediction.rows()), prediction.by_kind()
     total = {
         "kind": "total", "layers": len(prediction.names), "flops": prediction.flops, "bytes": prediction.bytes,
         "time_s": prediction.time_s, "share": 1.0,
     }  # fmt: skip
     tables = []
     if layers:
-        kinds = [{"kind": kind, **entry} for kind, entry in prediction.by_kind().items()]
+        kinds = [{"kind": kind, **entry} for kind, entry in by_kind.items()]
         if prediction.terms.overhead_s:
             share = prediction.terms.overhead_s / prediction.time_s
             kinds.append({"kind": "overhead", "time_s": prediction.terms.overhead_s, "share": share})

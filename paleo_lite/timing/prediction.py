@@ -53,8 +53,8 @@ def _timed(workload: Workload, machine: Machine, model: TimeModel) -> Prediction
 
         workload = micro_batch(workload, machine)
     work, phase, batch_size = workload.work, workload.phase, workload.batch_size
-    terms = model.evaluate(workload, machine)
     counts = work.counts_by_pass(phase, batch_size)
+    terms = model.evaluate(workload, machine)
     none = np.zeros((1, 1), dtype=np.int64)
     passes = Prediction(
         workload,
