@@ -132,20 +132,6 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         Of one device: peak FLOP/s in the precision, rated power, price of an hour.
     images, epochs : float or None
         What is to be trained on: see `Budget`.
-    throughput_per_s, speedup, efficiency : float
-        Samples per second; that over one worker's, or over a worker's share of `over`; speed-up over workers. These
-        and what follows are computed from the rest.
-    flops_per_s, mfu, hfu : float or None
-        FLOP/s of one device; over the peak, model FLOP/s utilisation (Chowdhery et al. 2022, PaLM, appendix B); and
-        with what is computed again, hardware FLOP/s utilisation.
-    tokens_per_s : float or None
-        Of all workers.
-    kwh_per_million, cost_per_million : float or None
-        Kilowatt-hours for a million samples, every device at its rated power, hosts and cooling not counted; and USD.
-    hours, cost, kwh : float or None
-        Hours, USD and kilowatt-hours for all images; None where none were asked for, or no price is known.
-    efficiency_interval : tuple of float or None
-        Between which the efficiency lies with 90%: one worker's time is in it twice and plays no part.
     """
 
     workers: int
@@ -163,45 +149,78 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     price_usd_per_h: float | None = None
     images: float | None = None
     epochs: float = 1.0
-    throughput_per_s: float = 0.0
-    speedup: float = 0.0
-    efficiency: float = 0.0
-    flops_per_s: float | None = None
-    mfu: float | None = None
-    hfu: float | None = None
-    tokens_per_s: float | None = None
-    kwh_per_million: float | None = None
-    cost_per_million: float | None = None
-    hours: float | None = None
-    cost: float | None = None
-    kwh: float | None = None
-    efficiency_interval: tuple[float, float] | None = None
 
-    def __post_init__(self) -> None:
-        time_s, workers = self.time_s, self.workers
-        per_s = float(self.batch_size / time_s)
-        speedup = per_s / self.alone_per_s
-        made: dict[str, Any] = dict.fromkeys((*PER_DEVICE, "hours", "cost", "efficiency_interval"))
-        made |= {"throughput_per_s": per_s, "speedup": speedup, "efficiency": speedup / workers}
-        if self.flops is not None:
-            made["flops_per_s"] = float(self.flops / time_s / workers)
-            if self.peak_per_s:
-                made["mfu"] = made["flops_per_s"] / self.peak_per_s
-                made["hfu"] = made["mfu"] * (1 + self.recomputed)
-        if self.tokens is not None:
-            made["tokens_per_s"] = float(self.tokens / time_s)
-        hours = made["hours"] = None if self.images is None else self.images * self.epochs / per_s / 3600
-        if self.power_w is not None:
-            made["kwh_per_million"] = self.power_w * workers * 1e3 / per_s / 3600
-            made["kwh"] = None if hours is None else hours * workers * self.power_w / 1e3
-        if self.price_usd_per_h is not None:
-            made["cost_per_million"] = self.price_usd_per_h * workers * 1e6 / per_s / 3600
-            made["cost"] = None if hours is None else hours * workers * self.price_usd_per_h
-        if self.cluster_interval is not None:
-            best_s, worst_s = self.cluster_interval
-            made["efficiency_interval"] = speedup / workers * time_s / worst_s, speedup / workers * time_s / best_s
-        for name, value in made.items():
-            msgspec.structs.force_setattr(self, name, value)
+    @property
+    def throughput_per_s(self) -> float:
+        """Samples per second."""
+        return float(self.batch_size / self.time_s)
+
+    @property
+    def speedup(self) -> float:
+        """Throughput over one worker's, or over a worker's share of `over`."""
+        return self.throughput_per_s / self.alone_per_s
+
+    @property
+    def efficiency(self) -> float:
+        """Speed-up over workers."""
+        return self.speedup / self.workers
+
+    @property
+    def efficiency_interval(self) -> tuple[float, float] | None:
+        """Between which the efficiency lies with 90%: one worker's time is in it twice and plays no part."""
+        if self.cluster_interval is None:
+            return None
+        best_s, worst_s = self.cluster_interval
+        return self.efficiency * self.time_s / worst_s, self.efficiency * self.time_s / best_s
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """FLOP/s of one device."""
+        return None if self.flops is None else float(self.flops / self.time_s / self.workers)
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOP/s utilisation (Chowdhery et al. 2022, PaLM, appendix B): that over the peak."""
+        return self.flops_per_s / self.peak_per_s if self.flops_per_s is not None and self.peak_per_s else None
+
+    @property
+    def hfu(self) -> float | None:
+        """Hardware FLOP/s utilisation (PaLM, appendix B): MFU with what is computed again."""
+        return None if self.mfu is None else self.mfu * (1 + self.recomputed)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of all workers."""
+        return None if self.tokens is None else float(self.tokens / self.time_s)
+
+    @property
+    def hours(self) -> float | None:
+        """For all images and epochs; None where none were asked for."""
+        return None if self.images is None else self.images * self.epochs / self.throughput_per_s / 3600
+
+    @property
+    def cost(self) -> float | None:
+        """USD for the same."""
+        return self._over(self.hours, self.price_usd_per_h)
+
+    @property
+    def kwh(self) -> float | None:
+        """Kilowatt-hours for the same, every device at its rated power; hosts and cooling come on top."""
+        return self._over(self.hours, self.power_w, 1e-3)
+
+    @property
+    def cost_per_million(self) -> float | None:
+        """USD for a million samples."""
+        return self._over(1e6 / self.throughput_per_s / 3600, self.price_usd_per_h)
+
+    @property
+    def kwh_per_million(self) -> float | None:
+        """Kilowatt-hours for a million samples."""
+        return self._over(1e6 / self.throughput_per_s / 3600, self.power_w, 1e-3)
+
+    def _over(self, hours: float | None, rate: float | None, scale: float = 1.0) -> float | None:
+        """What all devices take at a rate of each."""
+        return None if hours is None or rate is None else hours * self.workers * rate * scale
 
     def to_dict(self) -> dict[str, Any]:
         """The documented JSON: `COLUMNS` first."""
