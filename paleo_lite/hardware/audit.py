@@ -19,7 +19,7 @@ import msgspec
 from ..errors import BadQuantity
 from ..units import format_si, parse_quantity
 from .device import Device, Figure, LinkRegistry, Peak
-from .registry import key
+from .registry import figures, key
 
 TOLERANCE = 0.015
 """Relative deviation that rounding on data sheets explains."""
@@ -127,7 +127,7 @@ def audit_registry(devices: Iterable[Device], links: LinkRegistry) -> list[Audit
 
 def _figures(device: Device) -> list[tuple[str, str, Figure]]:
     measured = [(f"measured.{name}", _measured_unit(name), figure) for name, figure in device.measured.items()]
-    return [*device.figures(), *measured]
+    return [*figures(device), *measured]
 
 
 def _place(peak: Peak) -> str:
@@ -269,7 +269,7 @@ def _check_parts(device: Device, resolve: Callable[[str], Device | None]) -> Ite
         return
     summed = ("cores.multiprocessors", "cores.fp32_lanes", "memory.capacity", "memory.bandwidth", "memory.bus", "rent")
     ours, theirs = (
-        {field: (unit, f.value) for field, unit, f in d.figures() if field in summed} for d in (device, part)
+        {field: (unit, f.value) for field, unit, f in figures(d) if field in summed} for d in (device, part)
     )
     ours |= {_place(peak): (_peak_unit(peak), peak.value) for peak in device.peaks}
     theirs |= {_place(peak): (_peak_unit(peak), peak.value) for peak in part.peaks}

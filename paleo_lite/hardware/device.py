@@ -1,18 +1,17 @@
 """`Device` and `Link`: what a data sheet says about a machine, each figure with its source.
 
 The classes mirror the TOML files in ``hardware/`` field for field, so that a misspelt field is an error that names it.
-Figures are kept as text with their unit (``"480 GB/s"``), and read as numbers in SI units when a device is made.
+Figures are kept as text with their unit (``"480 GB/s"``); the properties give numbers in SI units.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import date
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import msgspec
 
-from ..errors import BadQuantity, BadValue, UnknownPrecision
+from ..errors import BadValue, UnknownPrecision
 from ..units import PRECISION_BYTES, format_si, parse_quantity
 
 Clock = Literal["base", "boost", "tensor"]
@@ -122,7 +121,7 @@ class BoardParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str
 
 
-class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A machine that networks run on.
 
     Attributes
@@ -142,19 +141,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         What an hour of it costs.
     conflicts : list of str
         Where sources disagree, and which figure was taken and why.
-    bandwidth_bytes_per_s, memory_bytes : float
-        Peak memory bandwidth and capacity.
-    power_w, rent_usd_per_h : float or None
-        Power limit in watts, price of an hour in US dollars; None where no source gives them.
-    problems : tuple of str
-        Figures that are not in their unit, or not above 0; none of what `read_device` gives.
     """
-
-    bandwidth_bytes_per_s: ClassVar[float]
-    memory_bytes: ClassVar[float]
-    power_w: ClassVar[float | None]
-    rent_usd_per_h: ClassVar[float | None]
-    problems: ClassVar[tuple[str, ...]]
 
     name: str
     vendor: str
@@ -177,46 +164,25 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     aliases: list[str] = []
     conflicts: list[str] = []
 
-    def __post_init__(self) -> None:
-        numbers: dict[str, float] = {}
-        problems = []
-        for field, unit, figure in self.figures():
-            try:
-                numbers[field] = parse_quantity(figure.value, unit)
-            except BadQuantity as error:
-                problems.append(f"{field}: {error}")
-                continue
-            if not numbers[field] > 0:
-                problems.append(f"{field}: {figure.value!r} is not above 0")
-        self.__dict__.update(
-            bandwidth_bytes_per_s=numbers.get("memory.bandwidth"),
-            memory_bytes=numbers.get("memory.capacity"),
-            power_w=numbers.get("power"),
-            rent_usd_per_h=numbers.get("rent"),
-            problems=tuple(problems),
-        )
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        """Peak memory bandwidth in bytes per second."""
+        return parse_quantity(self.memory.bandwidth.value, "B/s")
 
-    def figures(self) -> Iterator[tuple[str, str, Figure]]:
-        """All figures with the unit each must be in: (field, unit, figure)."""
-        yield "cores.multiprocessors", "", self.cores.multiprocessors
-        yield "cores.fp32_lanes", "", self.cores.fp32_lanes
-        for clock in get_args(Clock):
-            if (figure := getattr(self.clocks, clock)) is not None:
-                yield f"clocks.{clock}", "Hz", figure
-        units = {"capacity": "B", "bandwidth": "B/s", "bus": "bit", "rate": "bit/s", "l2": "B"}
-        for field, unit in units.items():
-            if (figure := getattr(self.memory, field)) is not None:
-                yield f"memory.{field}", unit, figure
-        if self.power is not None:
-            yield "power", "W", self.power
-        if self.rent is not None:
-            note = "; ".join(filter(None, (f"listed {self.rent.date}", self.rent.note)))
-            yield "rent", "USD/h", Figure(self.rent.value, self.rent.source, note)
-        for peak in self.peaks:
-            unit, field = "OP/s" if peak.precision == "int8" else "FLOP/s", f"peaks.{peak.precision}.{peak.unit}"
-            yield field, unit, Figure(peak.value, peak.source, peak.note, peak.unverified)
-        for attachment in self.links:
-            yield f"links.{attachment.link}", "B/s", attachment.per_direction
+    @property
+    def memory_bytes(self) -> float:
+        """Memory capacity in bytes."""
+        return parse_quantity(self.memory.capacity.value, "B")
+
+    @property
+    def power_w(self) -> float | None:
+        """Power limit in watts, or None where no source gives it."""
+        return None if self.power is None else parse_quantity(self.power.value, "W")
+
+    @property
+    def rent_usd_per_h(self) -> float | None:
+        """Price of an hour in US dollars, or None where there is none on record."""
+        return None if self.rent is None else self.rent.usd_per_h
 
     @property
     def precisions(self) -> list[str]:

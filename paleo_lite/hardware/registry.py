@@ -7,17 +7,17 @@ one device: where it could mean several, the error lists them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import msgspec
 
 from ..errors import AmbiguousName, BadDevice, BadQuantity, UnknownName
 from ..files import is_there, read_typed, shipped
 from ..units import parse_quantity
-from .device import Device, LinkRegistry, PeakRate
+from .device import Clock, Device, Figure, LinkRegistry, PeakRate
 
 _MAKERS = {"nvidia", "amd", "intel", "tesla", "geforce", "quadro", "instinct", "radeon"}
 _BYTES_AT_MOST = 2**20
@@ -33,10 +33,14 @@ def read_device(path: Path) -> Device:
         If it is malformed or misspelt, or a figure is not in its unit; the message names file, field and expectation.
     """
     device = read_typed(path, Device, "hardware file", _BYTES_AT_MOST, BadDevice)
-    if device.problems:
-        raise BadDevice(f"{path}: {device.problems[0]}")
-    if not device.id:
-        device = msgspec.structs.replace(device, id=path.stem)
+    device = msgspec.structs.replace(device, id=device.id or path.stem)
+    for field, unit, figure in figures(device):
+        try:
+            value = parse_quantity(figure.value, unit)
+        except BadQuantity as error:
+            raise BadDevice(f"{path}: {field}: {error}") from None
+        if not value > 0:
+            raise BadDevice(f"{path}: {field}: {figure.value!r} is not above 0")
     if not device.peaks:
         raise BadDevice(f"{path}: peaks: at least one [[peaks]] is needed")
     if device.clock_hz(device.clocks.default) is None and device.scope != "cpu":
@@ -46,6 +50,29 @@ def read_device(path: Path) -> Device:
 
 # Of 120 files, which a page, a sweep or a notebook asks again and again; who adds one starts anew.
 _shipped_device = cache(read_device)
+
+
+def figures(device: Device) -> Iterator[tuple[str, str, Figure]]:
+    """All figures of a device with the unit each must be in: (field, unit, figure)."""
+    yield "cores.multiprocessors", "", device.cores.multiprocessors
+    yield "cores.fp32_lanes", "", device.cores.fp32_lanes
+    for clock in get_args(Clock):
+        if (figure := getattr(device.clocks, clock)) is not None:
+            yield f"clocks.{clock}", "Hz", figure
+    units = {"capacity": "B", "bandwidth": "B/s", "bus": "bit", "rate": "bit/s", "l2": "B"}
+    for field, unit in units.items():
+        if (figure := getattr(device.memory, field)) is not None:
+            yield f"memory.{field}", unit, figure
+    if device.power is not None:
+        yield "power", "W", device.power
+    if device.rent is not None:
+        note = "; ".join(filter(None, (f"listed {device.rent.date}", device.rent.note)))
+        yield "rent", "USD/h", Figure(device.rent.value, device.rent.source, note)
+    for peak in device.peaks:
+        unit = "OP/s" if peak.precision == "int8" else "FLOP/s"
+        yield f"peaks.{peak.precision}.{peak.unit}", unit, Figure(peak.value, peak.source, peak.note, peak.unverified)
+    for attachment in device.links:
+        yield f"links.{attachment.link}", "B/s", attachment.per_direction
 
 
 def list_devices(files: Iterable[Path] = ()) -> list[Device]:

@@ -10,6 +10,7 @@ import msgspec
 from ..errors import UnknownPrecision
 from ..hardware import Device, Figure, Link
 from ..hardware.audit import AuditFinding
+from ..hardware.registry import figures
 from ..units import format_si, say_duration
 from .document import Column, Document, Table, say_bandwidth, say_percent, say_size, say_time_briefly
 
@@ -84,7 +85,7 @@ def device_page(device: Device) -> Document:
     if device.parts is not None:
         facts.append(("consists of", f"{device.parts.count} x {device.parts.device}, as a program sees it"))
     rows = [
-        {"figure": field, **_figure(figure)} for field, _, figure in device.figures() if not field.startswith("peaks")
+        {"figure": field, **_figure(figure)} for field, _, figure in figures(device) if not field.startswith("peaks")
     ]
     peaks = []
     for peak in device.peaks:
