@@ -139,12 +139,15 @@ def set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 DEBUG = click.Option(["--debug"], is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks.")
 
-main = click.version_option(__version__, message="paleo-lite %(version)s", help="Show the version.")(
-    _Commands(
-        "main",
-        params=[DEBUG],
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-        help="""Predict how long a neural network takes on a machine, and say why.
+
+@click.group(
+    cls=_Commands,
+    params=[DEBUG],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, message="paleo-lite %(version)s", help="Show the version.")
+def main() -> None:
+    """Predict how long a neural network takes on a machine, and say why.
 
     \b
       paleo-lite predict vgg16 --gpu k80 --precision fp64
@@ -153,6 +156,4 @@ main = click.version_option(__version__, message="paleo-lite %(version)s", help=
       paleo-lite hardware show k80
 
     `paleo-lite COMMAND --help` explains each command.
-    """,
-    )
-)
+    """
