@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import io
+import os
 import sys
 from typing import Any
 
@@ -105,6 +106,10 @@ class OneSentence(click.Group):
 
 def _say_unwritable(error: OSError) -> None:
     click.echo(f"paleo-lite: the output cannot be written ({error.strerror or error})", err=True)
+    if not isinstance(sys.stdout, _Closed):  # Python would try again at its end, complain, and exit with 120
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 class _Commands(OneSentence):

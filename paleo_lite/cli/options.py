@@ -356,6 +356,7 @@ class AnswerCommand(click.Command):
                 click.echo(document)
             else:
                 show_document(document, ctx.obj["format"], sys.stdout)
+                sys.stdout.flush()  # what cannot be written is said here, and not as Python ends
         for failure in answer.failures:
             click.echo(f"paleo-lite: {failure}", err=True)
         if (drawing := ctx.obj.get("chart")) is not None:

@@ -252,10 +252,25 @@ def test_a_prediction_imports_no_heavy_library() -> None:
 @pytest.mark.parametrize(
     ("where", "why"), [("> /dev/full", "No space left on device"), (">&-", "it is closed")], ids=["full", "closed"]
 )
-def test_an_output_that_cannot_be_written_is_one_sentence(words: str, where: str, why: str) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_an_output_that_cannot_be_written_is_one_sentence(words: str, where: str, why: str, unbuffered: str) -> None:
     line = f"{shlex.quote(sys.executable)} -m paleo_lite {words} {where}"
-    done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
+    settings = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=False, env=settings)
     assert (done.returncode, done.stderr) == (1, f"paleo-lite: the output cannot be written ({why})\n")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("words", ["layers alexnet", "--help"])
+def test_a_reader_that_is_gone_is_no_defect(words: str, unbuffered: str) -> None:
+    """As in `paleo-lite ... | head -1`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "paleo_lite", *words.split()]
+    settings = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, env=settings)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_an_interrupt_is_said_and_has_the_exit_code_of_a_shell(monkeypatch) -> None:
