@@ -9,6 +9,7 @@ Every command is a function of the same name here, which the command calls, and 
 from __future__ import annotations
 
 import importlib
+import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -71,11 +72,23 @@ _WHERE = {name: module for module, names in _NAMES.items() for name in names.spl
 """The modules of these names, imported at first use: the command line's help and completion need none of them."""
 
 
-class Room(ModuleType):
+class _Room(ModuleType):
     """A folder of the package that bears the name of a command, such as `efficiency`: called, it is the command."""
 
     def __call__(self, *words: Any, **question: Any) -> Any:
         return __getattr__(self.__name__.rpartition(".")[2])(*words, **question)
+
+
+class _Face(ModuleType):
+    """This package: importing a folder of it sets an attribute here, in place of the command of that name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _WHERE and type(value) is ModuleType:
+            value.__class__ = _Room
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Face
 
 
 def __getattr__(name: str) -> Any:

@@ -18,7 +18,7 @@ from .document import Column, Document, Table, raw_table, say_count, say_percent
 if TYPE_CHECKING:
     from ..counting import Layer
     from ..counting.algorithms import Algorithm
-    from ..timing.capacity import MemoryFit
+    from ..timing.memory import MemoryFit
 
 WIDE = 2.5
 """Upper end over lower end of an interval above which a prediction says what would narrow it."""

@@ -99,6 +99,72 @@ class Memory(msgspec.Struct, frozen=True):
         return {"total_bytes": self.total_bytes, **msgspec.structs.asdict(self)}
 
 
+class MemoryRemedy(msgspec.Struct, frozen=True):
+    """Something that makes the same step need less memory.
+
+    Attributes
+    ----------
+    total_bytes : int
+        Peak memory with it, at the batch that was asked for.
+    largest_batch : int or None
+        The largest batch that fits with it.
+    """
+
+    name: str
+    total_bytes: int
+    fits: bool
+    largest_batch: int | None
+
+
+class MemoryFit(msgspec.Struct, frozen=True):
+    """Peak memory held against a device.
+
+    Attributes
+    ----------
+    memory : Memory
+        What is needed.
+    capacity_bytes : float
+        What the device has.
+    reserve_bytes : float
+        What is left free of it.
+    largest_batch : int or None
+        The largest batch that fits; None where not even one sample does.
+    optimizer : str or None
+        Which the optimizer's part is of; None where nothing is trained.
+    remedies : tuple of MemoryRemedy
+        What would help, most first; empty where it fits.
+    """
+
+    memory: Memory
+    capacity_bytes: float
+    reserve_bytes: float
+    largest_batch: int | None
+    optimizer: str | None = None
+    remedies: tuple[MemoryRemedy, ...] = ()
+
+    @property
+    def usable_bytes(self) -> float:
+        """What may be used: all but the reserve."""
+        return self.capacity_bytes - self.reserve_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether it does."""
+        return self.memory.total_bytes <= self.usable_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """The documented JSON."""
+        return {
+            **self.memory.to_dict(),
+            "optimizer": self.optimizer,
+            "capacity_bytes": self.capacity_bytes,
+            "reserve_bytes": self.reserve_bytes,
+            "fits": self.fits,
+            "largest_batch": self.largest_batch,
+            "remedies": [msgspec.structs.asdict(remedy) for remedy in self.remedies],
+        }
+
+
 def memory_of(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Memory:
     """Peak memory on one device.
 

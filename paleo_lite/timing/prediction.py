@@ -25,7 +25,7 @@ from .workload import Workload
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .capacity import MemoryFit
+    from .memory import MemoryFit
 
 
 def predict(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:

@@ -3,9 +3,3 @@
 `view` is what the controls say and how that is written in an address; `controls` draws them; `answers` calls what the
 commands call and remembers it; `show` puts tables and charts on the page; `views` are what is shown; `page` is all.
 """
-
-import sys
-
-import paleo_lite
-
-sys.modules[__name__].__class__ = paleo_lite.Room  # called, it is the command of its name

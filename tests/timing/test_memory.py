@@ -15,9 +15,16 @@ from paleo_lite.counting import INPUT, Layer
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.hardware import find_device
 from paleo_lite.networks import Network, find_network
-from paleo_lite.timing.capacity import MemoryFit, fit_memory
+from paleo_lite.timing.capacity import fit_memory
 from paleo_lite.timing.liveness import make_plan
-from paleo_lite.timing.memory import RESERVE_BYTES, find_segments, largest_batch, memory_coefficients, memory_of
+from paleo_lite.timing.memory import (
+    RESERVE_BYTES,
+    MemoryFit,
+    find_segments,
+    largest_batch,
+    memory_coefficients,
+    memory_of,
+)
 from paleo_lite.timing.workload import TrainingOptions, Workload
 
 pytestmark = pytest.mark.slow
