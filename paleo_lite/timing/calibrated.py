@@ -416,7 +416,7 @@ def _on_the_device(
         terms = compute, memory, floor
         for whole, term in zip(entries or (), terms):
             whole[block] = term
-        for term in terms:
+        for term in terms:  # each is to the `POWER` from here on, in its own place
             np.square(term, out=term)
             np.square(term, out=term)
         floor += 1e-300  # an entry that launches nothing at this batch size takes none, and has a slope nonetheless
