@@ -102,6 +102,14 @@ _option = partial(partial, click.option, show_default=True)
 _documented = partial(_option, cls=Documented, of="predict")
 _of_scale = partial(click.option, cls=Documented, of="scale")
 
+
+def _together(options: Sequence[Decorator], command: Callable[..., Any]) -> Callable[..., Any]:
+    """Several options at once, in the order in which help lists them."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 debug = _option("--debug", is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks.")
 
 
@@ -136,15 +144,17 @@ optimizer = _option(
     type=Names("optimizer", ".timing.workload:OPTIMIZERS"),
     help="Update rule of training. [default: sgd]",
 )
-mixed_precision = _option("--mixed-precision", is_flag=True, help="Train in fp16 or bf16 with master weights in fp32.")
-checkpointing = _option(
-    "--checkpointing", type=Names("checkpointing", ".timing.workload:CHECKPOINTING"),
-    help="Activations that training computes again: none, those inside about sqrt(n) segments, or inside every "
-    "block. [default: none]",
-)  # fmt: skip
-accumulation = _option(
-    "--accumulation", type=WHOLE, metavar="N", help="Micro-batches per update of the weights. [default: 1]"
-)
+training = partial(_together, (
+    optimizer(),
+    _option("--mixed-precision", is_flag=True, help="Train in fp16 or bf16 with master weights in fp32.")(),
+    _option(
+        "--checkpointing", type=Names("checkpointing", ".timing.workload:CHECKPOINTING"),
+        help="Activations that training computes again: none, those inside about sqrt(n) segments, or inside every "
+        "block. [default: none]",
+    )(),
+    _option("--accumulation", type=WHOLE, metavar="N", help="Micro-batches per update of the weights. [default: 1]")(),
+))  # fmt: skip
+"""How a network is trained, which a command makes one argument with `trained`."""
 
 
 def trained(question: dict[str, Any]) -> TrainingOptions | None:
@@ -185,7 +195,7 @@ price = _option(
     "--price", type=Quantity("USD/h"), metavar="USD/h",
     help="Price of an hour of one device. [default: what the registry has]",
 )  # fmt: skip
-_CLUSTER = (
+cluster = partial(_together, (
     _of_scale("--link", metavar="LINK", type=LINK),
     _of_scale("--topology", metavar="TEXT|FILE", type=TOPOLOGY),
     _of_scale("--platform", metavar="NAME|FILE", type=PLATFORM),
@@ -198,14 +208,8 @@ _CLUSTER = (
     ),
     click.option("--epochs", type=float, metavar="NUMBER", help="Epochs that hours and cost are of. [default: 1]"),
     price(),
-)  # fmt: skip
-
-
-def cluster(command: Callable[..., Any]) -> Callable[..., Any]:
-    """How many devices there are, how they are joined, and what they are asked: several options at once."""
-    for option in reversed(_CLUSTER):
-        command = option(command)
-    return command
+))  # fmt: skip
+"""How many devices there are, how they are joined, and what they are asked."""
 
 
 # Profiles.

@@ -35,10 +35,7 @@ from .values import DEVICE, LAYER, NETWORK, WHOLE, Several
 @options.calibration()
 @options.execution()
 @options.weights()
-@options.optimizer()
-@options.mixed_precision()
-@options.checkpointing()
-@options.accumulation()
+@options.training
 @options.fit_batch()
 @click.option("--memory", is_flag=True, cls=Printing, help="Show the peak memory by part.")
 @options.image_size()

@@ -29,10 +29,7 @@ from . import options
 @options.unit()
 @options.execution()
 @options.fit_batch()
-@options.optimizer()
-@options.mixed_precision()
-@options.checkpointing()
-@options.accumulation()
+@options.training
 @options.workers(help="On several devices too: 8, 1,2,4,...,128 or 1:128:x2.")
 @options.cluster
 @options.name_pattern()

@@ -72,10 +72,7 @@ _SPLIT = {
 @click.option(
     "--pageable", is_flag=True, help="One process copies the samples of a node's devices, in turn, before they compute."
 )
-@options.optimizer()
-@options.mixed_precision()
-@options.checkpointing()
-@options.accumulation()
+@options.training
 @options.time_model()
 @options.ppp()
 @options.concurrent(of="scale")
