@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from numbers import Integral
 
@@ -201,7 +201,7 @@ def parse_range(given: str | int | Sequence[int], what: str = "numbers") -> list
         longer than `LENGTH_AT_MOST`.
     """
     if not isinstance(given, str):
-        numbers = [given] if isinstance(given, int) else list(given)
+        numbers = list(given) if isinstance(given, Iterable) else [given]
         if not numbers or any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in numbers):
             raise BadValue(f"{what} must be whole numbers of 1 or more, not {given!r}")
         return numbers

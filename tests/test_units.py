@@ -166,6 +166,7 @@ def test_ranges(text, numbers):
         ([], "of 1 or more, not \\[\\]"),
         ([8, -1], "of 1 or more"),
         ([1.5], "of 1 or more"),
+        (1.5, "of 1 or more, not 1.5"),
         (True, "of 1 or more"),
     ],
 )
