@@ -75,7 +75,7 @@ benchmark: $(STAMPS)/test
 
 # Every descriptor in models/, traced anew.
 descriptors: $(STAMPS)/test
-	$(BIN)/python -m paleo_lite.networks.export models
+	$(BIN)/python -m paleo_lite.architectures.export models
 
 # The folder of published measurements; docs/accuracy-tables.md says where they come from.
 DATA ?= $(PALEO_LITE_DATA)

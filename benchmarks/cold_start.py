@@ -9,7 +9,7 @@ from pathlib import Path
 from .turns import Turns, run, take_turns
 
 _IMPORT = (
-    "from paleo_lite.networks.torch_import import import_torchvision; import torch; "
+    "from paleo_lite.architectures.torch_import import import_torchvision; import torch; "
     "model = import_torchvision().models.vgg16().eval(); image = torch.rand(1, 3, 224, 224); "
 )
 PEERS = {

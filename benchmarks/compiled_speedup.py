@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 import paleo_lite as pl
+from paleo_lite.architectures import find_network
 from paleo_lite.calibration.validate import family_of
-from paleo_lite.networks import find_network
 from validation.steps.timm import SAME
 from validation.tables import rows_of
 

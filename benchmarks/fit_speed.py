@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from paleo_lite.architectures import network_names
 from paleo_lite.calibration.fit import fit, runs_of
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.prior import device_prior
-from paleo_lite.hardware import find_device
-from paleo_lite.networks import network_names
+from paleo_lite.machines import find_device
 
 from .turns import Turns, take_turns
 

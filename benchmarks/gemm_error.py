@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from paleo_lite.calibration.choose import choose_model
-from paleo_lite.hardware import Machine, find_device
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import TimeModel, find_model
 from paleo_lite.timing.gemm import time_gemms
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from paleo_lite.architectures import find_network
 from paleo_lite.counting import count
-from paleo_lite.networks import find_network
 from paleo_lite.paleo.layers import parameter_bytes
 from paleo_lite.paleo.scale import activations_ms, divide, paleo_scale
 from paleo_lite.paleo.simulator import Simulator, make_simulator

@@ -137,7 +137,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, metavar="NUMBER")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    from paleo_lite.networks.torch_import import import_torch
+    from paleo_lite.architectures.torch_import import import_torch
 
     import_torch().set_num_threads(1)
     start, outcomes = time.perf_counter(), Counter[str]()

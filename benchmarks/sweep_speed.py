@@ -20,7 +20,7 @@ from paleo_lite.counting.kinds.products import MATRIX_CLASSES
 from paleo_lite.counting.layer import Layer, Op, trace_flow
 from paleo_lite.errors import PaleoError
 from paleo_lite.executor import cores
-from paleo_lite.hardware import Device, Machine, find_device, list_devices
+from paleo_lite.machines import Device, Machine, find_device, list_devices
 from paleo_lite.sweeps.cases import network_of, stack_of
 from paleo_lite.sweeps.space import Sized
 from paleo_lite.timing import RooflineModel, TimeModel, Workload, predict

@@ -70,7 +70,7 @@ def _peer(module: Any, x: Any, backward: bool) -> tuple[int | None, int | None]:
 
 def count_model(name: str, backward: bool) -> Row:
     """A model by name, counted by both."""
-    from paleo_lite.networks.torch_import import import_torchvision
+    from paleo_lite.architectures.torch_import import import_torchvision
 
     import_torchvision()
     import timm
@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="a line of JSON for each model; goes on from there")
     asked = parser.parse_args()
-    from paleo_lite.networks.torch_import import import_torchvision
+    from paleo_lite.architectures.torch_import import import_torchvision
 
     import_torchvision()
     import timm

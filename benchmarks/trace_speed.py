@@ -9,14 +9,14 @@ NAMES = ("resnet50", "mobilenet_v3_large", "vit_b_16", "swin_t")
 
 def measure(repeats: int) -> list[Turns]:
     """A table for each network."""
-    from paleo_lite.networks.torch_import import import_torchvision
+    from paleo_lite.architectures.torch_import import import_torchvision
 
     import_torchvision()
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from paleo_lite.networks.build import torchvision_model
-    from paleo_lite.networks.trace import trace
+    from paleo_lite.architectures.build import torchvision_model
+    from paleo_lite.architectures.trace import trace
 
     def contest(name: str) -> Turns:
         module, size = torchvision_model(name)

@@ -35,8 +35,8 @@ NOT_RUN = {
     r"paleo-lite layers timm:": "needs timm, which the tests do without",
     r"paleo-lite layers (\S+\.(onnx|pt2)|hf:)": "needs a file of torch's exporters or a model's folder; tests/networks",
     r"paleo-lite ui\b": "serves until it is stopped; tests/ui runs it",
-    r"paleo-lite kernels ranks/": "needs the ranks of one job; tests/efficiency/test_ranks.py",
-    r"paleo-lite efficiency .*markers/": "needs three kinds of profiles; tests/efficiency/test_durations.py",
+    r"paleo-lite kernels ranks/": "needs the ranks of one job; tests/profile_analysis/test_ranks.py",
+    r"paleo-lite efficiency .*markers/": "needs three kinds of profiles; tests/profile_analysis/test_durations.py",
     r"paleo-lite sweep --networks all": "takes half a minute; tests/cli/test_sweep.py has smaller ones",
 }
 """Commands that are shown and not run here, and why not."""

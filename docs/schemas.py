@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from typing_extensions import NotRequired, TypedDict
 
+from paleo_lite.architectures.descriptor import Descriptor
 from paleo_lite.calibration.choose import Pool
 from paleo_lite.calibration.ppp import PppCalibration
 from paleo_lite.calibration.store import Calibration
@@ -22,11 +23,10 @@ from paleo_lite.calibration.validate import Validation
 from paleo_lite.distributed.clusters import ClusterPrior
 from paleo_lite.distributed.links import LinkCalibration
 from paleo_lite.distributed.platforms import Computer, Platform
-from paleo_lite.efficiency.host import Hotspot
-from paleo_lite.efficiency.ranks import Ranks
-from paleo_lite.hardware import Device
-from paleo_lite.hardware.registry import LinkRegistry
-from paleo_lite.networks.descriptor import Descriptor
+from paleo_lite.machines import Device
+from paleo_lite.machines.registry import LinkRegistry
+from paleo_lite.profile_analysis.host import Hotspot
+from paleo_lite.profile_analysis.ranks import Ranks
 from paleo_lite.timing.blocks import TrainingConstants
 
 ROOT = Path(__file__).parent.parent

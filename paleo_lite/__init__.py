@@ -9,8 +9,6 @@ Every command is a function of the same name here, which the command calls, and 
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .version import __version__
@@ -29,12 +27,12 @@ if TYPE_CHECKING:
     from .api.scaling import scale
     from .api.serving import ui
     from .api.sweeps import best, sweep
+    from .architectures import network_names
+    from .architectures.inputs import Values
     from .calibration.store import Calibration
     from .distributed.job import Settings, Split
     from .errors import PaleoError
-    from .hardware import Machine
-    from .networks import network_names
-    from .networks.inputs import Values
+    from .machines import Machine
     from .timing import Workload
     from .timing.workload import TrainingOptions
 
@@ -62,33 +60,14 @@ _NAMES = {
     "calibration.store": "Calibration",
     "distributed.job": "Settings Split",
     "errors": "PaleoError",
-    "hardware": "Machine",
-    "networks": "network_names",
-    "networks.inputs": "Values",
+    "machines": "Machine",
+    "architectures": "network_names",
+    "architectures.inputs": "Values",
     "timing": "Workload",
     "timing.workload": "TrainingOptions",
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
 """The modules of these names, imported at first use: the command line's help and completion need none of them."""
-
-
-class _Room(ModuleType):
-    """A folder of the package that bears the name of a command, such as `efficiency`: called, it is the command."""
-
-    def __call__(self, *words: Any, **question: Any) -> Any:
-        return __getattr__(self.__name__.rpartition(".")[2])(*words, **question)
-
-
-class _Face(ModuleType):
-    """This package: importing a folder of it sets an attribute here, in place of the command of that name."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _WHERE and type(value) is ModuleType:
-            value.__class__ = _Room
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Face
 
 
 def __getattr__(name: str) -> Any:

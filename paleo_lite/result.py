@@ -23,7 +23,7 @@ class Result:
     _page: ClassVar[str]
 
     def document(self, **how: Any) -> Any:
-        """The `paleo_lite.report.document.Document` that the command prints.
+        """The `paleo_lite.reporting.document.Document` that the command prints.
 
         Parameters
         ----------

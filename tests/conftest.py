@@ -39,7 +39,7 @@ def _a_core_each():
 @pytest.fixture(scope="session")
 def traced():
     """From a network's name, and an image size where it is not the network's own, to its trace."""
-    from paleo_lite.networks import trace_named
+    from paleo_lite.architectures import trace_named
 
     return lru_cache(None)(trace_named)
 
@@ -58,7 +58,7 @@ def listed_once():
 @pytest.fixture(scope="session")
 def built():
     """From a torchvision model's name to the module, all on the meta device in evaluation mode, and its image size."""
-    from paleo_lite.networks.build import torchvision_model
+    from paleo_lite.architectures.build import torchvision_model
 
     @lru_cache(4)
     def build(name):

@@ -399,8 +399,8 @@ def asked(number: int, seed: int, known: list[Sample], folder: Path) -> tuple[st
 
 def _work(seed: int, numbers: Any, step: int, until: float, report: Any) -> None:
     """Ask one number after another; the process may die of one, which its parent then knows."""
+    from paleo_lite.architectures.torch_import import import_torchvision
     from paleo_lite.cli import main
-    from paleo_lite.networks.torch_import import import_torchvision
 
     import_torchvision()  # which takes seconds, once
     known = samples()

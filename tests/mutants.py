@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import pytest
 
-ROOMS = ("counting", "timing", "distributed", "input_pipeline", "sweeps", "efficiency", "calibration", "hardware")
+ROOMS = ("counting", "timing", "distributed", "input_pipeline", "sweeps", "profile_analysis", "calibration", "machines")
 
 BUILD = Path(__file__).parents[1] / "build" / "mutants"
 TREE = BUILD / "tree"

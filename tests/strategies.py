@@ -70,7 +70,7 @@ FEEDINGS = st.builds(
 def _views():
     import paleo_lite
     from paleo_lite.cli.values import device_ids
-    from paleo_lite.ui import view
+    from paleo_lite.web import view
 
     return st.builds(
         view.View,

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paleo_lite.efficiency.analysis import ReadAs, measure_efficiency
 from paleo_lite.errors import BadValue, MissingExtra
 from paleo_lite.executor import run_tasks
-from paleo_lite.hardware import find_device
+from paleo_lite.machines import find_device
+from paleo_lite.profile_analysis.analysis import ReadAs, measure_efficiency
 
 pytestmark = pytest.mark.slow
 

@@ -18,11 +18,12 @@ FLOORS = {
     "units": 1, "errors": 1, "files": 1, "extras": 1, "executor": 1, "result": 1, "text": 1,
     "version": 1,
     "counting": 2,
-    "networks": 3, "hardware": 3, "profiles": 3, "measure": 3,
-    "timing": 4, "efficiency": 4, "distributed": 5, "input_pipeline": 5, "sweeps": 5, "calibration": 5, "paleo": 5,
-    "report": 6, "api": 7, "cli": 7, "ui": 7,
+    "architectures": 3, "machines": 3, "profiles": 3, "measurement": 3,
+    "timing": 4, "profile_analysis": 4,
+    "distributed": 5, "input_pipeline": 5, "sweeps": 5, "calibration": 5, "paleo": 5,
+    "reporting": 6, "api": 7, "cli": 7, "web": 7,
 }  # fmt: skip
-APART = [{"networks", "hardware", "profiles", "measure"}, {"timing", "efficiency"}]
+APART = [{"architectures", "machines", "profiles", "measurement"}, {"timing", "profile_analysis"}]
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem in FLOORS)
 
 

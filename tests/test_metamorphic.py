@@ -19,8 +19,8 @@ import paleo_lite as pl
 from paleo_lite.counting import GENERATING, PHASES
 from paleo_lite.distributed.strategies import STRATEGIES
 from paleo_lite.errors import PaleoError
-from paleo_lite.hardware import Device, list_devices
-from paleo_lite.report.predictions import explain_layer
+from paleo_lite.machines import Device, list_devices
+from paleo_lite.reporting.predictions import explain_layer
 from paleo_lite.timing import Prediction
 from paleo_lite.timing import predict as evaluate
 from paleo_lite.units import parse_quantity

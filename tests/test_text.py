@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, UnknownName
-from paleo_lite.report.document import Column, Document, Table
+from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.text import cell, sentence
 
 HOSTILE = "=1+cmd|' /C calc'!A0\x1b[31m\x00\n| a | b |\r<img src=x onerror=alert(1)>[y](javascript:alert(1))\ud800"

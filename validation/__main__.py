@@ -15,10 +15,10 @@ from paleo_lite.calibration.validate import SPLITS as STEP_SPLITS
 from paleo_lite.cli import OneSentence, options
 from paleo_lite.cli.options import Answer, AnswerCommand
 from paleo_lite.errors import BadValue, UnknownName
-from paleo_lite.report.document import Document
+from paleo_lite.reporting.document import Document
 
 if TYPE_CHECKING:
-    from paleo_lite.report.charts.accuracy import Pair
+    from paleo_lite.reporting.charts.accuracy import Pair
 
 
 class Asked(NamedTuple):
@@ -50,8 +50,8 @@ Truth = tuple[Sequence[msgspec.Struct], Callable[[], Document], Callable[[], "li
 def _steps(asked: Asked) -> Truth:
     """Steps of whole networks: a network, a family, a device or a source."""
     from paleo_lite.calibration.validate import Validation, validate
-    from paleo_lite.report.calibrations import validation_page
-    from paleo_lite.report.charts.accuracy import network_pairs
+    from paleo_lite.reporting.calibrations import validation_page
+    from paleo_lite.reporting.charts.accuracy import network_pairs
 
     from .ship import operations_of
     from .steps.published import published_steps
@@ -92,8 +92,8 @@ def _held_out(module: str, asked: Asked) -> Truth:
 def _transformers(asked: Asked) -> Truth:
     """Transformers on a device held out."""
     from paleo_lite.calibration.validate import Validation
-    from paleo_lite.report.calibrations import validation_page
-    from paleo_lite.report.charts.accuracy import network_pairs
+    from paleo_lite.reporting.calibrations import validation_page
+    from paleo_lite.reporting.charts.accuracy import network_pairs
 
     from .ship import operations_of
     from .steps.published import published_steps

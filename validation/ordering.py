@@ -19,7 +19,7 @@ from paleo_lite.calibration.choose import FORMAT, Pool, pooled_model
 from paleo_lite.calibration.prior import KEPLER, Evidence
 from paleo_lite.errors import UnknownPrecision
 from paleo_lite.files import write_aside
-from paleo_lite.hardware import Device, Machine
+from paleo_lite.machines import Device, Machine
 from paleo_lite.timing.calibrated import NAMES, CalibratedModel, Rates, rates_of
 
 if TYPE_CHECKING:

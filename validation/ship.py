@@ -24,7 +24,7 @@ from paleo_lite.calibration.prior import KERNELS, expect, traits_of
 from paleo_lite.calibration.store import make_calibration, write_calibration
 from paleo_lite.calibration.validate import Point, validate
 from paleo_lite.files import write_aside
-from paleo_lite.hardware import find_device, list_devices
+from paleo_lite.machines import find_device, list_devices
 from paleo_lite.units import PRECISION_BYTES
 
 from .collectives.links import inputs_of, link_calibrations

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from paleo_lite.errors import BadFile, UsageProblem
-from paleo_lite.hardware import find_device
+from paleo_lite.machines import find_device
 
 _DEVICES = {
     "K80": "k80-die",

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from ..architectures import find_network
 from ..calibration.choose import NotPooled, pool_prior, pooled_model
 from ..calibration.fit import Fit, held_out_error
 from ..calibration.fit import calibrate as fit_device
@@ -31,10 +32,9 @@ from ..calibration.validate import validate as hold_out
 from ..errors import BadValue
 from ..extras import need
 from ..files import check_new, read_typed
-from ..hardware import Device, Machine, find_device
-from ..networks import find_network
-from ..report.calibrations import calibrations_page
-from ..report.document import Document, Shown
+from ..machines import Device, Machine, find_device
+from ..reporting.calibrations import calibrations_page
+from ..reporting.document import Document, Shown
 from ..result import Result
 from ..timing import Workload
 from ..timing.calibrated import CalibratedModel
@@ -63,7 +63,7 @@ class Learnt(Result, msgspec.Struct, frozen=True, eq=False):
 
     def pairs(self) -> list[Any]:
         """What the chart of the fit draws: measured steps beside fitted ones, a title and what is said below it."""
-        from ..report.charts.accuracy import fitted_pairs
+        from ..reporting.charts.accuracy import fitted_pairs
 
         made = self.calibration
         if self.fit is None or not isinstance(made, Calibration):

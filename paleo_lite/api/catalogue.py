@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import BadValue
-from ..files import check_new
-from ..hardware import Device, find_device, list_devices, read_links
-from ..networks import (
+from ..architectures import (
     Network,
     find_network,
     is_network_file,
@@ -18,10 +15,13 @@ from ..networks import (
     trace_named,
     write_descriptor,
 )
-from ..networks.catalog import network_rows
-from ..report.devices import audit_page, device_dict, device_page, device_row, devices_page, links_page, moving_page
-from ..report.document import Shown
-from ..report.networks import network_dict, network_page, networks_page
+from ..architectures.catalog import network_rows
+from ..errors import BadValue
+from ..files import check_new
+from ..machines import Device, find_device, list_devices, read_links
+from ..reporting.devices import audit_page, device_dict, device_page, device_row, devices_page, links_page, moving_page
+from ..reporting.document import Shown
+from ..reporting.networks import network_dict, network_page, networks_page
 from ..units import parse_quantity
 from .question import Paths, paths_of
 
@@ -137,7 +137,7 @@ def links(*, move: float | str | None = None) -> Shown:
         moving = moving_page(known, size)
         return Shown({"move_bytes": size, "links": list(moving.tables[0].rows)}, moving)
     from ..distributed.links import shipped_link_calibrations
-    from ..report.devices import calibrated_links_table
+    from ..reporting.devices import calibrated_links_table
 
     listed = links_page(known)
     page = listed.but(content=[*listed.tables, calibrated_links_table(shipped_link_calibrations())])
@@ -152,7 +152,7 @@ def audit(*, hardware_files: Paths = ()) -> Shown:
     Shown
         Its ``findings`` say their ``severity``; what a file explains is listed and is not an error.
     """
-    from ..hardware.audit import audit_registry
+    from ..machines.audit import audit_registry
 
     devices = list_devices([Path(path) for path in paths_of(hardware_files)])
     page = audit_page(len(devices), audit_registry(devices, read_links()))

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from msgspec import structs
 
+from ..architectures import CountsBeside, LayerCounts, Network, count_network
+from ..architectures.network import Tokens
 from ..counting import find_convention
 from ..counting.kinds import OwnRule, add_rule
 from ..counting.kinds.products import half_causal
 from ..counting.work import MIXED, check_execution
 from ..errors import BadValue, UnknownName
-from ..networks import CountsBeside, LayerCounts, Network, count_network
-from ..networks.network import Tokens
 from .prediction import resolve
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def rule(operation: str | type, function: OwnRule | None = None, *, macs: bool =
 
 
 def trace(module: nn.Module, *inputs: Any, **named_inputs: Any) -> Network:
-    """Trace a module on the meta device; see `paleo_lite.networks.trace.trace`.
+    """Trace a module on the meta device; see `paleo_lite.architectures.trace.trace`.
 
     Raises
     ------
@@ -171,9 +171,9 @@ def trace(module: nn.Module, *inputs: Any, **named_inputs: Any) -> Network:
     TraceFailed
         If the module's forward fails or needs the value of a tensor.
     """
-    from ..networks.torch_import import import_torch
+    from ..architectures.torch_import import import_torch
 
     import_torch()
-    from ..networks.trace import trace as trace_module
+    from ..architectures.trace import trace as trace_module
 
     return trace_module(module, *inputs, **named_inputs)

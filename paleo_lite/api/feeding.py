@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..architectures import Network
 from ..errors import BadValue, UnknownPrecision
-from ..hardware import Device, find_device
 from ..input_pipeline.feeding import (
     DECODE_PER_WORKER_S,
     SAMPLE,
@@ -20,9 +20,9 @@ from ..input_pipeline.feeding import (
     sources,
 )
 from ..input_pipeline.remedies import Upgrades, plan, remedies, rules
-from ..networks import Network
-from ..report.document import Shown
-from ..report.feeding import feeding_dict, feeding_page
+from ..machines import Device, find_device
+from ..reporting.document import Shown
+from ..reporting.feeding import feeding_dict, feeding_page
 from ..timing import Prediction
 from ..units import element_bytes, parse_quantity
 from .prediction import predict, resolve

@@ -9,7 +9,7 @@ import msgspec
 from ..calibration.choose import choose_model
 from ..calibration.store import Calibration
 from ..errors import BadValue
-from ..hardware import Device, Machine, find_device
+from ..machines import Device, Machine, find_device
 from ..timing import find_model
 from ..timing.gemm import GemmTimes, time_gemms
 from ..timing.models import PeakModel

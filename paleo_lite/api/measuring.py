@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ..architectures import find_network
 from ..calibration.choose import pool_prior
 from ..calibration.fit import calibrate, held_out_error
 from ..calibration.measurements import Measurement, provenance_of, write_csv
@@ -20,10 +21,10 @@ from ..calibration.validate import expected_from, predict_measured
 from ..errors import AmbiguousName, BadValue, CalibrationFailed, UnknownName
 from ..extras import need
 from ..files import check_new, save
-from ..hardware import Device, Machine, find_device
-from ..hardware.registry import read_device
-from ..measure.clock import QUICK, RISE_S, ROUNDS, Effort, Timing, best_of
-from ..measure.machine import (
+from ..machines import Device, Machine, find_device
+from ..machines.registry import read_device
+from ..measurement.clock import QUICK, RISE_S, ROUNDS, Effort, Timing, best_of
+from ..measurement.machine import (
     bandwidth_bytes_per_s,
     describe,
     hardware,
@@ -33,9 +34,8 @@ from ..measure.machine import (
     other_work,
     peak_per_s,
 )
-from ..measure.running import STEPS, OutOfMemory, Probed, Setup, probes, run_probes, set_up, time_step
-from ..networks import find_network
-from ..report.measure import Measured, TimedStep
+from ..measurement.running import STEPS, OutOfMemory, Probed, Setup, probes, run_probes, set_up, time_step
+from ..reporting.measure import Measured, TimedStep
 from ..timing.calibrated import rates_of
 from ..version import __version__
 from .question import Paths, asked, paths_of
@@ -307,6 +307,6 @@ class _Timer:
 
 def _build(name: str) -> Any:
     """A network with weights as training starts from: numbers near 0 throughout would run slower than real ones."""
-    from ..networks.torch_import import import_torchvision
+    from ..architectures.torch_import import import_torchvision
 
     return import_torchvision("measuring whole networks").models.get_model(name, weights=None)

@@ -92,12 +92,12 @@ class Plot(Result, msgspec.Struct, frozen=True, eq=False):
             If the answer has nothing to draw.
         """
         kind = KINDS[self.kind]
-        module = importlib.import_module(f"...report.charts.{kind.module}", __name__)
+        module = importlib.import_module(f"...reporting.charts.{kind.module}", __name__)
         return getattr(module, kind.function)(*_drawn(self.kind, self.answer))
 
     def render(self, suffix: str) -> bytes:
         """The bytes of a file with that ending."""
-        from ..report.charts.render import render
+        from ..reporting.charts.render import render
 
         return render(self.chart, suffix, self.theme)
 
@@ -137,7 +137,7 @@ def check_chart_file(path: str | Path, kind: str, force: bool = False) -> str:
     MissingExtra
         If the libraries that draw are not installed.
     """
-    from ..report.charts.render import begin, chart_suffix
+    from ..reporting.charts.render import begin, chart_suffix
 
     path = Path(path)
     suffix = chart_suffix(path)
@@ -217,7 +217,7 @@ def timeline(path: str | Path, *, slices: int = 500) -> Any:
     from .profiles import READING
 
     need(*READING)
-    from ..efficiency.timeline import read_timeline
+    from ..profile_analysis.timeline import read_timeline
     from ..profiles.detect import open_profile
 
     return read_timeline(open_profile(Path(path)), slices)
@@ -234,7 +234,7 @@ def _front(*subject: Any, **question: Any) -> Any:
     from .sweeps import best
 
     if len(question.get("pareto") or ()) < 2:
-        from ..report.charts.pareto import NO_FRONT
+        from ..reporting.charts.pareto import NO_FRONT
 
         raise BadValue(NO_FRONT)
     return best(*subject, **{"top": FRONT_AT_MOST, "sample": ROWS_BEHIND_A_FRONT, **question})
@@ -265,7 +265,7 @@ def _drawn(kind: str, answer: Any) -> list[Any]:
     if kind == "accuracy":
         if isinstance(answer, list):  # pairs and titles of what is held out beside the package
             return answer
-        from ..report.charts.accuracy import network_pairs
+        from ..reporting.charts.accuracy import network_pairs
 
         title = f"Predicted beside measured: one {answer.split} left out at a time"
         return [network_pairs(answer.points), title]

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TypedDict
 # First of all: where typing_extensions is installed msgspec imports it, and numpy behind it takes 60 ms longer.
 import numpy  # noqa: F401
 
+from ..architectures import Network, find_network, trace_factory
+from ..architectures.catalog import HUGGING_FACE, networks_of_macs
+from ..architectures.network import Tokens
 from ..calibration.choose import choose_model
 from ..counting import GENERATING
 from ..counting.work import ENGINE
 from ..errors import BadValue, PaleoError
-from ..hardware import Device, Machine, find_device
-from ..networks import Network, find_network, trace_factory
-from ..networks.catalog import HUGGING_FACE, networks_of_macs
-from ..networks.network import Tokens
+from ..machines import Device, Machine, find_device
 from ..timing import Prediction, TimeModel, Workload, find_model
 from ..timing import predict as predict_workload
 from ..timing.models import LEARNT
@@ -215,8 +215,8 @@ def resolve(
     if isinstance(network, Network):
         return network
     if not isinstance(network, str):
-        from ..networks.inputs import read_input
-        from ..networks.lengths import trace_inputs
+        from ..architectures.inputs import read_input
+        from ..architectures.lengths import trace_inputs
 
         if not given:
             raise BadValue("a module needs the shape of its inputs: inputs=[(3, 224, 224)]")

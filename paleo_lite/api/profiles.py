@@ -14,7 +14,7 @@ import msgspec
 from ..calibration.choose import used_calibration
 from ..errors import BadProfile, BadValue, NothingOnDevice
 from ..extras import need
-from ..hardware import Device, find_device
+from ..machines import Device, find_device
 from ..timing.models import TIME_MODELS
 from .prediction import predict as run_prediction
 from .question import OnDevice, Paths, asked, paths_of
@@ -22,10 +22,10 @@ from .question import OnDevice, Paths, asked, paths_of
 if TYPE_CHECKING:
     from ..calibration.beside import PredictedBeside
     from ..calibration.store import Calibration
-    from ..efficiency.analysis import Efficiency, Method
-    from ..efficiency.compare import Comparison
-    from ..efficiency.host import HostReport
-    from ..efficiency.kernels import KernelReport
+    from ..profile_analysis.analysis import Efficiency, Method
+    from ..profile_analysis.compare import Comparison
+    from ..profile_analysis.host import HostReport
+    from ..profile_analysis.kernels import KernelReport
 
 
 READING = ("pyarrow", "reading profiles", "profiles")
@@ -112,13 +112,13 @@ def efficiency(question: EfficiencyQuestion) -> Efficiency:
         One of its classes: a bad profile, an unknown device, column or precision.
     """
     need(*READING)
-    from ..efficiency.analysis import ReadAs, measure_efficiency
+    from ..profile_analysis.analysis import ReadAs, measure_efficiency
 
     device, durations = find_device(question.gpu, paths_of(question.hardware_files)), None
     device.find_peak(question.precision)  # before any work
     first = None if question.tau_init is None else Path(question.tau_init)
     if question.durations:
-        from ..efficiency.durations import read_durations
+        from ..profile_analysis.durations import read_durations
 
         durations = read_durations(
             paths_of(question.durations), initialisation=first, tau_batches=question.tau_batches,
@@ -155,7 +155,7 @@ def kernels(question: KernelsQuestion) -> KernelReport | HostReport:
     paths : path, or sequence of paths
         A profile; or several, and folders of them, whose kernels are summed: the ranks of a job.
     direction : str
-        Kernels of which pass: one of `paleo_lite.efficiency.DIRECTIONS`.
+        Kernels of which pass: one of `paleo_lite.profile_analysis.DIRECTIONS`.
     full_names : bool
         One row per name as the profiler has it, with templates and parameters.
     gpu : str or Device, optional
@@ -173,10 +173,10 @@ def kernels(question: KernelsQuestion) -> KernelReport | HostReport:
         One of its classes.
     """
     need(*READING)
-    from ..efficiency.evidence import doubts, evidence_of
-    from ..efficiency.host import report_host
-    from ..efficiency.kernels import report_kernels
-    from ..efficiency.totals import total_kernels
+    from ..profile_analysis.evidence import doubts, evidence_of
+    from ..profile_analysis.host import report_host
+    from ..profile_analysis.kernels import report_kernels
+    from ..profile_analysis.totals import total_kernels
     from ..profiles.detect import open_profile
 
     device = None if question.gpu is None else find_device(question.gpu, paths_of(question.hardware_files))
@@ -255,7 +255,7 @@ def compare(question: CompareQuestion) -> Comparison | PredictedBeside:
     repeats : bool
         Also read the repeats that lie beside A and B, by their names.
     direction : str
-        Kernels of which pass: one of `paleo_lite.efficiency.DIRECTIONS`.
+        Kernels of which pass: one of `paleo_lite.profile_analysis.DIRECTIONS`.
     by : {"kernel", "op", "shape", "module"}
         Sum the times of two profiles by kernel, operation, operation with its shapes, or module.
     predict : str, optional
@@ -277,8 +277,8 @@ def compare(question: CompareQuestion) -> Comparison | PredictedBeside:
         One of its classes; also where the profile contradicts the question.
     """
     need(*READING)
-    from ..efficiency.compare import compare as compare_profiles
-    from ..efficiency.compare import find_repeats
+    from ..profile_analysis.compare import compare as compare_profiles
+    from ..profile_analysis.compare import find_repeats
     from ..profiles.detect import open_profile
 
     if question.predict is not None:
@@ -293,8 +293,8 @@ def compare(question: CompareQuestion) -> Comparison | PredictedBeside:
 def _beside(question: CompareQuestion) -> PredictedBeside:
     from ..calibration.beside import lay_beside, learnt_from
     from ..calibration.from_profiles import fit_beside
-    from ..efficiency.by_kind import measure_passes
-    from ..efficiency.evidence import question as doubt
+    from ..profile_analysis.by_kind import measure_passes
+    from ..profile_analysis.evidence import question as doubt
     from ..profiles.detect import open_profile
 
     (path,) = (*question.sides[0], *question.sides[1])

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 from msgspec import NODEFAULT
 
-from ..hardware import Device
+from ..machines import Device
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, or several."""

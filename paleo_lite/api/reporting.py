@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..architectures import Network, is_network_file
 from ..counting import GENERATING
 from ..errors import BadFile, BadValue, PaleoError
 from ..extras import need
 from ..files import check_new, save, shipped
-from ..hardware import Device, find_device
-from ..networks import Network, is_network_file
-from ..report.document import Document, Made, Source
+from ..machines import Device, find_device
+from ..reporting.document import Document, Made, Source
 from ..result import Result
 from ..timing import Prediction
 from ..timing.workload import TrainingOptions
@@ -182,11 +182,11 @@ def report(question: ReportQuestion) -> Report:
     for name in ("vl_convert", "altair", "jinja2"):
         need(name, "writing a report", "plots")
     if question.profile is None:
-        from ..report.charts.render import begin
+        from ..reporting.charts.render import begin
 
         begin()
     page = _of_network(question) if question.profile is None else _of_profile(question, Path(question.profile))
-    from ..report.page.html import to_html
+    from ..reporting.page.html import to_html
 
     content = to_html(page).encode()
     save(path, content)
@@ -195,13 +195,13 @@ def report(question: ReportQuestion) -> Report:
 
 def _of_profile(question: ReportQuestion, path: Path) -> Document:
     need(*READING)
-    from ..efficiency import TOOLS
-    from ..efficiency.analysis import ReadAs, measure_efficiency
-    from ..efficiency.kernels import report_kernels
-    from ..efficiency.next_command import next_command
-    from ..efficiency.timeline import read_timeline
+    from ..profile_analysis import TOOLS
+    from ..profile_analysis.analysis import ReadAs, measure_efficiency
+    from ..profile_analysis.kernels import report_kernels
+    from ..profile_analysis.next_command import next_command
+    from ..profile_analysis.timeline import read_timeline
     from ..profiles.detect import open_profile
-    from ..report.page.profile import profile_report
+    from ..reporting.page.profile import profile_report
 
     pattern, precision = question.name_pattern, question.precision
     device = find_device(question.gpu, paths_of(question.hardware_files))
@@ -231,10 +231,10 @@ def _of_profile(question: ReportQuestion, path: Path) -> Document:
 
 
 def _of_network(question: ReportQuestion) -> Document:
+    from ..architectures.network import Tokens
     from ..calibration.alternatives import try_alternatives
     from ..calibration.choose import used_calibration
-    from ..networks.network import Tokens
-    from ..report.page.prediction import prediction_report
+    from ..reporting.page.prediction import prediction_report
     from .prediction import predict, resolve
 
     phase = question.phase or ("training" if question.several else "inference")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from ..architectures import Network
 from ..counting import GENERATING
 from ..counting.work import ENGINE
 from ..errors import BadQuantity, BadValue, UnknownName
-from ..hardware import Device
-from ..networks import Network
+from ..machines import Device
 from ..units import parse_quantity
 from .prediction import Common, nouns
 from .question import option, refuse_unknown

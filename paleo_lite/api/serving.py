@@ -16,7 +16,7 @@ import msgspec
 
 from ..errors import BadValue
 from ..extras import need
-from ..report.document import Document
+from ..reporting.document import Document
 from ..result import Result
 
 ADDRESS = "127.0.0.1"
@@ -83,7 +83,7 @@ def ui(*, port: int | None = None, browser: bool = True) -> ServedPage:
         If the libraries of the page are not installed.
     """
     page = page_at(port, browser)
-    process = subprocess.Popen([sys.executable, "-m", "paleo_lite.ui.serve", *page.words], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "paleo_lite.web.serve", *page.words], stdout=subprocess.DEVNULL)
     atexit.register(process.terminate)
     return msgspec.structs.replace(page, process=process)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
+from ..architectures import network_names
 from ..calibration.choose import choose_model
 from ..counting import PHASES
 from ..distributed.collectives import COLLECTIVES
 from ..errors import BadValue
-from ..hardware import list_devices
-from ..networks import network_names
+from ..machines import list_devices
 from ..sweeps.best import Best, find_best
 from ..sweeps.run import Sweep, run_sweep
 from ..sweeps.space import AUTOMATIC, ROWS_UNASKED, Space, parse_names, parse_numbers

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import PaleoError
-from ..hardware import Machine, list_devices
+from ..machines import Machine, list_devices
 from ..timing import Prediction, TimeModel, Workload, predict
 from ..timing.capacity import predict_with_memory
 from ..timing.workload import TrainingOptions

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from ..counting import KINDS
-from ..efficiency.by_kind import PassTimes
+from ..profile_analysis.by_kind import PassTimes
 from ..result import Result
 from ..timing import Prediction
 from ..timing.models import Terms
@@ -94,7 +94,7 @@ class PredictedBeside(Result, msgspec.Struct, frozen=True, eq=False):
         What else is to be said of the two, such as that the one was fitted to the other.
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.compare:predicted_page"
+    _page: ClassVar[str] = "paleo_lite.reporting.compare:predicted_page"
 
     path: str
     prediction: Prediction
@@ -206,7 +206,7 @@ def _by_kind(passes: Sequence[str], seconds: Floats, kinds: Sequence[str], merge
 
 
 def kind_of_layer(kind: str) -> str:
-    """The kind of `paleo_lite.efficiency.by_kind` that a network's layer belongs to."""
+    """The kind of `paleo_lite.profile_analysis.by_kind` that a network's layer belongs to."""
     return KINDS[kind].profiled if kind in KINDS else "other"
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from ..counting.work import ENGINE
 from ..errors import BadFile, BadValue, CalibrationFailed, UnknownName
 from ..files import read_typed, shipped
-from ..hardware import Device
+from ..machines import Device
 from ..timing import Prediction, RooflineModel, TimeModel, find_model
 from ..timing.calibrated import NAMES, CalibratedModel
 from ..timing.models import LEARNT

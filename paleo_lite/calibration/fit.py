@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from ..architectures import find_network
 from ..counting.attention import attention_of, with_attention
 from ..errors import CalibrationFailed
 from ..extras import need
-from ..hardware import Device, Machine
-from ..networks import find_network
+from ..machines import Device, Machine
 from ..timing.calibrated import NAMES, Rates, own_variance, rates_of, sensitivities
 from ..timing.features import Features, features_of, merge_alike
 from ..timing.workload import Workload

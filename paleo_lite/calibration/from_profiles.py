@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from ..counting.algorithms import algorithms_of
-from ..efficiency.analysis import examine
-from ..efficiency.by_kind import measure_passes
-from ..efficiency.evidence import question
 from ..errors import BadProfile
 from ..executor import run_tasks
-from ..hardware import Machine, find_device
+from ..machines import Machine, find_device
+from ..profile_analysis.analysis import examine
+from ..profile_analysis.by_kind import measure_passes
+from ..profile_analysis.evidence import question
 from ..profiles.detect import find_files, open_profile
 from ..timing import Workload, predict
 from .beside import PredictedBeside, lay_beside

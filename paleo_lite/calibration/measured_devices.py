@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from ..hardware import Device, find_device
+from ..machines import Device, find_device
 from ..timing.calibrated import NAMES
 from .fit import SCATTER, MeasuredRuns, fit, runs_of
 from .measurements import Measurement

@@ -15,7 +15,7 @@ import msgspec
 from ..counting import PHASES
 from ..counting.fusion import EXECUTIONS
 from ..errors import BadFile, CalibrationFailed
-from ..hardware import Device, find_device
+from ..machines import Device, find_device
 from ..units import PRECISION_BYTES
 from .prior import SOFTWARE
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from ..errors import BadFile, CalibrationFailed
-from ..hardware import Machine
+from ..machines import Machine
 from ..result import Result
 from ..timing import Workload, predict
 from ..timing.models import LEVEL, QUANTILES, PppModel
@@ -98,7 +98,7 @@ class PppCalibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=
         By pass and kind, from profiles.
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.calibrations:ppp_page"
+    _page: ClassVar[str] = "paleo_lite.reporting.calibrations:ppp_page"
 
     format: int
     time_model: str

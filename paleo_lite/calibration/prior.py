@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
+from ..architectures import Network
 from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import CHANNELS_LAST, UNFUSED
-from ..hardware import Device, Machine
-from ..networks import Network
+from ..machines import Device, Machine
 from ..timing.calibrated import NAMES, POWER, Rates, evaluate, works_in
 from ..timing.features import CLASSES, features_of
 from ..timing.workload import Workload
@@ -31,7 +31,7 @@ from ..timing.workload import Workload
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..measure.running import Probed
+    from ..measurement.running import Probed
 
     Floats = NDArray[np.float64]
 

@@ -52,7 +52,7 @@ class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
         What could not be predicted, and why.
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.side_by_side:side_by_side_page"
+    _page: ClassVar[str] = "paleo_lite.reporting.side_by_side:side_by_side_page"
 
     predictions: Sequence[Prediction]
     left_out: Sequence[str] = ()

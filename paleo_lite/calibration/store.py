@@ -66,7 +66,7 @@ class Calibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         Of the logarithms of the parameters, a row of numbers per parameter, in the order of `PARAMETERS`.
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.calibrations:calibration_page"
+    _page: ClassVar[str] = "paleo_lite.reporting.calibrations:calibration_page"
 
     format: int
     device: str

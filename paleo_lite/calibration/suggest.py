@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 import numpy as np
 
+from ..architectures import find_network
 from ..counting.work import UNFUSED, passes_of
 from ..errors import BadValue
-from ..hardware import Device, Machine
-from ..networks import find_network
+from ..machines import Device, Machine
 from ..result import Result
 from ..timing.calibrated import CalibratedModel, own_variance
 from ..timing.models import interval_of
@@ -107,7 +107,7 @@ class Suggestions(Result, msgspec.Struct, frozen=True):
         How many steps were chosen from.
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.calibrations:suggestions_page"
+    _page: ClassVar[str] = "paleo_lite.reporting.calibrations:suggestions_page"
 
     gpu: str
     precision: str
@@ -185,7 +185,7 @@ def suggest(
 
 def measuring(times_s: Floats) -> Floats:
     """Seconds that timing steps on a GPU takes, by what they are expected to take."""
-    from ..measure.clock import RISE_S, Effort  # with what times, and only then
+    from ..measurement.clock import RISE_S, Effort  # with what times, and only then
 
     effort = Effort(warm_up_s=RISE_S)
     return np.array([effort.takes_s(float(time_s)) for time_s in times_s])

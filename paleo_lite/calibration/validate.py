@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadValue
-from ..hardware import Device, Machine, find_device
+from ..machines import Device, Machine, find_device
 from ..result import Result
 from ..timing.calibrated import works_in
 from ..timing.models import QUANTILES
@@ -81,7 +81,7 @@ class Validation(Result, msgspec.Struct, frozen=True):
         What was held out at a time.
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.calibrations:validation_page"
+    _page: ClassVar[str] = "paleo_lite.reporting.calibrations:validation_page"
 
     split: str
     rows: list[Row]

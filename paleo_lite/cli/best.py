@@ -42,7 +42,7 @@ def best(said: dict[str, Any], /, file: Path, pareto: str | None, top: int, **qu
     columns = parse_names(pareto, "columns") if pareto else ()
     charted = said.get("chart") is not None
     if charted and len(columns) < 2:
-        from ..report.charts.pareto import NO_FRONT
+        from ..reporting.charts.pareto import NO_FRONT
 
         raise BadValue(NO_FRONT)
     drawn = search(

@@ -22,7 +22,12 @@ from .values import NETWORK, Names
 @click.option("--repeats", cls=Documented, of="compare", is_flag=True)
 @options.direction()
 @click.option(
-    "--by", cls=Documented, of="compare", type=Names("grouping", ".efficiency:BY"), default="kernel", show_default=True
+    "--by",
+    cls=Documented,
+    of="compare",
+    type=Names("grouping", ".profile_analysis:BY"),
+    default="kernel",
+    show_default=True,
 )
 @click.option(
     "--predict", metavar="NETWORK", type=NETWORK,

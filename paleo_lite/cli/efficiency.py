@@ -19,10 +19,10 @@ _option = functools.partial(click.option, cls=Documented, of="efficiency", show_
 @command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @options.gpu()
-@_option("--method", type=Names("method", ".efficiency:METHODS"), default="steady")
+@_option("--method", type=Names("method", ".profile_analysis:METHODS"), default="steady")
 @options.precision()
 @_option("--steps", metavar="FIRST:LAST")
-@_option("--by", type=Names("grouping", ".efficiency:BY"), default="op")
+@_option("--by", type=Names("grouping", ".profile_analysis:BY"), default="op")
 @click.option(
     "--group-by",
     metavar="COLUMNS",

@@ -21,14 +21,14 @@ from .values import Names
 @options.direction()
 @options.top()
 @click.option(
-    "--sort", "order", type=Names("order", ".efficiency:ORDERS"), default="time", show_default=True, cls=Printing,
+    "--sort", "order", type=Names("order", ".profile_analysis:ORDERS"), default="time", show_default=True, cls=Printing,
     help="By time, by what to optimise first, or by share of peak.",
 )  # fmt: skip
 @click.option(
     "--full-names", is_flag=True, cls=Printing, help="One row per name as printed, with templates and parameters."
 )
 @click.option(
-    "--next-command", "tool", type=Names("profiler", ".efficiency:TOOLS"), cls=Printing,
+    "--next-command", "tool", type=Names("profiler", ".profile_analysis:TOOLS"), cls=Printing,
     help="Print the command that collects counters of the kernels that matter.",
 )  # fmt: skip
 @click.option(
@@ -54,7 +54,7 @@ def kernels(
       paleo-lite kernels run.parquet --gpu k40m --next-command nvprof --program "python train.py"
     """
     report = report_kernels(paths, **question)
-    from ..efficiency.host import HostReport
+    from ..profile_analysis.host import HostReport
 
     if isinstance(report, HostReport):
         if tool is not None:
@@ -62,8 +62,8 @@ def kernels(
         return Answer(report.to_dict, lambda: report.document(top=top, order=order))
     if tool is None:
         return Answer(report.to_dict, lambda: report.document(top=top, order=order), lambda: report)
-    from ..efficiency.next_command import next_command
-    from ..report.kernels import command_lines
+    from ..profile_analysis.next_command import next_command
+    from ..reporting.kernels import command_lines
 
     commands = next_command(report.kernels, tool, program)
     return Answer(

@@ -9,7 +9,7 @@ import click
 
 from ..api.counts import layers as count_layers
 from ..errors import BadValue
-from ..report.networks import counts_page
+from ..reporting.networks import counts_page
 from . import options
 from .options import Answer, Documented, Printing, command
 from .values import LAYER, NETWORK, WHOLE, Names

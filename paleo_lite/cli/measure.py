@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..api.measuring import measure as measure_machine
-from ..measure.running import DEVICES, STEPS
+from ..measurement.running import DEVICES, STEPS
 from ..result import Result
 from . import options
 from .options import Documented, command
@@ -23,7 +23,7 @@ _documented = functools.partial(click.option, cls=Documented, of="measure")
 @_documented("--device", type=click.Choice(DEVICES), default="cpu", show_default=True)
 @_documented("--quick", is_flag=True)
 @_documented("--threads", type=WHOLE)
-@options.precision(type=Names("precision", ".measure.running:PRECISIONS"))
+@options.precision(type=Names("precision", ".measurement.running:PRECISIONS"))
 @click.option("--phase", "phases", multiple=True, type=click.Choice(STEPS), help="Default: inference and training.")
 @_documented("--channels-last", is_flag=True)
 @_documented("--compile", "compiled", is_flag=True)

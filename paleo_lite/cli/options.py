@@ -171,8 +171,8 @@ def trained(question: dict[str, Any]) -> TrainingOptions | None:
 # Where it runs.
 
 gpu = _documented("--gpu", required=True, metavar="DEVICE", type=DEVICE)
-clock = _documented("--clock", type=Names("clock", ".hardware.device:CLOCKS"))
-unit = _documented("--unit", type=Names("unit", ".hardware.device:UNITS"))
+clock = _documented("--clock", type=Names("clock", ".machines.device:CLOCKS"))
+unit = _documented("--unit", type=Names("unit", ".machines.device:UNITS"))
 hardware_files = _option(
     "--hardware-file", "hardware_files", multiple=True, type=click.Path(path_type=Path, dir_okay=False),
     help="A TOML with a further device; may be given several times.",
@@ -215,7 +215,7 @@ cluster = partial(_together, (
 # Profiles.
 
 direction = _option(
-    "--direction", type=Names("direction", ".efficiency:DIRECTIONS"), default="all", help="Kernels of which pass."
+    "--direction", type=Names("direction", ".profile_analysis:DIRECTIONS"), default="all", help="Kernels of which pass."
 )
 decompressed = _option(
     "--decompressed", metavar="SIZE", type=Decompressed("B"), expose_value=False,
@@ -331,7 +331,7 @@ class AnswerCommand(click.Command):
             self.own += [
                 Printing([*file, "chart"], metavar="FILE", type=ChartFile(chart), required=is_chart,
                          help=f"{what}; .png, .svg or .html."),
-                Printing(["--theme"], type=Names("theme", ".report.charts.render:THEMES"), default="light",
+                Printing(["--theme"], type=Names("theme", ".reporting.charts.render:THEMES"), default="light",
                          show_default=True, is_eager=True, help="Colours of the chart."),  # known when the file is
             ]  # fmt: skip
         if chart and "force" not in named:
@@ -353,7 +353,7 @@ class AnswerCommand(click.Command):
 
             click.echo(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
         elif answer.document is not None:
-            from ..report.terminal import show_document
+            from ..reporting.terminal import show_document
 
             document = answer.document()
             if isinstance(document, str):

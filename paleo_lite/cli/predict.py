@@ -9,7 +9,7 @@ import click
 from ..api.prediction import predict as run_prediction
 from ..api.prediction import predict_several
 from ..errors import BadValue
-from ..report.predictions import explain_layer, prediction_page
+from ..reporting.predictions import explain_layer, prediction_page
 from . import options
 from .options import Answer, Documented, Printing, command
 from .values import DEVICE, LAYER, NETWORK, WHOLE, Several

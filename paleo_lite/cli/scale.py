@@ -102,7 +102,7 @@ def scale(**asked: Any) -> Answer:
       paleo-lite scale vgg16 --gpu v100-sxm2 --link nvlink2-x6 --workers 8 --images 1.28M --epochs 74 --price 3.06
     """
     from ..distributed.job import BUCKET_BYTES, Settings, Split
-    from ..report.scale import scale_page
+    from ..reporting.scale import scale_page
 
     bucket = asked.pop("bucket_size")
     shared = {field: value for name, field in _SPLIT.items() if (value := asked.pop(name)) not in (None, False)}

@@ -24,7 +24,7 @@ def ui(port: int | None, no_browser: bool) -> None:
       paleo-lite ui --port 8600 --no-browser
     """
     page = page_at(port, browser=not no_browser)
-    from ..ui.serve import serve
+    from ..web.serve import serve
 
     click.echo(f"The page is at {page.url} until Ctrl-C.")
     serve(page.words)

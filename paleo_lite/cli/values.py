@@ -196,7 +196,7 @@ class ModuleInput(Value):
     name = "input"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from ..networks.inputs import read_input
+        from ..architectures.inputs import read_input
 
         return read_input(value)
 
@@ -271,14 +271,14 @@ def device_ids() -> list[str]:
 
 def link_names() -> list[str]:
     """Links by name."""
-    from ..hardware import read_links
+    from ..machines import read_links
 
     return list(read_links().link)
 
 
 def layer_names(typed: dict[str, Any]) -> list[str]:
     """Layers of the networks that were typed before."""
-    from ..networks import find_network
+    from ..architectures import find_network
 
     networks = typed.get("networks") or [typed.get("network")]
     try:
@@ -312,7 +312,7 @@ def configuration_names(typed: dict[str, Any]) -> list[str]:
 
 
 WHOLE, SHARE, SHAPE = Whole(), Number(like="0.62"), Shape()
-NETWORK = Offered(".networks:network_names", files=True)
+NETWORK = Offered(".architectures:network_names", files=True)
 DEVICE = Offered(".cli.values:device_ids")
 LINK = Offered(".cli.values:link_names")
 LAYER = Offered(".cli.values:layer_names")

@@ -312,7 +312,7 @@ class Kind(NamedTuple):
     free : str
         The conventions that count nothing of it (`paleo_lite.counting.work.CONVENTIONS`).
     torch : dict of str to str
-        The reader of a call (`paleo_lite.networks.readings`) and the names of the calls in torch that it reads.
+        The reader of a call (`paleo_lite.architectures.readings`) and the names of the calls in torch that it reads.
     module : str
         The class of ``torch.nn`` that it is.
     caffe : str
@@ -325,7 +325,7 @@ class Kind(NamedTuple):
         How many of the constants that such an operator reads are weights (a batch norm's statistics are none); without
         it all that are more than a number.
     pyprof : dict of str to str
-        The reader of pyprof's parameters (`paleo_lite.efficiency.parameters`) and the operations that it reads.
+        The reader of pyprof's parameters (`paleo_lite.profile_analysis.parameters`) and the operations that it reads.
     """
 
     name: str

@@ -13,10 +13,10 @@ from .clusters import Cluster
 from .collectives import COLLECTIVES
 from .job import Job, Settings, Split
 from .links import Topology
+from .parallel_3d import all_splits
 from .scale import NO_WORKER, over_what_runs, scale, step_of
 from .strategies import STRATEGIES
 from .table import Budget, ScaleRow
-from .together import all_splits
 
 NEAR = 0.02
 

@@ -1,6 +1,6 @@
 """Networks of equal blocks: what one device takes of networks of a few of them says what it takes of all.
 
-One device's layers are read from the network's config (`paleo_lite.networks.tape`): columns and rows of every matrix,
+One device's layers are read from the config (`paleo_lite.architectures.tape`): columns and rows of every matrix,
 and what is exchanged between. `parts_of` gives what a block, and what is there once, take for one micro-batch of
 training; `generate` a pass of prefill or decode on devices that share every matrix (Shoeybi et al. 2019, Megatron-LM,
 section 3): of each block two sums go over all devices that share it. Pope et al. 2023 (section 3.2) has the same layout
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from ..architectures.network import Tokens
 from ..counting import Layer
 from ..counting.kinds import is_attention
 from ..counting.work import MEGATRON
 from ..errors import BadValue
-from ..networks.network import Tokens
 from ..timing import Prediction, Workload, predict
 from ..timing.blocks import of_training
 from ..timing.memory import Memory, memory_by_micro_batch, memory_of

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from ..errors import BadValue
-from ..hardware import Machine
 from ..input_pipeline.feeding import SAMPLE, Store
+from ..machines import Machine
 from ..timing import RooflineModel, TimeModel, Workload, predict
 from ..timing.memory import Memory, memory_by_micro_batch
 from ..timing.training import RECOMPUTE

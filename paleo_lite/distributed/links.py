@@ -17,8 +17,8 @@ import numpy as np
 
 from ..errors import AmbiguousName, BadFile, BadQuantity, BadValue, UnknownName
 from ..files import read_typed, shipped
-from ..hardware import Link, read_links
-from ..hardware.registry import key
+from ..machines import Link, read_links
+from ..machines.registry import key
 from ..units import format_si, parse_quantity
 
 FORMAT = 1

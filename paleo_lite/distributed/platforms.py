@@ -17,8 +17,8 @@ import msgspec
 
 from ..errors import BadFile, BadValue, PaleoError, UnknownName, UsageProblem
 from ..files import read_typed, shipped
-from ..hardware import Price, find_device
-from ..hardware.registry import key
+from ..machines import Price, find_device
+from ..machines.registry import key
 from ..units import parse_quantity
 from .clusters import WORST, Around, Run
 from .job import BUCKET_BYTES, Settings

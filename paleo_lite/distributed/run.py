@@ -11,7 +11,7 @@ import msgspec
 from ..counting import GENERATING
 from ..counting.work import check_batch_size
 from ..errors import BadValue
-from ..hardware import Machine
+from ..machines import Machine
 from ..timing import TimeModel, Workload, describe
 from ..timing.memory import largest_batch, usable_bytes
 from ..units import parse_range

@@ -11,7 +11,7 @@ from .data_parallel import data, zero
 from .job import Job, Settings, Step
 from .links import Topology
 from .model_parallel import hybrid, micro_batches, model_bound, pipelined, tensor
-from .together import together
+from .parallel_3d import together
 
 Run = Callable[[Job, Topology, Any, Settings], Step]
 Timed = Callable[[Any, int], list[Any]]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from ..errors import BadValue
-from ..hardware import Device
+from ..machines import Device
 from ..result import Result
 from ..units import parse_quantity
 from .job import Step
@@ -54,7 +54,7 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     phase : {"training", "prefill", "decode"}
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.scale:scale_page"
+    _page: ClassVar[str] = "paleo_lite.reporting.scale:scale_page"
 
     network: str
     gpu: str

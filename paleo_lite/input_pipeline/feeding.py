@@ -13,7 +13,7 @@ import msgspec
 
 from ..distributed.links import link_rate
 from ..errors import BadValue, UnknownName
-from ..hardware import Device, read_links
+from ..machines import Device, read_links
 
 DECODE_PER_WORKER_S = 100.0
 DECODE_SOURCE = (
@@ -219,12 +219,12 @@ class Fed(msgspec.Struct, frozen=True):
 
     @property
     def compute_s(self) -> float:
-        """Seconds that the device works on a batch: t3 - t2 in `paleo_lite.measure.StepTimer`."""
+        """Seconds that the device works on a batch: t3 - t2 in `paleo_lite.measurement.StepTimer`."""
         return self.feeding.batch_size / self.feeding.device_per_s
 
     @property
     def waiting_s(self) -> float:
-        """Seconds that it waits for a batch: t2 - t1 in `paleo_lite.measure.StepTimer`."""
+        """Seconds that it waits for a batch: t2 - t1 in `paleo_lite.measurement.StepTimer`."""
         return self.feeding.devices * self.feeding.batch_size / self.throughput_per_s - self.compute_s
 
     @property
@@ -326,5 +326,5 @@ def sources(feeding: Feeding, decode_rate_given: bool) -> list[str]:
     """Where the rates of copies and of decoding come from that nobody gave."""
     notes = [f"copies: {PINNED_SOURCE if feeding.pinned else PAGEABLE_SOURCE}"]
     if feeding.decode_per_worker_s is not None and not decode_rate_given:
-        notes.append(f"decoding: {DECODE_SOURCE}; measure your own: paleo_lite.measure.mock_trainer, --decode-rate")
+        notes.append(f"decoding: {DECODE_SOURCE}; measure your own: paleo_lite.measurement.mock_trainer, --decode-rate")
     return notes

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..architectures import Network
+from ..architectures.builder import Blob, Builder, check_input
 from ..counting import KINDS
 from ..errors import BadDescriptor
-from ..networks import Network
-from ..networks.builder import Blob, Builder, check_input
 
 TYPES = (
     "Input", "Convolution", "Pooling", "AvgPool", "InnerProduct", "Concatenate", "Elementwise", "Reshape",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
+from ..architectures import Network, find_network
 from ..counting.layer import Layer, Shape
 from ..counting.work import check_batch_size
 from ..distributed.collectives import check_workers
@@ -23,7 +24,6 @@ from ..distributed.run import Request
 from ..distributed.scale import SCALINGS
 from ..distributed.table import ScaleRow, ScaleTable, make_budget
 from ..errors import BadValue
-from ..networks import Network, find_network
 from .layers import FLOAT_BYTES, is_product, parameter_bytes
 from .simulator import COLLECTIVES, Simulator, check_name, make_simulator
 

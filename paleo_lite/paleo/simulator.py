@@ -21,8 +21,8 @@ from ..counting.layer import Layer
 from ..counting.work import check_batch_size
 from ..distributed.links import LinkRate, link_rate
 from ..errors import BadValue, UnknownName, UnknownPrecision
-from ..hardware import find_device, read_links
-from ..hardware.registry import key
+from ..machines import find_device, read_links
+from ..machines.registry import key
 from . import REVISIONS
 from .layers import ALGORITHMS, PASSES, layer_terms
 

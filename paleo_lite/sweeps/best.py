@@ -66,7 +66,7 @@ class Best(Result, msgspec.Struct, frozen=True):
         Rows of the front, of which the first are in `rows`; 0 where no front was asked for.
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.sweep:best_page"
+    _page: ClassVar[str] = "paleo_lite.reporting.sweep:best_page"
 
     rows: list[dict[str, Any]]
     objective: str

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from ..architectures import Network, find_network
+from ..architectures.network import Tokens
 from ..counting import Layer, Work, count
 from ..counting.fusion import fuse
 from ..counting.work import ENGINE, WITH_GRADIENTS
 from ..distributed.data_parallel import gradient_bytes, make_buckets
 from ..distributed.job import BUCKET_BYTES
 from ..errors import BadValue
-from ..networks import Network, find_network
-from ..networks.network import Tokens
 from ..timing.broadcast import Case, Stack, alike, stack
 from ..timing.memory import memory_coefficients, model_bytes
 from ..timing.workload import TrainingOptions, Workload, with_update

@@ -22,7 +22,7 @@ from ..distributed.links import Topology, flat, link_rate
 from ..distributed.scale import step_of
 from ..distributed.strategies import STRATEGIES
 from ..errors import BadValue, PaleoError
-from ..hardware import Device, Machine, find_device
+from ..machines import Device, Machine, find_device
 from ..timing.broadcast import Passes, keep_memory
 from ..timing.memory import RESERVE_BYTES, shared_out, usable_bytes
 from ..timing.models import LEARNT, RooflineModel, TimeModel, Want, find_model

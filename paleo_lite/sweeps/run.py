@@ -58,7 +58,7 @@ class Sweep(Result, msgspec.Struct, frozen=True):
         What hours, cost and energy are for.
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.sweep:sweep_page"
+    _page: ClassVar[str] = "paleo_lite.reporting.sweep:sweep_page"
 
     path: Path
     rows: int

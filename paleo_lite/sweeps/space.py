@@ -12,15 +12,15 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
+from ..architectures import find_network, is_network_file
+from ..architectures.network import Tokens
 from ..counting import GENERATING, PHASES
 from ..distributed.collectives import COLLECTIVES
 from ..distributed.links import link_rate
 from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES
 from ..errors import BadValue, UnknownName
-from ..hardware import find_device
-from ..networks import find_network, is_network_file
-from ..networks.network import Tokens
+from ..machines import find_device
 from ..result import Result
 from ..timing.models import TIME_MODELS
 from ..timing.workload import OPTIMIZERS
@@ -98,7 +98,7 @@ class Space(Result, msgspec.Struct, frozen=True):
         Of one device, in place of what its file says.
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.sweep:size_lines"
+    _page: ClassVar[str] = "paleo_lite.reporting.sweep:size_lines"
 
     networks: tuple[str, ...]
     gpus: tuple[str, ...]

@@ -27,7 +27,7 @@ import numpy as np
 
 from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import passes_of
-from ..hardware import Machine, PeakRate
+from ..machines import Machine, PeakRate
 from .features import CLASSES, Features, Sums, features_of
 from .models import Terms, Times, Want, interval_of
 

@@ -9,7 +9,7 @@ import msgspec
 
 from ..counting.work import WITH_GRADIENTS
 from ..errors import BadValue, DoesNotFit, UnknownPrecision
-from ..hardware import Device, Machine
+from ..machines import Device, Machine
 from ..units import format_si
 from .memory import RESERVE_BYTES, MemoryFit, MemoryRemedy, largest_batch, memory_of, usable_bytes
 from .models import TimeModel

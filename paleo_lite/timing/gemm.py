@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from ..architectures import Network
 from ..counting import INPUT, Layer
 from ..errors import BadValue
-from ..hardware import Device, Machine
-from ..networks import Network
+from ..machines import Device, Machine
 from ..result import Result
 from .calibrated import POWER
 from .features import WORK_COLUMNS, WORK_ROWS
@@ -235,7 +235,7 @@ class GemmTimes(Result, msgspec.Struct, frozen=True):
         ``separate`` first.
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.gemm:gemm_page"
+    _page: ClassVar[str] = "paleo_lite.reporting.gemm:gemm_page"
 
     m: int
     n: int

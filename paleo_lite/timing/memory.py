@@ -21,7 +21,7 @@ import msgspec
 from ..counting import KINDS, MATRIX_KINDS, Layer
 from ..counting.work import WITH_GRADIENTS
 from ..errors import BadValue
-from ..hardware import Device
+from ..machines import Device
 from ..units import WEIGHT_BYTES, element_bytes
 from .liveness import NONE, Plan, make_plan, peak_backward, peak_forward, saved_bytes
 from .workload import MASTER_BYTES, OPTIMIZERS, TrainingOptions, Workload, matrix_weights, remembered

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..counting.work import passes_of
 from ..errors import BadValue, UnknownName
-from ..hardware import Machine, PeakRate
+from ..machines import Machine, PeakRate
 from .workload import Workload
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ..counting import GENERATING, Layer
 from ..counting.kinds import OWN, missing_note, own_note
 from ..errors import BadValue, UnknownName
 from ..extras import need
-from ..hardware import Device, Machine, PeakRate
+from ..machines import Device, Machine, PeakRate
 from ..result import Result
 from ..units import format_si, say_interval
 from ..version import __version__
@@ -205,7 +205,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         The bound of all devices of a board together, if they could share the work; None for single devices.
     """
 
-    _page: ClassVar[str] = "paleo_lite.report.predictions:prediction_page"
+    _page: ClassVar[str] = "paleo_lite.reporting.predictions:prediction_page"
 
     workload: Workload
     machine: Machine

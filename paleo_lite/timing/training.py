@@ -10,7 +10,7 @@ import numpy as np
 
 from ..counting import Layer, Work
 from ..counting.kinds import gemm_of, is_attention
-from ..hardware import Machine
+from ..machines import Machine
 from ..units import element_bytes
 from .models import TimeModel
 from .workload import Workload, with_update

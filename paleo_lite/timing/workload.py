@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
+from ..architectures import Network
 from ..counting import GENERATING, PHASES, Convention, Layer, Work, count, find_convention
 from ..counting.kinds import class_of
 from ..counting.work import COLUMNS, MIXED, PASSES, check_batch_size, check_execution, passes_of
 from ..errors import BadValue, UnknownName, UnsupportedPhase
-from ..networks import Network
 from ..units import WEIGHT_BYTES, element_bytes
 
 if TYPE_CHECKING:

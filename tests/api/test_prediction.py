@@ -7,10 +7,10 @@ import sys
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, MissingExtra, UnsupportedPhase
 from paleo_lite.files import shipped
-from paleo_lite.hardware import find_device
-from paleo_lite.networks import find_network
+from paleo_lite.machines import find_device
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ def test_a_folder_that_is_called_like_a_command_is_the_command() -> None:
     code = (
         "import paleo_lite as pl\n"
         "early = pl.efficiency\n"
-        "import paleo_lite.efficiency.analysis\n"
+        "import paleo_lite.profile_analysis.analysis\n"
         "for call in (early, pl.efficiency):\n"
         "    try: call('absent.parquet', gpu='k40m')\n"
         "    except pl.PaleoError as error: print(error)\n"

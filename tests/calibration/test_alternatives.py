@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.architectures import find_network
 from paleo_lite.calibration.alternatives import try_alternatives
-from paleo_lite.networks import find_network
 from paleo_lite.timing.workload import TrainingOptions
 
 ASKED = {

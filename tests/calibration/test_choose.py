@@ -8,7 +8,7 @@ import pytest
 from paleo_lite.calibration.choose import choose_model, why_not_pooled
 from paleo_lite.calibration.store import find_calibration, shipped_calibrations
 from paleo_lite.errors import BadValue, CalibrationFailed, UnknownName
-from paleo_lite.hardware import find_device, list_devices
+from paleo_lite.machines import find_device, list_devices
 
 
 def test_a_device_that_was_measured_answers_for_itself() -> None:

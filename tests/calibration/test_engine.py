@@ -11,7 +11,7 @@ import pytest
 from measured import DATA
 from paleo_lite.calibration.choose import ENGINE_HOST, ENGINE_KERNELS, of_engine, pooled_model
 from paleo_lite.calibration.prior import device_prior
-from paleo_lite.hardware import find_device
+from paleo_lite.machines import find_device
 from paleo_lite.timing.calibrated import NAMES
 
 

@@ -12,7 +12,7 @@ from paleo_lite.calibration.fit import calibrate, fit, runs_of
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.prior import BASE, Prior, base_prior, device_prior
 from paleo_lite.errors import CalibrationFailed
-from paleo_lite.hardware import find_device
+from paleo_lite.machines import find_device
 from paleo_lite.timing.calibrated import NAMES, PARAMETERS, sensitivities, step_times
 from strategies import MORE, costly
 

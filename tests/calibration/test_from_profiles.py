@@ -9,7 +9,7 @@ from paleo_lite.calibration.fit import calibrate, runs_of
 from paleo_lite.calibration.from_profiles import measure_profiles
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.errors import BadProfile
-from paleo_lite.hardware import find_device
+from paleo_lite.machines import find_device
 
 PROFILES = DATA / "surfboard" / "pyprof_kernels"
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from paleo_lite.architectures import find_network
 from paleo_lite.calibration.fit import calibrate, runs_of
 from paleo_lite.calibration.measured_devices import Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.prior import device_prior
 from paleo_lite.calibration.validate import Point, explain, validate
 from paleo_lite.errors import BadValue
-from paleo_lite.hardware import Machine, find_device
-from paleo_lite.networks import find_network
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel, Workload, predict
 from paleo_lite.timing.calibrated import NAMES
 

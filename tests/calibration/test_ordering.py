@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paleo_lite.hardware import Machine, find_device
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing.calibrated import rates_of
 from validation.ordering import ENOUGH, better, comparable, isotonic
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 import paleo_lite as pl
 from measured import DATA
+from paleo_lite.architectures import find_network
 from paleo_lite.calibration.choose import NotPooled, Pool, pool_prior, pooled_model, read_pool, why_not_pooled
 from paleo_lite.calibration.fit import calibrate, runs_of
 from paleo_lite.calibration.prior import HOST, KERNELS
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, BadValue
-from paleo_lite.hardware import Device, Machine, find_device, list_devices
-from paleo_lite.networks import find_network
+from paleo_lite.machines import Device, Machine, find_device, list_devices
 from paleo_lite.timing.calibrated import NAMES, CalibratedModel, rates_of
 from paleo_lite.timing.workload import Workload
 from strategies import costly

@@ -25,7 +25,7 @@ from paleo_lite.calibration.prior import (
     expect,
     traits_of,
 )
-from paleo_lite.hardware import find_device
+from paleo_lite.machines import find_device
 from paleo_lite.timing.calibrated import NAMES
 
 ASKED = traits_of(find_device("t4"), "fp32")

@@ -13,17 +13,17 @@ import pytest
 from click.testing import CliRunner
 
 from measured import DATA
+from paleo_lite.architectures import find_network
 from paleo_lite.calibration.beside import lay_beside
 from paleo_lite.calibration.from_profiles import shares_of
 from paleo_lite.calibration.measurements import Measurement, Provenance, provenance_of
 from paleo_lite.calibration.ppp import AT_PEAK, PppRun, fit_ppp, run_of
 from paleo_lite.calibration.store import find_calibration, write_calibration
 from paleo_lite.cli import main
-from paleo_lite.efficiency.by_kind import PassTimes
 from paleo_lite.errors import BadFile, CalibrationFailed
-from paleo_lite.hardware import Machine, find_device
-from paleo_lite.networks import find_network
-from paleo_lite.report.calibrations import ppp_page
+from paleo_lite.machines import Machine, find_device
+from paleo_lite.profile_analysis.by_kind import PassTimes
+from paleo_lite.reporting.calibrations import ppp_page
 from paleo_lite.timing import Workload, predict
 
 RUN = (

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from paleo_lite.architectures import find_network
 from paleo_lite.calibration.prior import BASE, base_prior
-from paleo_lite.hardware import Machine, find_device
-from paleo_lite.networks import find_network
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing.calibrated import NAMES, PARAMETERS, rates_of, step_times
 from paleo_lite.timing.features import features_of, merge_alike
 from paleo_lite.timing.workload import Workload

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from paleo_lite.architectures import Network
 from paleo_lite.calibration.prior import PROBE_DEVIATION, base_prior, narrow_by_probes
-from paleo_lite.measure.clock import Timing
-from paleo_lite.measure.running import Probe, Probed, convolution, elementwise, gemm
-from paleo_lite.networks import Network
+from paleo_lite.measurement.clock import Timing
+from paleo_lite.measurement.running import Probe, Probed, convolution, elementwise, gemm
 from paleo_lite.timing.calibrated import NAMES, Rates, evaluate
 from paleo_lite.timing.features import features_of
 from paleo_lite.timing.workload import Workload

@@ -12,7 +12,7 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.calibration.several import SHARED, Estimate, log_ratio_variance, speedup
-from paleo_lite.hardware import Machine
+from paleo_lite.machines import Machine
 from paleo_lite.timing import Workload
 from paleo_lite.timing.calibrated import CalibratedModel, own_variance
 from paleo_lite.timing.prediction import predict

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paleo_lite as pl
+from paleo_lite.architectures import find_network, network_names
 from paleo_lite.calibration.choose import SCATTER
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.suggest import (
@@ -28,8 +29,7 @@ from paleo_lite.calibration.suggest import (
 )  # fmt: skip
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, UnknownPrecision
-from paleo_lite.hardware import Machine, find_device
-from paleo_lite.networks import find_network, network_names
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing.calibrated import CalibratedModel
 from paleo_lite.timing.memory import memory_of, usable_bytes
 

@@ -1,6 +1,7 @@
 """Calibrations on disk and on the command line.
 
-Tests: calibration/measurements.py, calibration/store.py, cli/calibrations.py, cli/validate.py, report/calibrations.py.
+Tests: calibration/measurements.py, calibration/store.py, cli/calibrations.py, cli/validate.py,
+reporting/calibrations.py.
 """
 
 from __future__ import annotations

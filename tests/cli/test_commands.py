@@ -1,7 +1,7 @@
 """The command line as people use it: output in four formats, exit codes, one sentence for every mistake.
 
 Tests: cli/__init__.py, cli/hardware.py, cli/layers.py, cli/networks.py, cli/predict.py,
-report/devices.py.
+reporting/devices.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``paleo-lite compare`` as people use it.
 
-Tests: report/compare.py.
+Tests: reporting/compare.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`paleo-lite efficiency` as people use it: four formats, exit codes, one bad file among good ones, Ctrl-C.
 
-Tests: report/efficiency.py.
+Tests: reporting/efficiency.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from click.testing import CliRunner, Result
 import paleo_lite as pl
 from measured import DATA
 from paleo_lite.cli import main
-from paleo_lite.efficiency import runs
+from paleo_lite.profile_analysis import runs
 from paleo_lite.profiles.pyprof import PyprofParquet
 
 CONV = "N=2,C=4,H=8,W=8,K=6,P=8,Q=8,R=3,S=3,ph=1,pw=1,U=1,V=1,dh=1,dw=1,g=1,fp32,"

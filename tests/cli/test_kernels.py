@@ -1,6 +1,6 @@
 """``paleo-lite kernels`` as people use it.
 
-Tests: report/kernels.py.
+Tests: reporting/kernels.py.
 """
 
 from __future__ import annotations

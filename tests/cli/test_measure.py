@@ -1,6 +1,6 @@
 """``paleo-lite measure``: one tiny real run, and what it refuses before it starts.
 
-Tests: api/measuring.py, report/measure.py.
+Tests: api/measuring.py, reporting/measure.py.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ pytest.importorskip("tomli_w")
 from paleo_lite.calibration.measurements import read_measurements
 from paleo_lite.calibration.store import read_calibration
 from paleo_lite.errors import BadValue
-from paleo_lite.hardware.registry import read_device
-from paleo_lite.measure.clock import Effort, HostClock
-from paleo_lite.measure.running import Setup, convolution, elementwise, gemm
+from paleo_lite.machines.registry import read_device
+from paleo_lite.measurement.clock import Effort, HostClock
+from paleo_lite.measurement.running import Setup, convolution, elementwise, gemm
 
 pytestmark = pytest.mark.slow
 

@@ -124,7 +124,7 @@ def test_predicting_imports_nothing_of_it():
         "import sys; from click.testing import CliRunner; from paleo_lite.cli import main;"
         "CliRunner().invoke(main, ['predict', 'alexnet', '--gpu', 'k40m']);"
         "print([name for name in sys.modules if name.split('.')[0] in ('jinja2', 'altair', 'vl_convert')"
-        " or name.startswith('paleo_lite.report.page')])"
+        " or name.startswith('paleo_lite.reporting.page')])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 

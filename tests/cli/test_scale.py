@@ -1,6 +1,6 @@
 """``paleo-lite scale`` from outside.
 
-Tests: report/scale.py, distributed/run.py, distributed/table.py.
+Tests: reporting/scale.py, distributed/run.py, distributed/table.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``sweep`` and ``best`` as they are typed.
 
-Tests: cli/best.py, report/sweep.py.
+Tests: cli/best.py, reporting/sweep.py.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def test_a_sweep_too_large_says_so(tmp_path) -> None:
     """20 networks by a million million: counted by hand below."""
     huge = ("sweep", "--networks", "all", "--gpus", "all", "--precisions", "all", "--phases", "all", "--batch-sizes",
             "1:100000", "--workers", "1:64", "--links", "pcie3-x16", "-o", tmp_path / "huge.parquet")  # fmt: skip
-    from paleo_lite.hardware import list_devices
-    from paleo_lite.networks import network_names
+    from paleo_lite.architectures import network_names
+    from paleo_lite.machines import list_devices
 
     devices = [device for device in list_devices() if device.parts is None]  # boards are there as their devices
     size = len(network_names()) * len(devices) * 7 * 5 * 100_000 * 64

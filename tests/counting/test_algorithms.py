@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.architectures import find_network
 from paleo_lite.counting import Layer
 from paleo_lite.counting.algorithms import WINOGRAD, algorithms_of, fourier, winograd
-from paleo_lite.networks import find_network
-from paleo_lite.report.predictions import explain_layer
+from paleo_lite.reporting.predictions import explain_layer
 
 
 def conv(size: int, channels: int, filters: int, kernel: int = 3, **attributes: object) -> Layer:

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from paleo_lite.architectures import find_network
+from paleo_lite.architectures.trace import trace
 from paleo_lite.counting import count
 from paleo_lite.counting.attention import OF_VIEWS, UNFUSED, attention_of, unfused, with_attention
-from paleo_lite.networks import find_network
-from paleo_lite.networks.trace import trace
 
 
 @pytest.mark.parametrize(

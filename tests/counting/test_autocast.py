@@ -10,11 +10,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import paleo_lite as pl
 from measured import DATA
+from paleo_lite.architectures import find_network
+from paleo_lite.architectures.trace import trace
 from paleo_lite.counting import INPUT, Layer, count
 from paleo_lite.counting.autocast import ORIGIN, autocast
 from paleo_lite.errors import BadValue
-from paleo_lite.networks import find_network
-from paleo_lite.networks.trace import trace
 from validation.steps.timm import published_timm
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from paleo_lite.architectures import count_network, find_network
 from paleo_lite.counting import CONVENTIONS, count, find_convention
 from paleo_lite.errors import UnknownName, UnsupportedPhase
-from paleo_lite.networks import count_network, find_network
 
 # Printed by pthflops for VGG16 at 224 x 224, row for row, with its own spelling of the names.
 PTHFLOPS_VGG16 = {

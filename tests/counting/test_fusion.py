@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.architectures import find_network, network_names
 from paleo_lite.counting import Layer, Work, count
 from paleo_lite.counting.fusion import fuse
 from paleo_lite.errors import UnknownName, UnsupportedPhase
-from paleo_lite.networks import find_network, network_names
 
 SHAPE = (1, 8, 4, 4)
 WEIGHT = (8, 8, 3, 3)
@@ -186,7 +186,7 @@ def test_folding_equals_torch_s_own(name: str, built) -> None:  # type: ignore[n
     torch = pytest.importorskip("torch")
     from torch.fx.experimental.optimization import fuse as torch_fuse
 
-    from paleo_lite.networks.torch_import import import_torchvision
+    from paleo_lite.architectures.torch_import import import_torchvision
 
     options = {"init_weights": False} if name == "inception_v3" else {}
     module = import_torchvision("a test").models.get_model(name, weights=None, **options).eval()
@@ -209,7 +209,7 @@ def test_kernels_and_bytes_equal_those_of_torch_s_compiler(name: str, monkeypatc
     from torch._inductor import async_compile, compile_fx, config, cpu_vec_isa, metrics
     from torch._inductor.utils import run_and_get_code
 
-    from paleo_lite.networks.torch_import import import_torchvision
+    from paleo_lite.architectures.torch_import import import_torchvision
 
     module = import_torchvision("a test").models.get_model(name, weights=None).eval()
     network = find_network(name)
@@ -255,7 +255,7 @@ def test_what_cannot_be_fused_is_said(options: dict[str, str], error: type, mess
 def test_an_engine_launches_a_decoder_layer_in_thirteen_kernels():
     """Norm, three products, rotary positions, cache, attention, product, norm, two products, product of both, product;
     additions are computed where a product writes its result (vLLM fuses the three and the two products further)."""
-    from paleo_lite.networks.network import Tokens
+    from paleo_lite.architectures.network import Tokens
 
     layers = find_network("llama-3-8b", None, Tokens(context=64, phase="decode")).layers
     work = fuse(layers, count(layers, "bf16"), "engine")

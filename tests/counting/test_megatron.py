@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from paleo_lite.architectures.network import Tokens
+from paleo_lite.architectures.trace import trace
+from paleo_lite.architectures.transformers import read_config
 from paleo_lite.counting import count
 from paleo_lite.counting.megatron import with_fused_kernels
-from paleo_lite.networks.network import Tokens
-from paleo_lite.networks.trace import trace
-from paleo_lite.networks.transformers import read_config
 
 NUMBERS = 3 * 5 * 8  # of a tensor, at batch 3
 LLAMA = {

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.architectures import find_network
 from paleo_lite.distributed.job import Settings, Split
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.errors import PaleoError
-from paleo_lite.networks import find_network
 
 # Published seconds for a token, devices, sequences at once, tokens in the cache; nothing was fitted to them. InternLM's
 # lmdeploy 0.1 (docs/en/benchmark/a100_fp16.md, medians; the cache in the middle of the answer), and meta-pytorch's

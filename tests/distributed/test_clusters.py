@@ -24,7 +24,7 @@ from paleo_lite.distributed.links import LinkRate, flat, link_rate
 from paleo_lite.distributed.platforms import find_platform
 from paleo_lite.distributed.table import ScaleRow
 from paleo_lite.errors import BadValue
-from paleo_lite.report.scale import scale_page
+from paleo_lite.reporting.scale import scale_page
 
 PRIOR = ClusterPrior(
     1, Range(0.2, 0.1, 0.0), Range(0.0, 0.5, 1.0), Range(0.5, 1.0, 1.5), {"network": 0.6}, 3, 2, "nothing", []

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paleo_lite.architectures import find_network
 from paleo_lite.counting import count
 from paleo_lite.distributed.data_parallel import finish_s, make_buckets
 from paleo_lite.errors import BadValue
-from paleo_lite.networks import find_network
 from strategies import SECONDS
 
 

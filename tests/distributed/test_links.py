@@ -20,7 +20,7 @@ from paleo_lite.distributed.links import (
     shipped_link_calibrations,
 )
 from paleo_lite.errors import AmbiguousName, BadFile, BadQuantity, BadValue, UnknownName
-from paleo_lite.hardware import read_links
+from paleo_lite.machines import read_links
 
 
 # PALEO's table in Gbit/s (references/paleo.md), under its own names and under the plain ones, which mean the standard's

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paleo_lite.architectures import find_network
 from paleo_lite.distributed.pipeline import crossing_bytes, partition, schedule
 from paleo_lite.errors import BadValue
-from paleo_lite.networks import find_network
 from strategies import SECONDS
 
 

@@ -15,6 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import paleo_lite
+from paleo_lite.architectures import find_network
 from paleo_lite.counting import count
 from paleo_lite.distributed.advise import advise
 from paleo_lite.distributed.data_parallel import gradient_bytes
@@ -26,8 +27,7 @@ from paleo_lite.distributed.scale import scale
 from paleo_lite.distributed.strategies import STRATEGIES
 from paleo_lite.distributed.table import COLUMNS, Budget, make_budget
 from paleo_lite.errors import BadValue, UnknownName
-from paleo_lite.hardware import Machine, find_device
-from paleo_lite.networks import find_network
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel, Workload
 from paleo_lite.timing.workload import TrainingOptions
 from strategies import COLLECTIVE_NAMES, MORE, PLAIN_LINKS

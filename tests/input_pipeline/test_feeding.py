@@ -15,7 +15,7 @@ from clocks import Clock
 from paleo_lite.errors import BadValue
 from paleo_lite.input_pipeline.feeding import Feeding, Store, feed
 from paleo_lite.input_pipeline.remedies import Upgrades, plan, remedies, rules
-from paleo_lite.measure import StepTimer, mock_loader, mock_trainer
+from paleo_lite.measurement import StepTimer, mock_loader, mock_trainer
 from strategies import FEEDINGS
 
 DISK = Store("hdd", 150e6, 86, 150e6)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from paleo_lite.architectures import find_network
 from paleo_lite.counting import INPUT, Layer, count
 from paleo_lite.errors import CountFailed, UnsupportedPhase
-from paleo_lite.networks import find_network
 from paleo_lite.paleo import REVISIONS
 from paleo_lite.paleo.layers import PASSES, Term, gradient_of, layer_terms, parameter_bytes
 

@@ -8,9 +8,9 @@ import json
 import pytest
 
 from measured import REFERENCES
+from paleo_lite.architectures import find_network
 from paleo_lite.counting import count
 from paleo_lite.errors import BadDescriptor
-from paleo_lite.networks import find_network
 from paleo_lite.paleo.network_file import read_paleo_json
 
 NETWORKS = REFERENCES / "paleo_networks"

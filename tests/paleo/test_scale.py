@@ -9,9 +9,9 @@ import pytest
 
 import paleo_lite
 from measured import DATA
+from paleo_lite.architectures import Network, find_network
 from paleo_lite.counting import Layer
 from paleo_lite.errors import BadValue, CountFailed, UnknownName
-from paleo_lite.networks import Network, find_network
 from paleo_lite.paleo import REVISIONS
 from paleo_lite.paleo.scale import PLATFORMS, activations_ms, divide, paleo_scale, slowest_branches
 from paleo_lite.paleo.simulator import make_simulator

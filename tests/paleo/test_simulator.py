@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from measured import REFERENCES
+from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, UnknownName
-from paleo_lite.networks import find_network
 from paleo_lite.paleo.layers import PASSES
 from paleo_lite.paleo.simulator import DEVICES, find_paleo_device, make_simulator
 

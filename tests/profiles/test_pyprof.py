@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
-from paleo_lite.efficiency.analysis import examine
 from paleo_lite.errors import BadProfile
+from paleo_lite.profile_analysis.analysis import examine
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.pyprof import PyprofCsv, PyprofParquet
 from paleo_lite.profiles.table import SCHEMA
@@ -168,7 +168,7 @@ def test_reading_imports_no_pandas(tmp_path):
     """pyarrow's own conversions do, and take a third of a second for it."""
     (tmp_path / "a").write_bytes(parquet())
     program = (
-        "import sys, pathlib; from paleo_lite.efficiency.analysis import examine\n"
+        "import sys, pathlib; from paleo_lite.profile_analysis.analysis import examine\n"
         f"path = pathlib.Path({str(tmp_path / 'a')!r})\n"
         "for method in ('notebook', 'steady'): assert not examine(path, method).error\n"
         "assert 'pandas' not in sys.modules"

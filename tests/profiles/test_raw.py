@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from paleo_lite.cli import main
-from paleo_lite.efficiency.durations import read_durations
 from paleo_lite.errors import BadProfile
+from paleo_lite.profile_analysis.durations import read_durations
 from paleo_lite.profiles import detect
 from paleo_lite.profiles.detect import open_profile
 

@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
+from paleo_lite.architectures import find_network
+from paleo_lite.architectures.network import Tokens
 from paleo_lite.counting import count
 from paleo_lite.counting.fusion import fuse
 from paleo_lite.counting.work import ENGINE
 from paleo_lite.errors import BadValue
-from paleo_lite.networks import find_network
-from paleo_lite.networks.network import Tokens
 from paleo_lite.sweeps.cases import at_context
 
 

@@ -20,6 +20,7 @@ import msgspec
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.architectures import find_network
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.distributed.job import Job, Settings
@@ -27,8 +28,7 @@ from paleo_lite.distributed.links import flat, link_rate
 from paleo_lite.distributed.scale import scale
 from paleo_lite.distributed.table import ScaleRow
 from paleo_lite.errors import BadFile, BadValue, Interrupted, MissingExtra, SweepStopped, UnknownName
-from paleo_lite.hardware import Machine, find_device
-from paleo_lite.networks import find_network
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.sweeps import run
 from paleo_lite.sweeps import space as space_module
 from paleo_lite.sweeps.best import find_best

@@ -9,7 +9,7 @@ import pytest
 
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import BadFile
-from paleo_lite.hardware import find_device
+from paleo_lite.machines import find_device
 from paleo_lite.timing import RooflineModel, blocks
 from paleo_lite.timing.blocks import SCALED, of_training, training_constants
 from paleo_lite.timing.calibrated import NAMES

@@ -7,11 +7,11 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
+from paleo_lite.architectures import find_network
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.counting import PHASES, count
 from paleo_lite.errors import BadValue, UnknownPrecision
-from paleo_lite.hardware import Machine, find_device
-from paleo_lite.networks import find_network
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import PeakModel, PppModel, RooflineModel, Workload, predict
 from paleo_lite.timing.broadcast import Case, stack
 from paleo_lite.timing.features import Sums

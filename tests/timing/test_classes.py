@@ -9,10 +9,10 @@ from collections import Counter
 
 import pytest
 
+from paleo_lite.architectures import find_network
 from paleo_lite.counting import Layer
 from paleo_lite.counting.kinds import class_of
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
-from paleo_lite.networks import find_network
 from paleo_lite.timing.features import CLASSES
 
 PUBLISHED = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from paleo_lite.architectures import Network
 from paleo_lite.counting import INPUT, Layer
-from paleo_lite.networks import Network
 from paleo_lite.timing.features import CLASSES, features_of, merge_alike, sizes_of
 from paleo_lite.timing.workload import Workload
 

@@ -10,7 +10,7 @@ import pytest
 from measured import DATA
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import BadValue, UnknownPrecision
-from paleo_lite.hardware import Machine, find_device
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import find_model
 from paleo_lite.timing.calibrated import NAMES, CalibratedModel
 from paleo_lite.timing.gemm import tiling_of, time_gemms

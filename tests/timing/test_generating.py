@@ -1,6 +1,6 @@
 """Writing text: the cache, narrower weights, experts that are met, and when products turn compute-bound.
 
-Tests: timing/generating.py, report/predictions.py.
+Tests: timing/generating.py, reporting/predictions.py.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.architectures import find_network
+from paleo_lite.architectures.network import Tokens
 from paleo_lite.errors import BadValue, UnknownName, UnsupportedPhase
-from paleo_lite.networks import find_network
-from paleo_lite.networks.network import Tokens
 from paleo_lite.timing.generating import STATIC, compute_bound_from
 from paleo_lite.timing.workload import Workload
 

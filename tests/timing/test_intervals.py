@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, UnknownPrecision
-from paleo_lite.hardware import Machine, find_device
-from paleo_lite.networks import find_network
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import predict
 from paleo_lite.timing.calibrated import NAMES, CalibratedModel, rates_of, step_times
 from paleo_lite.timing.features import features_of

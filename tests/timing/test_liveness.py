@@ -7,8 +7,8 @@ from math import prod
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.architectures import find_network
 from paleo_lite.counting import INPUT, Layer
-from paleo_lite.networks import find_network
 from paleo_lite.timing.liveness import make_plan, peak_forward, saved_bytes
 
 torch = pytest.importorskip("torch", reason="what torch keeps is asked of torch: pip install 'paleo-lite[torch]'")
@@ -180,7 +180,7 @@ def test_einsum_of_a_single_window_saves_a_little_less(built) -> None:
 
 def test_fused_attention_saves_what_autograd_saves() -> None:
     """A small vision transformer for real, on the CPU, whose fused attention works as the ones for GPUs do."""
-    from paleo_lite.networks.torch_import import import_torchvision
+    from paleo_lite.architectures.torch_import import import_torchvision
 
     transformer = import_torchvision().models.VisionTransformer
     module = transformer(image_size=32, patch_size=8, num_layers=2, num_heads=4, hidden_dim=32, mlp_dim=64)

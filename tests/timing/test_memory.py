@@ -11,10 +11,10 @@ import pytest
 
 import paleo_lite as pl
 from measured import DATA
+from paleo_lite.architectures import Network, find_network
 from paleo_lite.counting import INPUT, Layer
 from paleo_lite.errors import BadValue, UnknownName
-from paleo_lite.hardware import find_device
-from paleo_lite.networks import Network, find_network
+from paleo_lite.machines import find_device
 from paleo_lite.timing.capacity import fit_memory
 from paleo_lite.timing.liveness import make_plan
 from paleo_lite.timing.memory import (
@@ -38,7 +38,7 @@ def tracked_by_torch(name: str, batch_size: int, training: bool) -> int:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    from paleo_lite.networks.torch_import import import_torchvision
+    from paleo_lite.architectures.torch_import import import_torchvision
 
     models = import_torchvision().models
     size = int(next(iter(models.get_model_weights(name))).transforms().crop_size[0])

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, UnknownName, UnknownPrecision, UnsupportedPhase
-from paleo_lite.hardware import find_device
-from paleo_lite.networks import find_network
+from paleo_lite.machines import find_device
 
 # The table of a course exercise ("PALEO, FLOPs, Platform Percent of Peak", 2022): FLOPs of Lu et al. (2017) on the
 # K80's 8.73 and 2.91 TFLOPS.

@@ -16,12 +16,12 @@ from click.testing import CliRunner
 
 import paleo_lite as pl
 from measured import DATA
+from paleo_lite.architectures import find_network
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.cli import main
 from paleo_lite.counting import count
 from paleo_lite.errors import BadValue, DoesNotFit
-from paleo_lite.hardware import Machine, find_device
-from paleo_lite.networks import find_network
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import PeakModel, Prediction, RooflineModel, Workload, predict
 from paleo_lite.timing.capacity import predict_with_memory
 from paleo_lite.timing.memory import memory_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, UnknownName, UnsupportedPhase
-from paleo_lite.hardware import Machine, find_device
-from paleo_lite.networks import find_network
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import PppModel, RooflineModel, Workload, predict
 from paleo_lite.timing.workload import TrainingOptions
 

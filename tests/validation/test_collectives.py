@@ -22,7 +22,7 @@ from paleo_lite.distributed.collectives import (
 from paleo_lite.distributed.links import link_rate_of, shipped_link_calibrations
 from paleo_lite.errors import BadFile, BadValue, CalibrationFailed
 from paleo_lite.files import shipped
-from paleo_lite.hardware import read_links
+from paleo_lite.machines import read_links
 from validation import ship
 from validation.__main__ import main
 from validation.collectives.fit import by_operation, fit_link, held_out, predict, size_folds, worker_folds

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from paleo_lite.calibration.validate import SPLITS as STEP_SPLITS
-from paleo_lite.report.charts.accuracy import Pair
-from paleo_lite.report.document import Document
+from paleo_lite.reporting.charts.accuracy import Pair
+from paleo_lite.reporting.document import Document
 from validation.__main__ import SPLITS, main
 
 

@@ -18,7 +18,7 @@ from paleo_lite.calibration.measured_devices import DeviceData
 from paleo_lite.calibration.prior import KERNELS, traits_of
 from paleo_lite.counting import Layer
 from paleo_lite.errors import BadFile, BadValue, PaleoError
-from paleo_lite.hardware import Machine, find_device
+from paleo_lite.machines import Machine, find_device
 from validation.__main__ import main
 from validation.layers.devices import operation_truth, operations_page
 from validation.layers.hold_out import SCATTER, runs_of_layers, validate_layers

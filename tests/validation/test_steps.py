@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from measured import DATA
+from paleo_lite.architectures import find_network
 from paleo_lite.calibration.choose import SCATTER, read_pool
 from paleo_lite.calibration.fit import fit, runs_of
 from paleo_lite.calibration.measured_devices import DeviceData, Key, evidence_of, group_by_source, prior_of
 from paleo_lite.calibration.prior import expect, traits_of
 from paleo_lite.errors import BadFile
-from paleo_lite.hardware import find_device
-from paleo_lite.networks import find_network
+from paleo_lite.machines import find_device
 from paleo_lite.timing.models import QUANTILES
 from validation.steps.dataset import Dataset
 from validation.steps.modern import modern_networks, published_engines

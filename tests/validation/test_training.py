@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from measured import DATA
-from paleo_lite.networks.network import Tokens
-from paleo_lite.networks.transformers import read_config
+from paleo_lite.architectures.network import Tokens
+from paleo_lite.architectures.transformers import read_config
 from paleo_lite.timing.blocks import training_constants
 
 pytest.importorskip("scipy")

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from paleo_lite.errors import BadValue
-from paleo_lite.hardware import read_links
+from paleo_lite.machines import read_links
 from paleo_lite.timing.models import QUANTILES
 
 from .fit import by_operation, held_out, operation_cost, size_folds, worker_folds

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from paleo_lite.distributed.links import FORMAT, LinkCalibration, OperationFit
-from paleo_lite.hardware import read_links
+from paleo_lite.machines import read_links
 
 from .fit import by_operation, fit_link, held_out, scatter_of, seconds_of, size_folds, worker_folds
 from .published import FILES, PLATFORMS, MeasuredExchange

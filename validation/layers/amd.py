@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from paleo_lite.counting import Layer
-from paleo_lite.hardware import Machine, find_device
+from paleo_lite.machines import Machine, find_device
 
 from ..tables import rows_of
 from .published import hash_of

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from paleo_lite.architectures import Network
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.counting import INPUT, Layer
 from paleo_lite.counting.work import ENGINE
-from paleo_lite.hardware import Machine, find_device
-from paleo_lite.networks import Network
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing.models import interval_of
 from paleo_lite.timing.workload import Workload
 

@@ -12,7 +12,7 @@ from paleo_lite.calibration.measured_devices import DeviceData, learn
 from paleo_lite.calibration.prior import expect
 from paleo_lite.calibration.validate import expected_from, scores, simple_terms
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
-from paleo_lite.report.document import Column, Document, Table
+from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.timing.calibrated import NAMES
 from paleo_lite.timing.features import CLASSES
 

@@ -17,7 +17,7 @@ from paleo_lite.counting.kinds import class_of, count_layer
 from paleo_lite.counting.layer import Op
 from paleo_lite.errors import BadValue, CountFailed
 from paleo_lite.extras import need
-from paleo_lite.hardware import Machine, find_device
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing.calibrated import rates_of
 from paleo_lite.timing.features import CLASS_PLACES, PARTS, Features, sizes_of
 from paleo_lite.units import element_bytes

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from paleo_lite.report.charts.accuracy import Pair, interval_of
-from paleo_lite.report.document import Column, Document, Table, say_percent
+from paleo_lite.reporting.charts.accuracy import Pair, interval_of
+from paleo_lite.reporting.document import Column, Document, Table, say_percent
 from paleo_lite.units import format_si
 
 from .hold_out import LayerPoint, LayerRow

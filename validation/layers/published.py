@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from paleo_lite.errors import BadFile, UsageProblem
-from paleo_lite.hardware import find_device
+from paleo_lite.machines import find_device
 
 from ..tables import rows_of
 from .aiconfigurator import modern_product

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
+from paleo_lite.architectures import Network, find_network
 from paleo_lite.calibration.fit import fit, stack
 from paleo_lite.calibration.prior import Prior, device_prior
 from paleo_lite.counting.kinds import class_of
 from paleo_lite.counting.kinds.products import class_of_convolution
-from paleo_lite.efficiency.by_kind import PassTimes, measure_passes
 from paleo_lite.errors import BadProfile, BadValue, PaleoError
 from paleo_lite.executor import run_tasks
-from paleo_lite.hardware import Machine, find_device
-from paleo_lite.networks import Network, find_network
+from paleo_lite.machines import Machine, find_device
+from paleo_lite.profile_analysis.by_kind import PassTimes, measure_passes
 from paleo_lite.profiles.detect import find_files, open_profile, parse_name
 from paleo_lite.profiles.names import OPERATIONS
 from paleo_lite.timing.calibrated import NAMES, Rates, own_variance, rates_of, sensitivities

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from paleo_lite.report.charts.accuracy import Pair
-from paleo_lite.report.document import Column, Document, Table
+from paleo_lite.reporting.charts.accuracy import Pair
+from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.units import format_si
 
 from .hold_out import ProfileRow

@@ -14,10 +14,10 @@ import msgspec
 from paleo_lite.calibration.fit import calibrate, workload_of
 from paleo_lite.calibration.measurements import Measurement, provenance_of
 from paleo_lite.calibration.ppp import fit_ppp, run_of
-from paleo_lite.efficiency.by_kind import PassTimes
 from paleo_lite.errors import BadProfile
 from paleo_lite.executor import run_tasks
-from paleo_lite.hardware import Machine, find_device
+from paleo_lite.machines import Machine, find_device
+from paleo_lite.profile_analysis.by_kind import PassTimes
 from paleo_lite.profiles.detect import find_files, parse_name
 from paleo_lite.timing import TimeModel, predict
 from paleo_lite.timing.calibrated import CalibratedModel

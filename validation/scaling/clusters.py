@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from paleo_lite.architectures import find_network
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.calibration.store import find_calibration
 from paleo_lite.distributed.clusters import Cluster, ClusterPrior, Scores, cluster_prior, condition
@@ -23,8 +24,7 @@ from paleo_lite.distributed.job import Inputs, Job, Settings, Step
 from paleo_lite.distributed.links import Topology
 from paleo_lite.distributed.platforms import Platform, find_platform, parse_topology
 from paleo_lite.distributed.scale import fed
-from paleo_lite.hardware import Machine, find_device
-from paleo_lite.networks import find_network
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import Workload
 
 from ..tables import rows_of

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from paleo_lite.architectures import find_network
 from paleo_lite.calibration.store import find_calibration
 from paleo_lite.distributed.data_parallel import all_reduced, beside_backward
 from paleo_lite.distributed.job import DeviceStep, Job, Settings
 from paleo_lite.distributed.links import LinkRate, Topology, link_rate
 from paleo_lite.extras import need
-from paleo_lite.hardware import Machine, find_device
-from paleo_lite.networks import find_network
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import Workload
 
 from .published import ScaledStep, surfboard_scaling, tensorflow_scaling

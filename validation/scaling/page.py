@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from paleo_lite.report.charts.accuracy import Pair
-from paleo_lite.report.document import Column, Document, Table, say_percent
+from paleo_lite.reporting.charts.accuracy import Pair
+from paleo_lite.reporting.document import Column, Document, Table, say_percent
 from paleo_lite.units import format_si
 
 from .clusters import HeldOut

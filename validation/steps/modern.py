@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from paleo_lite.architectures import network_names
 from paleo_lite.calibration.measurements import Measurement, medians
 from paleo_lite.counting.work import AUTOCAST, CHANNELS_LAST
-from paleo_lite.networks import network_names
 
 from ..tables import device_of, rows_of
 from .dataset import Dataset

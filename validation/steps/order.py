@@ -14,8 +14,8 @@ from paleo_lite.calibration.fit import MeasuredRuns
 from paleo_lite.calibration.measured_devices import DeviceData, Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.validate import simple_terms
-from paleo_lite.hardware import find_device
-from paleo_lite.report.document import Column, Document, Table, say_percent
+from paleo_lite.machines import find_device
+from paleo_lite.reporting.document import Column, Document, Table, say_percent
 
 APART = 0.15
 """By how much the slower of two must be slower: what is closer depends on who measures."""

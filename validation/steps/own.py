@@ -16,7 +16,7 @@ from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.prior import Prior
 from paleo_lite.calibration.suggest import choose, measuring
 from paleo_lite.calibration.validate import expected_from, scores
-from paleo_lite.report.document import Column, Document, Table, say_percent
+from paleo_lite.reporting.document import Column, Document, Table, say_percent
 from paleo_lite.timing.calibrated import own_variance, sensitivities
 from paleo_lite.timing.models import QUANTILES
 

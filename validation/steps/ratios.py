@@ -16,7 +16,7 @@ from paleo_lite.calibration.measured_devices import Key, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.several import Estimate, log_ratio_variance
 from paleo_lite.calibration.validate import family_of
-from paleo_lite.report.document import Column, Document, Table
+from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.timing.calibrated import CalibratedModel, sensitivities
 from paleo_lite.timing.models import QUANTILES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from paleo_lite.architectures import network_names
 from paleo_lite.calibration.measurements import Measurement, medians
-from paleo_lite.networks import network_names
 
 from ..tables import device_of, rows_of
 from .dataset import Dataset

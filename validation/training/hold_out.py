@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from paleo_lite.architectures.network import Tokens
+from paleo_lite.architectures.transformers import read_config
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.distributed.clusters import EXPECTED, Scores, cluster_prior
 from paleo_lite.distributed.job import Job, Settings
 from paleo_lite.distributed.links import Topology
+from paleo_lite.distributed.parallel_3d import together
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.distributed.scale import step_of
-from paleo_lite.distributed.together import together
 from paleo_lite.extras import need
 from paleo_lite.files import write_aside
-from paleo_lite.hardware import Machine, find_device
-from paleo_lite.networks.network import Tokens
-from paleo_lite.networks.transformers import read_config
+from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing.blocks import TRAINING_FILE, TrainingConstants, of_training
 from paleo_lite.timing.workload import TrainingOptions, Workload
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from paleo_lite.report.charts.accuracy import Pair
-from paleo_lite.report.document import Column, Document, Table, say_percent
+from paleo_lite.reporting.charts.accuracy import Pair
+from paleo_lite.reporting.document import Column, Document, Table, say_percent
 
 from .hold_out import HeldOut
 from .published import TrainedStep

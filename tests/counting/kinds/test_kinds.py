@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.architectures.network import Network
 from paleo_lite.counting import INPUT, KINDS, Layer, count
 from paleo_lite.counting.kinds import class_of, fusion_of, gemm_of, is_alias, missing_note, saved_by, splits
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
 from paleo_lite.counting.layer import FUSIONS
-from paleo_lite.networks.network import Network
 from paleo_lite.profiles.names import OPERATIONS
-from paleo_lite.report.charts.render import GROUPS
+from paleo_lite.reporting.charts.render import GROUPS
 from paleo_lite.timing.features import CLASSES
 from strategies import layer_of_kind
 

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
+from paleo_lite.architectures.network import Network
 from paleo_lite.cli import main
 from paleo_lite.counting import INPUT, KINDS, MATRIX_KINDS, Layer, count
 from paleo_lite.counting.kinds import MODULES, OWN
 from paleo_lite.counting.kinds.products import half_causal
 from paleo_lite.errors import CountFailed, PaleoError
-from paleo_lite.networks.network import Network
 
 ERFINV = Layer("it", "aten.erfinv", ((1, 4),), ((1, 4),), (), (INPUT,))
 NETWORK = Network("inverted", ((1, 4),), (ERFINV,), 0)
@@ -94,7 +94,7 @@ def test_the_same_rule_gives_what_torchs_counter_gives():
 
 
 def test_a_file_on_the_command_line(tmp_path):
-    from paleo_lite.networks import write_descriptor
+    from paleo_lite.architectures import write_descriptor
 
     write_descriptor(NETWORK, tmp_path / "net.json")
     rules = tmp_path / "rules.py"

@@ -1,0 +1,129 @@
+"""What ran when: the time of a profile in equal slices, and how busy each class of kernels kept the device in each."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import BadProfile, BadValue
+from ..profiles.detect import Profile
+from ..profiles.names import classify
+from ..profiles.table import device_rows, numbers, to_numpy
+from ..result import Result
+from .totals import kernels_in
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+_COLUMNS = ("category", "kernel", "op", "start_ns", "duration_ns", "device")
+
+
+class Timeline(Result, msgspec.Struct, frozen=True, eq=False):
+    """A profile's time in slices.
+
+    Attributes
+    ----------
+    slice_s : float
+        Seconds of one slice.
+    classes : tuple of str
+        Classes of kernels (`paleo_lite.profiles.names.CLASSES`), longest first.
+    busy_s : ndarray, shape (classes, slices)
+        Seconds of kernels of a class within a slice; kernels that overlap, and those of several devices, count each.
+    name : str
+        Of the profile's file.
+    by_device : dict of int to ndarray, shape (classes, slices)
+        The same of each device, -1 where the profiler does not say.
+    """
+
+    _page: ClassVar[str] = "paleo_lite.reporting.kernels:timeline_page"
+
+    slice_s: float
+    classes: tuple[str, ...]
+    busy_s: Floats
+    kernels: int
+    name: str = ""
+    by_device: dict[int, Floats] = {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers: seconds of each class in each slice."""
+        busy_s = dict(zip(self.classes, self.busy_s.tolist()))
+        devices = {str(device): dict(zip(self.classes, seconds.tolist())) for device, seconds in self.by_device.items()}
+        return {
+            "file": self.name, "slice_s": self.slice_s, "kernels": self.kernels, "busy_s": busy_s, "devices": devices
+        }  # fmt: skip
+
+
+def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
+    """Slice a profile's time, from the first kernel's start to the last one's end.
+
+    Raises
+    ------
+    BadValue
+        If there is to be no slice.
+    BadProfile
+        If the profile holds no kernel with a start and a duration.
+    """
+    if slices < 1:
+        raise BadValue(f"a timeline has 1 slice or more, not {slices}")
+    starts: dict[tuple[int, str], list[Floats]] = defaultdict(list)
+    ends: dict[tuple[int, str], list[Floats]] = defaultdict(list)
+    origin: Any = None
+    for batch in profile.batches(_COLUMNS):
+        rows = device_rows(batch)
+        starts_ns = rows.column("start_ns")
+        if origin is None and starts_ns.null_count < len(starts_ns):
+            origin = starts_ns.drop_null()[0]  # nanoseconds since 1970 are more than a float64 holds
+        since = starts_ns if origin is None else pc.subtract(starts_ns, origin)
+        start = to_numpy(since.cast(pa.float64()), math.nan)
+        duration = numbers(rows, "duration_ns")
+        timed = np.isfinite(start) & np.isfinite(duration)
+        labels, devices = _labels(rows), numbers(rows, "device", -1.0)
+        for device in np.unique(devices[timed]).astype(int).tolist():
+            for label in set(labels[timed & (devices == device)].tolist()):
+                chosen = timed & (labels == label) & (devices == device)
+                starts[device, label].append(start[chosen])
+                ends[device, label].append(start[chosen] + duration[chosen])
+    if not starts:
+        raise BadProfile(f"{profile.path}: a {profile.format} profile without start times has no timeline")
+    begin = {key: np.concatenate(times) for key, times in starts.items()}
+    finish = {key: np.concatenate(times) for key, times in ends.items()}
+    first, last = min(times.min() for times in begin.values()), max(times.max() for times in finish.values())
+    edges = np.linspace(first, max(last, first + 1), slices + 1)
+    busy = {key: np.diff(_before(begin[key], edges) - _before(finish[key], edges)) * 1e-9 for key in begin}
+    total = {label: sum(float(busy[key].sum()) for key in busy if key[1] == label) for _, label in busy}
+    order = sorted(total, key=lambda label: (-total[label], label))
+    nothing = np.zeros(slices)
+    by_device = {
+        device: np.array([busy.get((device, label), nothing) for label in order])
+        for device in sorted({device for device, _ in busy})
+    }
+    return Timeline(
+        slice_s=float(edges[1] - edges[0]) * 1e-9,
+        classes=tuple(order),
+        busy_s=np.sum(list(by_device.values()), axis=0),
+        kernels=sum(len(times) for times in begin.values()),
+        name=profile.path.name,
+        by_device=by_device,
+    )
+
+
+def _labels(rows: pa.RecordBatch) -> NDArray[np.object_]:
+    """The class of every row: found once for each name and category, in which its operation tells of convolutions."""
+    kernels, which = kernels_in(rows)
+    return np.array([classify(name, category).label for name, category in kernels], dtype=object)[which]
+
+
+def _before(times: Floats, edges: Floats) -> Floats:
+    """For each edge the sum of ``edge - time`` over the times before it: what has passed since them."""
+    ordered = np.sort(times) - edges[0]
+    sums = np.concatenate([[0.0], np.cumsum(ordered)])
+    number = np.searchsorted(ordered, edges - edges[0])
+    return np.asarray(number * (edges - edges[0]) - sums[number])

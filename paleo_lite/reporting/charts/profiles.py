@@ -1,0 +1,143 @@
+"""A profile in pictures: shares of the classes of kernels, the kernels under the roofline, and what ran when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ...profile_analysis.kernels import KernelReport
+from ...profile_analysis.timeline import Timeline
+from ...text import short
+from ...units import format_si
+from ..document import say_percent
+from .render import GROUPS, altair, group_colour, group_of, time_unit, values
+from .roofline import Dot, roofline_chart
+
+_WHOLE = 0.99
+"""Share of a kernel's time whose calls were counted from which its count is taken to be whole, as `kernels` does."""
+
+
+def _of(report: KernelReport) -> str:
+    """What a profile's charts are of."""
+    direction = "" if report.direction == "all" else f", {report.direction}"
+    return f"{short(Path(report.path).name, 60)} on {report.device.name}{direction}"
+
+
+def class_chart(report: KernelReport, title: str = "") -> Any:
+    """Share of the time of each class of kernels."""
+    alt = altair()
+    rows = [
+        {"class": row["class"].replace("_", " "), "group": group_of(row["class"]), "share": row["share"],
+         "label": say_percent(row["share"]), "time": format_si(row["time_s"], "s"), "calls": row["calls"]}
+        for row in (report.by_class() if report.time_s is not None else [])
+        if row["share"]
+    ]  # fmt: skip
+    base = alt.Chart(values(rows)).encode(
+        y=alt.Y("class:N", sort=[row["class"] for row in rows], title=None),
+        x=alt.X("share:Q", title="share of the kernels' time", axis=alt.Axis(format="%", grid=False)),
+    )
+    bars = base.mark_bar().encode(
+        color=group_colour([row["class"].replace(" ", "_") for row in rows]).legend(None),
+        tooltip=[alt.Tooltip("class:N"), alt.Tooltip("time:N"), alt.Tooltip("label:N"), alt.Tooltip("calls:Q")],
+    )
+    text = base.mark_text(align="left", dx=4).encode(text=alt.Text("label:N"))
+    shares: dict[str, float] = {}
+    for row in rows:
+        shares[row["group"]] = shares.get(row["group"], 0.0) + row["share"]
+    first = max(shares, key=lambda group: shares[group], default="")
+    calls = f"{sum(row.calls for row in report.kernels):,} kernels, {format_si(report.time_s or 0.0, 's')}"
+    point = f"{shares.get(first, 0.0):.0%} of the kernels' time is {first}"
+    named = alt.Title(title or point, subtitle=[_of(report), calls])
+    return alt.layer(bars, text).properties(width=560, height=alt.Step(20), title=named)
+
+
+def kernel_roofline(report: KernelReport, title: str = "") -> Any:
+    """The kernels of a profile under the device's peaks: one dot for the calls of a name that were counted.
+
+    Where those are a part of its calls, the dot has another shape.
+    """
+    dots = [
+        Dot(
+            row.name,
+            row.label,
+            row.counted_flops or 0.0,
+            row.counted_bytes or 0.0,
+            row.counted_s or 0.0,
+            "all calls counted" if (row.counted_s or 0.0) >= _WHOLE * (row.time_s or 0.0) else "only a part is counted",
+            all_s=row.time_s,
+        )
+        for row in report.kernels
+    ]
+    peaks = [(f"{report.peak.peak.precision} {report.peak.peak.unit} peak", report.peak.per_s)]
+    bandwidth = report.device.bandwidth_bytes_per_s
+    counted_s = sum(dot.time_s for dot in dots)
+    reached = sum(dot.flops for dot in dots) / counted_s / report.peak.per_s if counted_s else 0.0
+    point = f"What was counted reaches {say_percent(reached)} of peak FLOP/s"
+    subtitle = [f"{_of(report)}; memory {format_si(bandwidth, 'B/s')}"]
+    return roofline_chart(dots, peaks, bandwidth, title or point, subtitle, "kernel")
+
+
+def timeline_chart(timeline: Timeline, title: str) -> Any:
+    """What ran when: of each slice of time the share that each class of kernels kept the device busy.
+
+    More than 1 means that kernels overlapped on several streams. Several devices are a row each.
+    """
+    alt = altair()
+    length = timeline.slice_s
+    devices = timeline.by_device if len(timeline.by_device) > 1 else {-1: timeline.busy_s}
+    factor, unit = time_unit(length * timeline.busy_s.shape[1])
+    panels: list[Any] = []
+    for device, seconds in devices.items():
+        last = len(panels) == len(devices) - 1
+        x = alt.X("from:Q", title=f"time ({unit})" if last else None, scale=alt.Scale(nice=False))
+        bars = (
+            alt.Chart(values(_slices(timeline, seconds, factor)))
+            .mark_rect(strokeWidth=0)
+            .encode(
+                x=x,
+                x2=alt.X2("to:Q"),
+                y=alt.Y("low:Q", title="busy" if len(devices) == 1 else f"device {device}", axis=alt.Axis(format="%")),
+                y2=alt.Y2("high:Q"),
+                color=group_colour(list(timeline.classes), "kind of kernel"),
+                tooltip=[
+                    alt.Tooltip("group:N"),
+                    alt.Tooltip("from:Q", format=".4~r"),
+                    alt.Tooltip("busy:Q", format=".1%"),
+                ],
+            )
+        )
+        panels.append(bars.properties(width=860, height=220 if len(devices) == 1 else 110))
+    slices = timeline.busy_s.shape[1]
+    gathered = f"{title}: {timeline.kernels:,} kernels in {slices} slices of {format_si(length, 's')}"
+    whole_s = slices * length
+    share = timeline.busy_s.sum() / whole_s / len(devices)
+    each = " of each device" if len(devices) > 1 else ""
+    classes_s = dict.fromkeys(map(group_of, timeline.classes), 0.0)
+    for label, seconds in zip(timeline.classes, timeline.busy_s.sum(axis=1)):
+        classes_s[group_of(label)] += float(seconds)
+    most = max(classes_s, key=lambda group: classes_s[group])
+    point = f"Kernels fill {say_percent(share)} of {format_si(whole_s, 's')}{each}"
+    point += f", {classes_s[most] / sum(classes_s.values()):.0%} of that {most}" + ": they overlap" * bool(share > 1)
+    named = alt.Title(point, subtitle=gathered)
+    if len(panels) == 1:
+        return panels[0].properties(title=named)
+    return alt.vconcat(*panels, spacing=8).resolve_scale(x="shared", y="shared").properties(title=named)
+
+
+def _slices(timeline: Timeline, seconds: Any, factor: float) -> list[dict[str, Any]]:
+    """For each slice of time the shares of the kinds of kernels, one on the other."""
+    length = timeline.slice_s
+    busy: dict[str, Any] = {}
+    for label, row in zip(timeline.classes, seconds):
+        group = group_of(label)
+        busy[group] = busy.get(group, 0.0) + row
+    rows = []
+    for index in range(seconds.shape[1]):
+        below = 0.0
+        for group in (group for group in GROUPS if group in busy):
+            share = float(busy[group][index] / length)
+            if share > 0:
+                span = {"from": index * length * factor, "to": (index + 1) * length * factor}
+                rows.append({**span, "group": group, "busy": share, "low": below, "high": below + share})
+            below += share
+    return rows

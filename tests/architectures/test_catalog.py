@@ -1,0 +1,237 @@
+"""Networks by name, at any image size, through a cache that may be damaged, unwritable or empty.
+
+Tests: architectures/build.py.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paleo_lite.architectures import catalog as catalog_module
+from paleo_lite.architectures import find_network, network_names, trace_factory, write_descriptor
+from paleo_lite.errors import BadDescriptor, BadValue, FactoryFailed, TraceFailed, UnknownName
+
+WITHOUT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {absent!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name.partition(".")[0])
+sys.meta_path.insert(0, Absent())
+import importlib.metadata as metadata
+version = metadata.version
+def absent(name):
+    if name in {absent!r}:
+        raise metadata.PackageNotFoundError(name)
+    return version(name)
+metadata.version = absent
+from paleo_lite.errors import MissingExtra
+from paleo_lite.architectures import find_network, trace_factory, trace_named
+from paleo_lite.architectures.torch_import import import_torch, import_torchvision
+"""
+
+
+def run(code, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("PALEO_LITE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("name", ["ResNet-50", "resnet_50", "RESNET50", "resnet50"])
+def test_names_are_forgiving(name):
+    assert find_network(name).name == "resnet50"
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("vgg61", "vgg16"), ("resnet5", "resnet50"), ("mobilnet_v2", "mobilenet_v2")]
+)
+def test_an_unknown_name_gives_near_ones(name, near):
+    with pytest.raises(UnknownName, match=near) as caught:
+        find_network(name)
+    assert near in caught.value.near
+
+
+@pytest.mark.parametrize("name", ["", ".", "../models/vgg16", "/etc/passwd", "vgg16/../vgg16"])
+def test_a_name_is_no_path(name):
+    if name == "../models/vgg16":
+        name = "../" + name
+    with pytest.raises(UnknownName):
+        find_network(name)
+
+
+@pytest.mark.parametrize("size", [0, -1, True, "224", 224.0, 65_537, 2**53 + 1])
+def test_impossible_image_sizes(size):
+    with pytest.raises(BadValue, match="whole number from 1 to 65,536"):
+        find_network("vgg16", size)
+
+
+def test_the_own_size_needs_no_trace(cache):
+    assert find_network("vgg16", 224) == find_network("vgg16")
+    assert not cache.exists()
+
+
+@pytest.mark.slow
+def test_another_size_is_traced_once(cache, monkeypatch):
+    # positions of the last convolutions: 6 x 6 at 192 pixels, 7 x 7 at 224
+    network = find_network("vgg16", 192)
+    assert network.layer("features.28").outputs == ((1, 512, 12, 12),)
+    (entry,) = cache.iterdir()
+    monkeypatch.setattr(catalog_module, "trace_named", lambda *_: pytest.fail("traced again"))
+    assert find_network("vgg16", 192) == network
+    monkeypatch.undo()
+    monkeypatch.setenv("PALEO_LITE_CACHE", str(cache))
+    entry.write_bytes(entry.read_bytes()[:100])
+    assert find_network("vgg16", 192) == network
+    assert find_network("vgg16", 160) != network
+    assert len(list(cache.iterdir())) == 2
+
+
+@pytest.mark.slow
+def test_the_cache_is_keyed_by_what_matters(cache):
+    import importlib.metadata
+
+    find_network("squeezenet1_1", 96)
+    (entry,) = cache.iterdir()
+    for part in ("squeezenet1_1", "96", importlib.metadata.version("torch").replace("+", "_")):
+        assert part in entry.name
+
+
+@pytest.mark.slow
+def test_an_unwritable_cache_still_answers(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("PALEO_LITE_CACHE", str(tmp_path / "file" / "cache"))
+    network = find_network("squeezenet1_1", 96)
+    assert network.inputs == ((1, 3, 96, 96),)
+    assert "could not be cached" in network.notes[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "size"), [("vgg16", 8), ("vit_b_16", 225), ("maxvit_t", 225)])
+def test_a_size_that_the_network_does_not_take(name, size, cache):
+    with pytest.raises(TraceFailed, match=name):
+        find_network(name, size)
+
+
+@pytest.mark.slow
+def test_a_vision_transformer_takes_another_size(cache):
+    network = find_network("vit_b_32", 96)  # 9 patches and the class token
+    assert network.layer("encoder.pos_embedding").weights == ((1, 10, 768),)
+
+
+def test_descriptor_files(tmp_path):
+    path = tmp_path / "mine.json"
+    write_descriptor(find_network("alexnet"), path)
+    assert find_network(str(path)) == find_network("alexnet")
+    with pytest.raises(BadDescriptor, match="one image size, 224"):
+        find_network(str(path), 96)
+    with pytest.raises(BadDescriptor, match="cannot be read"):
+        find_network(str(tmp_path / "absent.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("absent", [["torch", "torchvision"], ["torchvision"]])
+def test_what_needs_torch_says_so(absent, tmp_path):
+    code = WITHOUT.format(absent=absent) + (
+        "assert find_network('vgg16').name == 'vgg16'\n"
+        "calls = [lambda: find_network('vgg16', 96), lambda: trace_named('vgg16'), import_torchvision]\n"
+        f"calls += [import_torch, lambda: trace_factory('a:b', [(3,)])] if 'torch' in {absent!r} else []\n"
+        "for call in calls:\n"
+        "    try: call()\n"
+        "    except MissingExtra as error: assert \"pip install 'paleo-lite[torch]'\" in str(error), error\n"
+        "    else: raise SystemExit('found it all the same')\n"
+        "print(len(calls))\n"
+    )
+    assert int(run(code, PALEO_LITE_CACHE=str(tmp_path))) == (5 if "torch" in absent else 3)
+
+
+def test_a_shipped_network_imports_no_torch():
+    assert "torch" not in run(
+        "import sys; from paleo_lite.architectures import find_network, count_network\n"
+        "count_network(find_network('resnet50')).total\n"
+        "print([name for name in sys.modules if name.partition('.')[0] in ('torch', 'pandas', 'torchvision')])"
+    )
+
+
+FACTORIES = """
+import torch
+from torch import nn
+made = nn.Linear(3, 4)
+def factory(): return nn.Sequential(nn.Linear(3, 4))
+def fails(): raise RuntimeError("no weights here")
+def wrong(): return 3
+def reads():
+    return nn.Linear(3, int(torch.ones(4).sum().item()))
+class Holder:
+    make = staticmethod(factory)
+"""
+
+
+@pytest.fixture
+def factories(tmp_path, monkeypatch):
+    (tmp_path / "my_factories.py").write_text(FACTORIES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "my_factories"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attribute", ["made", "factory", "reads", "Holder.make"])
+def test_factories(attribute, factories):
+    network = trace_factory(f"{factories}:{attribute}", [(3,)])
+    assert network.inputs == ((1, 3),)
+    assert [layer.kind for layer in network.layers] == ["linear"]
+    assert network.parameters == 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("attribute", "message"),
+    [
+        ("fails", "RuntimeError: no weights here"),
+        ("wrong", "returned a int, not a torch.nn.Module"),
+        ("absent", "has no attribute 'absent'"),
+    ],
+)
+def test_factories_that_fail(attribute, message, factories):
+    with pytest.raises(FactoryFailed, match=message):
+        trace_factory(f"{factories}:{attribute}", [(3,)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reference", ["nothing", ":", "a:", ":b", "a:b:c", "no_such_module_anywhere:x"])
+def test_references_that_name_no_factory(reference):
+    with pytest.raises(FactoryFailed):
+        trace_factory(reference, [(3,)])
+
+
+def test_all_networks_are_listed():
+    assert len(network_names()) >= 82
+    assert {"vgg16", "googlenet-caffe", "resnet50-caffe"} <= set(network_names())
+    assert all(Path(name).name == name for name in network_names())
+
+
+@pytest.mark.slow
+def test_a_factory_may_use_torchvision(tmp_path):
+    """In a fresh process, where nobody has imported torchvision yet: ResNet-18 has 11,689,512 parameters."""
+    (tmp_path / "uses_torchvision.py").write_text(
+        "import torchvision\n\ndef make():\n    return torchvision.models.resnet18()\n"
+    )
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from paleo_lite.architectures import trace_factory\n"
+        "for factory in ('uses_torchvision:make', 'torchvision.models:resnet18'):\n"
+        "    print(trace_factory(factory, [(3, 64, 64)]).parameters)\n"
+    )
+    assert run(code).split() == ["11689512", "11689512"]

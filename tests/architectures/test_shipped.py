@@ -1,0 +1,166 @@
+"""The shipped networks against independent counters: torch's, torchvision's, pthflops' and fvcore's own.
+
+Tests: architectures/caffe.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import traceback
+
+import pytest
+
+from paleo_lite.architectures import count_network, find_network, network_names, trace_named
+from paleo_lite.architectures.caffe import NETWORKS
+from paleo_lite.architectures.catalog import networks_of_macs
+from paleo_lite.architectures.descriptor import write_descriptor
+from paleo_lite.counting import count
+from paleo_lite.files import shipped
+
+pytestmark = pytest.mark.slow
+
+CONFIGS = {path.stem for path in shipped("models").glob("*.json") if '"model_type"' in path.read_text()[:100]}
+"""Language models are shipped as configs, which test_transformers.py holds against traces."""
+
+TRACED = [name for name in network_names() if not name.startswith("paleo_") and name not in CONFIGS]
+TORCHVISION = [name for name in TRACED if name not in NETWORKS]
+
+
+FAMILIES = {
+    "alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "googlenet", "maxvit_t", "mobilenet_v2",
+    "mobilenet_v3_small", "regnet_y_400mf", "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1", "swin_t", "swin_v2_t",
+    "vit_b_32", *NETWORKS,
+}  # fmt: skip
+"""Those whose layers no other has; `make thorough` traces the siblings, and runs the peers on them."""
+
+
+def of_each(names, siblings="tested"):
+    """A test of each network; those of one network stay together, which is built and traced once."""
+    thorough = [pytest.mark.thorough] if siblings == "thorough" else []
+    return pytest.mark.parametrize(
+        "name",
+        [
+            pytest.param(name, marks=[pytest.mark.xdist_group(f"network {name}"), *(thorough * (name not in FAMILIES))])
+            for name in names
+        ],
+    )
+
+
+def _sum(network, column, phase):
+    return int(count(network.layers).column(column, phase).sum())
+
+
+@of_each(TRACED, siblings="thorough")
+def test_a_descriptor_is_what_a_trace_gives(name, traced):
+    shipped, fresh = find_network(name), traced(name)
+    assert [layer for layer in zip(shipped.layers, fresh.layers) if layer[0] != layer[1]] == []
+    assert shipped == fresh
+
+
+def test_the_head_of_a_descriptor_has_the_count_of_its_layers():
+    """What a bare count is compared with, without reading all layers of all networks."""
+    for name in network_names():
+        head = f'"macs": {_sum(find_network(name), "macs", "inference")},'
+        assert head in (shipped("models") / f"{name}.json").read_text()[:2000], name
+    assert "resnet50" in networks_of_macs(4089184256 - 100, 1e-6)
+
+
+def test_every_torchvision_classification_model_is_shipped():
+    from paleo_lite.architectures.build import torchvision_names
+
+    assert sorted(TORCHVISION) == sorted(torchvision_names())
+
+
+def test_traces_are_deterministic(tmp_path):
+    for number in (1, 2):
+        write_descriptor(trace_named("mobilenet_v3_small"), tmp_path / f"{number}.json")
+    assert (tmp_path / "1.json").read_bytes() == (tmp_path / "2.json").read_bytes()
+
+
+@of_each(TORCHVISION, siblings="thorough")
+def test_flop_counter_mode_agrees(name, traced, built):
+    """torch counts the weight gradient of a grouped convolution once for every group; nothing else differs."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    module, size = built(name)
+    with FlopCounterMode(display=False) as forward:
+        result = module(torch.empty(1, 3, size, size, device="meta"))
+    with FlopCounterMode(display=False) as backward:
+        result.sum().backward()
+    network = traced(name)
+    work = count(network.layers)
+    groups = [layer.attributes.get("groups", 1) for layer in network.layers]
+    weight = work.column("macs", "backward_weight")[0]
+    assert 2 * _sum(network, "macs", "forward") == forward.get_total_flops()
+    assert 2 * int(work.column("macs", "backward_data").sum() + (weight * groups).sum()) == backward.get_total_flops()
+
+
+def _weights(name):
+    """A network's weights entries: evaluated where the test runs, for importing torchvision takes seconds."""
+    from paleo_lite.architectures.torch_import import import_torchvision
+
+    return list(import_torchvision().models.get_model_weights(name))
+
+
+@of_each(TORCHVISION)
+def test_torchvisions_published_figures(name, traced):
+    """``_ops`` are GMACs, printed to the third decimal; ``num_params`` counts shared parameters once."""
+    entries = _weights(name)
+    assert entries
+    for weights in entries:
+        size = int(weights.transforms().crop_size[0])
+        known = find_network(name)
+        network = known if known.inputs[0][-1] == size else traced(name, size)
+        printed = weights.meta["_ops"]
+        assert _sum(network, "macs", "inference") / 1e9 == pytest.approx(printed, rel=0.005, abs=0.0005), weights
+        assert network.parameters == weights.meta["num_params"], weights
+
+
+def test_torchvision_has_the_weights_that_were_compared():
+    assert sum(len(_weights(name)) for name in TORCHVISION) >= 115
+
+
+@of_each(TORCHVISION, siblings="thorough")
+def test_pthflops_agrees_with_the_package(name, traced, built):
+    import torch
+    from pthflops import count_ops
+
+    module, size = built(name)
+    batch_size = 2  # of a batch of one nothing shows whether samples are multiplied
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            total, rows = count_ops(module, torch.empty(batch_size, 3, size, size, device="meta"))
+    except Exception as error:
+        # It counts a product of two sizes as one of tensors, and takes a torch.Size for one of its own triples.
+        assert name.startswith(("vit_", "maxvit_", "shufflenet_"))
+        assert "pthflops" in traceback.extract_tb(error.__traceback__)[-1].filename
+        pytest.skip(f"pthflops itself fails on {name}: {str(error).splitlines()[0]}")
+    counts = count_network(traced(name), "pthflops", batch_size=batch_size)
+    assert counts.total == total
+    # torch.fx's spelling of a module's path
+    ours = {row["name"].lower().replace(".", "_").replace("-", "_"): row["count"] for row in counts.rows()}
+    theirs = dict(rows)
+    shared = ours.keys() & theirs.keys()
+    assert len(shared) >= len(theirs) / 2
+    assert {key: ours[key] for key in shared} == {key: theirs[key] for key in shared}
+
+
+@pytest.mark.parametrize("name", ["alexnet", "resnet18", "mobilenet_v3_small", "squeezenet1_1"])
+def test_fvcore_agrees_on_convolutions_and_linear_layers(name, traced):
+    """fvcore also counts batch norm and pooling as FLOPs beside those MACs, which is its convention and not ours."""
+    import torch
+    from fvcore.nn import FlopCountAnalysis
+
+    from paleo_lite.architectures.build import torchvision_model
+
+    module, size = torchvision_model(name)
+    analysis = FlopCountAnalysis(module.to_empty(device="cpu").eval(), torch.zeros(1, 3, size, size))
+    analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False)
+    by_operator = analysis.by_operator()
+    work = count(traced(name).layers)
+    macs = work.column("macs", "inference")[0]
+    for kind, operator in (("conv2d", "conv"), ("linear", "linear")):
+        ours = sum(int(number) for number, layer in zip(macs, work.kinds) if layer == kind)
+        assert ours == by_operator.get(operator, 0)

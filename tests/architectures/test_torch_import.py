@@ -1,0 +1,59 @@
+"""Beside a CPU torch, torchvision's import fails in one known way, and only that one is mended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+IMPORT = "from paleo_lite.architectures.torch_import import import_torchvision\nmodule = import_torchvision()\n"
+
+
+def run(code, *arguments):
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_torchvision_is_whole_and_stays_imported():
+    done = run(
+        IMPORT
+        + "assert len(module.models.list_models(module=module.models)) >= 80\nassert module is import_torchvision()"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+FAILURES = (
+    "raise RuntimeError('operator torchvision::roi_align does not exist')",
+    "raise RuntimeError('something else entirely')",
+    "raise ValueError('operator torchvision::nms does not exist')",
+    "import no_such_dependency",
+    "raise RuntimeError('operator torchvision::nms does not exist')",  # and declaring its schema does not help
+)
+TOLD = """
+import sys
+from paleo_lite.architectures.torch_import import import_torchvision
+for folder in sys.argv[1:]:
+    sys.path.insert(0, folder)
+    try:
+        import_torchvision()
+    except Exception as error:
+        print(type(error).__name__, error, sep=": ")
+    sys.path.remove(folder)
+    sys.modules.pop("torchvision", None)
+"""
+
+
+def test_any_other_failure_passes_through(tmp_path):
+    for number, statement in enumerate(FAILURES):
+        (tmp_path / str(number) / "torchvision").mkdir(parents=True)
+        (tmp_path / str(number) / "torchvision" / "__init__.py").write_text(statement)
+    done = run(TOLD, *[tmp_path / str(number) for number in range(len(FAILURES))])
+    assert done.stdout.splitlines() == [
+        "RuntimeError: operator torchvision::roi_align does not exist",
+        "RuntimeError: something else entirely",
+        "ValueError: operator torchvision::nms does not exist",
+        "ModuleNotFoundError: No module named 'no_such_dependency'",
+        "RuntimeError: operator torchvision::nms does not exist",
+    ], done.stderr

@@ -1,0 +1,281 @@
+"""Configs of Hugging Face's: published sizes, and layer for layer what tracing the module gives.
+
+Tests: architectures/decoders.py, architectures/encoders.py, architectures/tape.py.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from paleo_lite.architectures import find_network
+from paleo_lite.architectures.network import Tokens
+from paleo_lite.architectures.transformers import ARCHITECTURES, read_config
+from paleo_lite.counting import count
+from paleo_lite.errors import BadDescriptor, BadValue
+
+LLAMA = {
+    "model_type": "llama", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
+    "num_attention_heads": 8, "num_key_value_heads": 2,
+}  # fmt: skip
+PLAIN = {
+    "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8,
+}  # fmt: skip
+GPT2 = {"model_type": "gpt2", "vocab_size": 1000, "n_embd": 64, "n_layer": 2, "n_head": 8}
+T5 = {"model_type": "t5", "vocab_size": 1000, "d_model": 64, "d_ff": 256, "d_kv": 8, "num_layers": 2, "num_heads": 8}
+OPT = {"model_type": "opt", "hidden_size": 64, "ffn_dim": 256, "num_hidden_layers": 2, "num_attention_heads": 8,
+       "vocab_size": 1000, "word_embed_proj_dim": 64}  # fmt: skip
+
+
+def network(config, tokens=None, **changes):
+    return read_config(json.dumps({**config, **changes}).encode(), "some/model/config.json", None, tokens)
+
+
+def total(found, column, phase="inference"):
+    return int(count(found.layers).column(column, phase).sum())
+
+
+# What was published ---------------------------------------------------------------------------------------------------
+
+SHIPPED = {
+    "bert-base": 109_514_298, "bert-large": 335_174_458, "gpt2": 124_439_808, "gpt2-xl": 1_557_611_200,
+    "llama-2-7b": 6_738_415_616, "llama-3-8b": 8_030_261_248, "llama-3-70b": 70_553_706_496,
+    "mixtral-8x7b": 46_702_792_704,
+}  # fmt: skip
+"""Parameters of the checkpoints of Hugging Face (``safetensors`` metadata, tied weights once)."""
+
+OTHERS = {
+    "mistral": (7_241_732_096, {"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+                "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+                "sliding_window": 4096}),
+    "qwen2": (7_615_616_512, {"vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
+              "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
+              "use_sliding_window": False}),
+    "gemma": (8_537_680_896, {"vocab_size": 256000, "hidden_size": 3072, "intermediate_size": 24576,
+              "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256}),
+    "gpt_neox": (20_554_567_680, {"vocab_size": 50432, "hidden_size": 6144, "intermediate_size": 24576,
+                 "num_hidden_layers": 44, "num_attention_heads": 64, "rotary_pct": 0.25}),
+    "opt": (6_658_473_984, {"vocab_size": 50272, "hidden_size": 4096, "ffn_dim": 16384, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "word_embed_proj_dim": 4096}),
+    "t5": (222_903_552, {"vocab_size": 32128, "d_model": 768, "d_ff": 3072, "d_kv": 64, "num_layers": 12,
+           "num_heads": 12}),
+    "vit": (304_326_632, {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
+            "num_attention_heads": 16, "num_labels": 1000}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "parameters"), SHIPPED.items())
+def test_shipped_networks_have_the_published_parameters(name, parameters):
+    assert find_network(name).parameters == parameters
+
+
+@pytest.mark.parametrize("model", OTHERS)
+def test_parameters_of_other_families_are_the_published_ones(model):
+    parameters, config = OTHERS[model]
+    assert network(config, model_type=model).parameters == parameters
+
+
+def test_gpt3_has_the_size_of_its_paper():
+    """Brown et al. 2020, table 2.1, rounded there."""
+    sizes = {"125m": 0.125, "350m": 0.356, "1.3b": 1.3, "6.7b": 6.7, "13b": 13.0, "175b": 175.0}
+    for name, billions in sizes.items():
+        assert find_network(f"gpt3-{name}").parameters == pytest.approx(billions * 1e9, rel=0.015)
+
+
+def test_flops_of_a_forward_pass_are_those_of_the_formula():
+    """Narayanan et al. 2021, eq. 2: forward and backward, without recomputation, 72 l h^2 s (1 + s/6h + V/12lh)."""
+    found = find_network("gpt3-175b")
+    layers, hidden, tokens, rows = 96, 12288, 2048, 50257
+    formula = 72 * layers * tokens * hidden**2 * (1 + tokens / (6 * hidden) + rows / (12 * layers * hidden))
+    assert 2 * 3 * total(found, "macs") == pytest.approx(formula, rel=1e-12)
+
+
+def test_the_vision_transformer_is_torchvisions():
+    """The same network by another library's hand: torchvision packs queries, keys and values into one product."""
+    _, config = OTHERS["vit"]
+    ours, theirs = network(config, model_type="vit"), find_network("vit_l_16")
+    assert (ours.parameters, total(ours, "macs")) == (theirs.parameters, total(theirs, "macs"))
+
+
+# What a trace gives ---------------------------------------------------------------------------------------------------
+
+TRACED = {
+    "llama": LLAMA, "llama, as many keys as queries": LLAMA | {"num_key_value_heads": 8},
+    "llama with biases": LLAMA | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    "llama without head": LLAMA | {"architectures": ["LlamaModel"]},
+    "mistral": LLAMA | {"model_type": "mistral", "sliding_window": 8},
+    "mistral, short": LLAMA | {"model_type": "mistral", "sliding_window": 4096},
+    "qwen2": LLAMA | {"model_type": "qwen2"}, "qwen3": LLAMA | {"model_type": "qwen3", "head_dim": 16},
+    "gemma": LLAMA | {"model_type": "gemma", "head_dim": 16},
+    "gpt2": GPT2, "gpt2 without head": GPT2 | {"architectures": ["GPT2Model"]},
+    "gpt_neox": PLAIN | {"model_type": "gpt_neox"},
+    "gpt_neox in turn": PLAIN | {"model_type": "gpt_neox", "rotary_pct": 0.5, "use_parallel_residual": False},
+    "opt": OPT, "bert": PLAIN | {"model_type": "bert"},
+    "bert with pooler": PLAIN | {"model_type": "bert", "architectures": ["BertModel"]},
+    "vit": PLAIN | {"model_type": "vit"}, "t5": T5, "t5 gated": T5 | {"feed_forward_proj": "gated-gelu"},
+}  # fmt: skip
+EAGER = ("llama", "mistral", "gpt2", "gpt_neox", "bert", "vit")
+
+
+def module_of(config, attention):
+    """The module that ``transformers`` makes of a config, and its trace over 16 tokens."""
+    from paleo_lite.architectures.torch_import import import_torchvision
+
+    torch = import_torchvision("a test").torch
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    from paleo_lite.architectures.trace import trace
+
+    fields = {key: value for key, value in config.items() if key not in ("model_type", "architectures")}
+    made = transformers.AutoConfig.for_model(config["model_type"], attn_implementation=attention, **fields)
+    head = config.get("architectures", [ARCHITECTURES[config["model_type"]].heads[0]])[0]
+    with torch.device("meta"):
+        module = getattr(transformers, head)(made)
+    words = torch.zeros(1, 16, dtype=torch.long, device="meta")
+    if config["model_type"] == "vit":
+        return trace(module, (1, 3, 224, 224))
+    named = {"decoder_input_ids": words} if config["model_type"] == "t5" else {}
+    return trace(module, words, **named, **({} if config["model_type"] == "bert" else {"use_cache": False}))
+
+
+def same_layer(ours, theirs):
+    """Views of one tensor may name one another as parents in a trace; a window is only in the config."""
+    if theirs.kind == "view":
+        theirs = theirs._replace(parents=ours.parents)
+    return ours._replace(attributes={k: v for k, v in ours.attributes.items() if k != "window"}) == theirs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "attention"), [(name, "sdpa") for name in TRACED] + [(name, "eager") for name in EAGER]
+)
+def test_a_config_gives_what_tracing_the_module_gives(name, attention):
+    config = TRACED[name]
+    traced = module_of(config, attention)
+    dropout = {"attn_pdrop": 0.0, "attention_probs_dropout_prob": 0.0}  # a trace is one of inference
+    tokens = None if config["model_type"] == "vit" else Tokens(16)
+    ours = network(config, tokens, attn_implementation=attention, **dropout)
+    if not name.startswith("gpt_neox"):  # it takes tables and halves in another order
+        assert [pair for pair in zip(ours.layers, traced.layers) if not same_layer(*pair)] == []
+    assert len(ours.layers) == len(traced.layers)
+    assert ours.parameters == traced.parameters
+    for column in ("flops", "macs", "bytes", "kernels"):
+        for phase in ("inference", "training"):
+            assert total(ours, column, phase) == total(traced, column, phase)
+
+
+def test_a_decoder_layer_equals_one_written_with_torch():
+    torch = pytest.importorskip("torch")
+    from torch.nn import functional
+
+    from paleo_lite.architectures.trace import trace
+
+    class Attention(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k, self.v = (torch.nn.Linear(64, size, bias=False) for size in (64, 16, 16))
+            self.o = torch.nn.Linear(64, 64, bias=False)
+
+        def forward(self, x):
+            heads = [part(x).view(x.shape[0], 16, -1, 8).transpose(1, 2) for part in (self.q, self.k, self.v)]
+            made = functional.scaled_dot_product_attention(*heads, is_causal=True, enable_gqa=True)
+            return self.o(made.transpose(1, 2).contiguous().view(x.shape[0], 16, 64))
+
+    theirs = trace(Attention(), (1, 16, 64))
+    kinds = ("linear", "attention")
+    ours = [layer for layer in network(LLAMA, Tokens(16)).layers if "layers.0.self_attn" in layer.name]
+    for kind in kinds:
+        left, right = ([layer for layer in layers if layer.kind == kind] for layers in (ours, theirs.layers))
+        assert [layer[2:5] for layer in left] == [layer[2:5] for layer in right]
+    assert sum(layer.parameters for layer in ours) == theirs.parameters
+
+
+# Generating text ------------------------------------------------------------------------------------------------------
+
+
+def test_a_decode_step_attends_to_the_cache_and_to_itself():
+    found = network(LLAMA, Tokens(context=100, phase="decode"))
+    attention = [layer for layer in found.layers if layer.kind == "attention"]
+    assert [layer.inputs for layer in attention] == [((1, 8, 1, 8), (1, 2, 101, 8), (1, 2, 101, 8))] * 2
+    products = 2 * (64 * (64 + 16 + 16 + 64) + 3 * 64 * 176) + 64 * 1000
+    assert total(found, "macs") == products + 2 * 2 * 8 * 101 * 8
+
+
+def test_a_sliding_window_bounds_the_cache():
+    found = network(LLAMA, Tokens(context=100, phase="decode"), model_type="mistral", sliding_window=64)
+    caches = [layer.outputs for layer in found.layers if layer.kind == "cache"]
+    assert caches == [((1, 2, 64, 8), (1, 2, 64, 8))] * 2
+
+
+def test_a_prompt_computes_the_logits_of_its_last_token():
+    prompt, whole = (network(LLAMA, Tokens(16, phase=phase)) for phase in ("prefill", "inference"))
+    assert prompt.layers[-1].outputs == ((1, 1, 1000),)
+    assert total(whole, "macs") - total(prompt, "macs") == 15 * 64 * 1000
+
+
+def test_a_mixture_multiplies_by_the_active_experts():
+    """Mixtral: two of eight, as large as if each token had a feed-forward part of twice the size, and the router."""
+    config = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    mixture, dense = network(config, Tokens(16)), network(LLAMA, Tokens(16), intermediate_size=2 * 176)
+    assert total(mixture, "macs") - total(dense, "macs") == 2 * 16 * 64 * 8
+
+
+# Bad input ------------------------------------------------------------------------------------------------------------
+
+BAD = [
+    ({**LLAMA, "model_type": "mamba"}, r"\$.model_type is 'mamba', and configs are read of llama, mistral"),
+    ({"architectures": ["LlamaForCausalLM"]}, r"\$.model_type is None"),
+    ({**LLAMA, "architectures": ["LlamaForTokenClassification"]}, "LlamaForCausalLM or LlamaModel is read"),
+    ({key: value for key, value in LLAMA.items() if key != "hidden_size"}, r"\$.hidden_size is missing: .* llama"),
+    ({**LLAMA, "num_hidden_layers": 0}, r"\$.num_hidden_layers must be a whole number of 1 or more, not 0"),
+    ({**LLAMA, "num_hidden_layers": True}, "not True"),
+    ({**LLAMA, "num_attention_heads": 7}, r"\$.num_attention_heads is 7, which does not divide \$.hidden_size, 64"),
+    ({**LLAMA, "num_key_value_heads": 3}, r"\$.num_key_value_heads is 3, which does not divide"),
+    ({**LLAMA, "hidden_act": "swoosh"}, r"\$.hidden_act is 'swoosh', known are gelu"),
+    ({**LLAMA, "attention_bias": 1}, "true or false, not 1"),
+    ({**LLAMA, "attention_dropout": 2}, "a number from 0 to 1, not 2"),
+    ({**T5, "feed_forward_proj": "gated-x"}, "feed_forward_proj is 'gated-x'"),
+    ({**OPT, "word_embed_proj_dim": 32}, "is not read"),
+    ({**LLAMA, "model_type": "mixtral", "num_local_experts": 1}, "more than"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "message"), BAD)
+def test_a_bad_config_is_refused_in_a_sentence(config, message):
+    with pytest.raises(BadDescriptor, match=rf"some/model/config.json: .*{message}"):
+        network(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "tokens", "message"),
+    [
+        (LLAMA, Tokens(4096), r"knows 2048 positions \(\$.max_position_embeddings\), not a sequence of 4096 tokens"),
+        (LLAMA, Tokens(context=2048, phase="decode"), "not a context of 2048 and one more token"),
+        (LLAMA, Tokens(context=8), "belongs to --phase decode, not to inference"),
+        (LLAMA, Tokens(8, phase="decode"), "computes one token of each sequence"),
+        (LLAMA, Tokens(0), "--sequence-length must be a whole number of 1 or more, not 0"),
+        (PLAIN | {"model_type": "bert"}, Tokens(phase="decode"), "of networks that write text token by token"),
+        (PLAIN | {"model_type": "vit"}, Tokens(16), "vit reads images"),
+    ],
+)
+def test_lengths_that_cannot_be_are_refused_in_a_sentence(config, tokens, message):
+    with pytest.raises(BadValue, match=message):
+        network(config, tokens)
+
+
+def test_a_file_that_is_no_object_is_refused(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('["model_type":')
+    with pytest.raises(BadDescriptor, match=r"config\.json"):
+        find_network(str(path))
+
+
+def test_tokens_are_asked_of_networks_that_read_them():
+    with pytest.raises(BadValue, match="resnet50 reads no sequences of tokens"):
+        find_network("resnet50", None, Tokens(512))
+
+
+def test_a_config_is_called_after_its_folder(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(LLAMA))
+    assert find_network(str(tmp_path / "mine" / "config.json")).name == "mine"

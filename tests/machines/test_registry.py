@@ -1,0 +1,195 @@
+"""Finding devices: forgiving about spelling, never about which device is meant; bad files are named with field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paleo_lite.errors import AmbiguousName, BadDevice, UnknownName, UnknownPrecision
+from paleo_lite.files import shipped
+from paleo_lite.machines import find_device, list_devices, read_device, read_links
+
+
+@pytest.mark.parametrize(
+    ("name", "identity"),
+    [
+        ("k80", "k80"), ("K80", "k80"), ("Tesla K80", "k80"), ("tesla-k80", "k80"), ("NVIDIA Tesla K80", "k80"),
+        ("k80-die", "k80-die"), ("k80_die", "k80-die"), ("TITAN V", "titan-v"), ("titanv", "titan-v"),
+        ("titan-v", "titan-v"), ("NVIDIA TITAN_V", "titan-v"), ("GeForce GTX 1080 Ti", "gtx1080ti"),
+        ("gtx-1080-ti", "gtx1080ti"), ("K40M", "k40m"), ("instinct mi300x", "mi300x"), ("H100 SXM5 80GB", "h100-sxm"),
+    ],
+)  # fmt: skip
+def test_names_are_forgiving(name: str, identity: str) -> None:
+    assert find_device(name).id == identity
+
+
+@pytest.mark.parametrize("name", ["v100", "TITAN X", "p100", "A100", "h100"])
+def test_a_name_that_could_be_several_devices_is_refused(name: str) -> None:
+    with pytest.raises(AmbiguousName, match="could be more than one GPU: say"):
+        find_device(name)
+
+
+@pytest.mark.parametrize(("name", "near"), [("k81", "k80"), ("gtx1081", "gtx1080"), ("mi300", "mi300x")])
+def test_an_unknown_name_gives_the_nearest(name: str, near: str) -> None:
+    with pytest.raises((UnknownName, AmbiguousName), match=near):
+        find_device(name)
+
+
+@pytest.mark.parametrize("name", ["", " ", "../k80", "links", "/etc/passwd", "k80.toml"])
+def test_a_name_is_never_a_path(name: str) -> None:
+    with pytest.raises((UnknownName, AmbiguousName)):
+        find_device(name)
+
+
+def test_published_figures_are_the_defaults() -> None:
+    """SURFBoard's notebook: K40m 4.29 TFLOPS, 288 GB/s. Data sheet of the K80 board: 8.73 / 2.91 TFLOPS, 480 GB/s."""
+    k40m, k80 = find_device("k40m"), find_device("k80")
+    assert k40m.find_peak("fp32").per_s == 4.29e12
+    assert k40m.bandwidth_bytes_per_s == 288e9
+    assert (k80.find_peak("fp32").per_s, k80.find_peak("fp64").per_s) == (8.73e12, 2.91e12)
+    assert k80.bandwidth_bytes_per_s == 480e9
+    assert k80.parts is not None and k80.parts.device == "k80-die"
+
+
+def test_the_clock_scales_a_peak_that_is_listed_at_another() -> None:
+    k40m = find_device("k40m")
+    assert k40m.find_peak("fp32", clock="boost").per_s == 5.04e12  # listed
+    scaled = k40m.find_peak("fp64")  # listed at 875 MHz, the default is 745 MHz
+    assert scaled.per_s == pytest.approx(1.68e12 * 745 / 875)
+    assert scaled.scaled_from == "boost"
+    assert "scaled from the boost clock" in scaled.describe()
+
+
+def test_the_unit_is_chosen_or_the_fastest() -> None:
+    v100 = find_device("v100-sxm2")
+    assert v100.find_peak("fp16").per_s == 125e12
+    assert v100.find_peak("fp16", "vector").per_s == 31.4e12
+    with pytest.raises(UnknownPrecision, match=r"no fp64 \(tensor\) peak: it has .*fp64 \(vector\)"):
+        v100.find_peak("fp64", "tensor")
+
+
+def test_sums_in_fp16_are_not_what_frameworks_ask_for() -> None:
+    """GeForce: 71 TFLOPS dense with sums in fp32, 142 with sums in fp16 (GA102)."""
+    assert find_device("rtx3090").find_peak("fp16", "tensor").per_s == pytest.approx(71e12, rel=0.01)
+
+
+def test_a_precision_that_is_missing_says_which_there_are() -> None:
+    with pytest.raises(UnknownPrecision, match=r"Tesla K80 has no fp16 peak: it has fp32 \(vector\), fp64 \(vector\)"):
+        find_device("k80").find_peak("fp16")
+
+
+def test_a_further_file_adds_a_device(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text((shipped("hardware") / "k40m.toml").read_text().replace("4.29 TFLOP/s", "6 TFLOP/s"))
+    assert find_device("mine", [mine]).find_peak("fp32").per_s == 6e12
+    assert find_device("k80", [mine]).id == "k80"
+    assert len(list_devices([mine])) == len(list_devices()) + 1
+
+
+def test_a_further_file_does_not_take_a_name(tmp_path: Path) -> None:
+    mine = tmp_path / "k80.toml"
+    mine.write_text((shipped("hardware") / "k40m.toml").read_text())
+    with pytest.raises(BadDevice, match="'k80' is taken"):
+        find_device("k80", [mine])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('vendor = "NVIDIA"', "vendor = 7", r"Expected `str`, got `int` - at `\$\.vendor`"),
+        ('vendor = "NVIDIA"', "", "missing required field `vendor`"),
+        ("bandwidth =", "bandwith =", r"unknown field `bandwith` - at `\$\.memory`"),
+        ("288 GB/s", "288 GHz", r"memory\.bandwidth: '288 GHz' is not in B/s"),
+        ("288 GB/s", "-288 GB/s", r"memory\.bandwidth: '-288 GB/s' is not above 0"),
+        ("4.29 TFLOP/s", "fast", r"peaks\.fp32\.vector: 'fast' is not a quantity"),
+        ('default = "base"', 'default = "turbo"', r"Invalid enum value 'turbo' - at `\$\.clocks\.default`"),
+        ('precision = "fp64"', 'precision = "fp65"', r"Invalid enum value 'fp65'"),
+        ("[cores]", "[cores", "mine.toml"),
+        (
+            "[sources]",
+            "[rent]\nvalue = '2 USD/h'\nsource = 'a'\n[sources]",
+            r"missing required field `date` - at `\$\.rent`",
+        ),
+        (
+            "[sources]",
+            "[rent]\nvalue = '2 EUR/h'\nsource = 'a'\ndate = 2024-01-01\n[sources]",
+            r"rent: '2 EUR/h' is not in",
+        ),
+        (
+            "[sources]",
+            "[rent]\nvalue = '0 USD/h'\nsource = 'a'\ndate = 2024-01-01\n[sources]",
+            r"rent: '0 USD/h' is not abo",
+        ),
+    ],
+)
+def test_a_bad_file_is_named_with_its_field(tmp_path: Path, old: str, new: str, message: str) -> None:
+    mine = tmp_path / "mine.toml"
+    text = (shipped("hardware") / "k40m.toml").read_text()
+    assert old in text
+    mine.write_text(text.replace(old, new, 1))
+    with pytest.raises(BadDevice, match=message) as caught:
+        read_device(mine)
+    assert str(caught.value).startswith(str(mine))
+
+
+@pytest.mark.parametrize(
+    ("name", "usd_per_h", "watts"),
+    [
+        ("v100-sxm2", 3.06, 300), ("k80-die", 0.90, 150), ("k80", 1.80, 300),  # p3.2xlarge; p2.xlarge, and two of them
+        ("a100-sxm-40gb", 21.957642 / 8, 400), ("h100-sxm", 55.04 / 8, 700),  # p4d.24xlarge, p5.48xlarge: eight each
+        ("gtx580", None, 244), ("m60-die", 1.14, None),
+    ],
+)  # fmt: skip
+def test_price_and_power_are_those_of_the_sources_or_absent(name, usd_per_h, watts) -> None:
+    device = find_device(name)
+    assert device.rent_usd_per_h == (None if usd_per_h is None else pytest.approx(usd_per_h, rel=1e-4))
+    assert device.power_w == watts
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"a = " + b"[" * 50_000])
+def test_garbage_is_a_bad_file(tmp_path: Path, content: bytes) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_bytes(content)
+    with pytest.raises(BadDevice, match=r"mine\.toml"):
+        read_device(mine)
+
+
+def test_an_absent_file_is_a_bad_file(tmp_path: Path) -> None:
+    with pytest.raises(BadDevice, match="cannot be read"):
+        read_device(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("86 IOPS", "86 seeks", r"link\.hdd\.random_reads: '86 seeks' is not in IOPS"),
+        ("0.5 us", "soon", r"link\.infiniband-edr\.latency: 'soon' is not a quantity"),
+        ("15.75 GB/s", "fast", r"link\.pcie3-x16\.per_direction: 'fast' is not a quantity"),
+    ],
+)
+def test_a_bad_figure_of_a_link_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    mine = tmp_path / "links.toml"
+    text = (shipped("hardware") / "links.toml").read_text()
+    assert old in text
+    mine.write_text(text.replace(old, new, 1))
+    with pytest.raises(BadDevice, match=message):
+        read_links(mine)
+
+
+def test_storage_reads_at_random_places() -> None:
+    """The data sheet's disk: 7.4 ms to seek and half a turn at 7200 rpm, 4.16 ms; a link that is none has no figure."""
+    links = read_links().link
+    assert links["hdd"].random_reads_per_s == pytest.approx(1 / (7.4e-3 + 4.16e-3), rel=0.01)
+    assert links["ethernet-10"].random_reads_per_s is None
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes_per_s"),
+    [("Intel i7 5930K", 30), ("NVLink", 40), ("PCIe x8", 5), ("SATA", 6), ("Mellanox", 6.8), ("10 Gb Ethernet", 1)],
+)
+def test_links_hold_the_courses_bandwidth_table(name: str, gigabytes_per_s: float) -> None:
+    rows = {identity: link for identity, link in read_links().link.items() if identity.startswith("course-")}
+    words = name.lower().replace("-", " ").split()
+    found = [link for link in rows.values() if all(word in link.name.lower().replace("-", " ") for word in words)]
+    assert [link.bandwidth_bytes_per_s for link in found] == [gigabytes_per_s * 1e9]

@@ -1,0 +1,97 @@
+"""Time per iteration by kind of layer, against what was derived from the same files by other means."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from measured import DATA
+from paleo_lite.errors import BadProfile
+from paleo_lite.profile_analysis.by_kind import measure_passes
+from paleo_lite.profiles.detect import Profile
+from paleo_lite.profiles.pyprof import PyprofParquet
+from paleo_lite.profiles.table import batch_of
+
+SURFBOARD = DATA / "surfboard"
+FILES = [
+    "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip",
+    "run_0_config_1_2_ib_nvprof_8_resnet50_dali-cpu-to-gpu_64_fp32_fp32_ret_0_0.gzip",
+]
+
+
+class InMemory:
+    name, what = "in-memory", "rows of a test"
+
+    def __init__(self, rows):
+        self._rows = rows
+
+    def recognises(self, path, head):
+        return False
+
+    def batches(self, path, columns):
+        yield batch_of(self._rows, len(self._rows["kernel"]), columns)
+
+
+@pytest.mark.needs_data
+@pytest.mark.parametrize("name", FILES)
+def test_real_iterations(name):
+    path = SURFBOARD / "pyprof_kernels" / name
+    with (SURFBOARD / "derived" / "k40m_resnet50_totals.csv").open() as file:
+        (derived,) = [row for row in csv.DictReader(file) if row["file"] == name]
+    found = measure_passes(Profile(path, "pyprof", PyprofParquet()))
+    assert found.phase == "training" and found.found == int(derived["n_fwd_iters"])
+    assert found.iterations <= int(derived["n_bprop_iters"])
+    assert found.seconds["convolution", "forward"] == pytest.approx(float(derived["fwd_conv_ms"]) * 1e-3, rel=0.01)
+    assert found.seconds["convolution", "backward"] == pytest.approx(float(derived["bwd_conv_ms"]) * 1e-3, rel=0.01)
+    # ResNet-50 has 53 convolutions and 53 batch norms, each with a forward and a backward pass.
+    for kind in ("convolution", "batch_norm"):
+        assert len(found.layers[kind, "forward"]) == len(found.layers[kind, "backward"]) == 53
+    # The first layer has no gradient with respect to the image, so its backward pass, the last, is short.
+    assert found.layers["convolution", "backward"][-1] < 0.02
+
+
+def test_the_first_iteration_is_left_out_and_the_update_follows_the_backward_pass():
+    kernels, ops, directions, threads, durations = [], [], [], [], []
+    for iteration in range(4):
+        slow = 10.0 if iteration == 0 else 1.0  # autotuning
+        steps = [
+            ("conv2d", "fprop", 1, 5.0), ("relu", "fprop", 1, 1.0), ("linear", "fprop", 1, 2.0),
+            ("linear", "bprop", 2, 4.0), ("add", "fprop", 2, 3.0), ("conv2d", "bprop", 2, 10.0),
+            ("add_", "fprop", 1, 7.0),
+        ]  # fmt: skip
+        for op, direction, thread, duration in steps:
+            kernels.append(f"kernel_of_{op}")
+            ops.append(op)
+            directions.append(direction)
+            threads.append(thread)
+            durations.append(slow * duration * 1e6)
+    rows = {"kernel": kernels, "op": ops, "direction": directions, "thread": threads, "duration_ns": durations}
+    found = measure_passes(Profile(Path("run"), "in-memory", InMemory(rows)))
+    assert found.found == 4 and found.iterations == 3 and found.phase == "training"
+    assert found.seconds == pytest.approx(
+        {
+            ("convolution", "forward"): 5e-3,
+            ("elementwise", "forward"): 1e-3,
+            ("linear", "forward"): 2e-3,
+            ("linear", "backward"): 4e-3,
+            ("elementwise", "backward"): 3e-3,  # a sum of gradients: on the backward thread, though labelled fprop
+            ("convolution", "backward"): 10e-3,
+            ("elementwise", "update"): 7e-3,
+        }
+    )
+
+
+def test_without_a_backward_pass_it_is_inference():
+    rows = {"kernel": ["sgemm", "relu"] * 4, "op": ["conv2d", "relu"] * 4, "direction": ["fprop"] * 8}
+    found = measure_passes(Profile(Path("run"), "in-memory", InMemory({**rows, "duration_ns": [5e6, 1e6] * 4})))
+    assert found.phase == "inference"
+    assert found.seconds == pytest.approx({("convolution", "forward"): 5e-3, ("elementwise", "forward"): 1e-3})
+
+
+def test_one_clear_sentence():
+    with pytest.raises(BadProfile, match="no iterations were found"):
+        measure_passes(Profile(Path("run"), "in-memory", InMemory({"kernel": ["a", "b"], "duration_ns": [1.0, 2.0]})))
+    with pytest.raises(BadProfile, match="kernels"):
+        measure_passes(Profile(Path("run"), "in-memory", InMemory({"kernel": [], "duration_ns": []})))

@@ -1,0 +1,71 @@
+"""Delays and queues of timelines written down here, and HolisticTraceAnalysis' of its own traces."""
+
+from __future__ import annotations
+
+import pytest
+
+from measured import DATA
+from paleo_lite.profile_analysis.activity import Activity
+from paleo_lite.profile_analysis.device_time import delays_ns, describe_launches
+from paleo_lite.profiles.table import batch_of
+
+NAMES = ("category", "kernel", "start_ns", "duration_ns", "device", "stream", "launch_ns")
+
+
+def recorded_of(*rows: tuple):
+    activity = Activity()
+    activity.add(batch_of(dict(zip(NAMES, map(list, zip(*rows)))), len(rows), NAMES))
+    return activity.recorded()
+
+
+def test_delays_are_from_the_end_of_the_call_and_queues_what_has_not_begun():
+    found = describe_launches(
+        recorded_of(
+            ("api", "cudaLaunchKernel", 0, 10.0, None, None, None),
+            ("api", "cudaLaunchKernel", 20, 10.0, None, None, None),
+            ("api", "cudaLaunchKernel", 40, 10.0, None, None, None),
+            ("kernel", "a", 45, 100.0, 0, 7, 0),  # 35 after its call
+            ("kernel", "b", 145, 100.0, 0, 7, 20),  # 115
+            ("kernel", "c", 44, 100.0, 0, 8, 40),  # begun before its call ended: 0
+            ("kernel", "d", 300, 100.0, 0, 8, None),
+        )
+    )
+    assert (found.launches, found.delay_s, found.longest_delay_s) == (3, pytest.approx(35e-9), pytest.approx(115e-9))
+    # Stream 7: 1 at 0, 2 at 20, 1 at 45, 0 at 145. Stream 8: 1 at 40, 0 at 44.
+    assert [(queue.stream, queue.mean, queue.longest) for queue in found.queues] == [(7, 1.0, 2), (8, 0.5, 1)]
+
+
+def test_nothing_without_launches():
+    assert describe_launches(recorded_of(("kernel", "a", 45, 100.0, 0, 7, None))) is None
+    without_calls = describe_launches(recorded_of(("kernel", "a", 45, 100.0, 0, 7, 3)))
+    assert without_calls.delay_s is None and without_calls.queues[0].longest == 1
+
+
+@pytest.mark.slow
+@pytest.mark.needs_data
+@pytest.mark.parametrize(
+    ("name", "launches", "delays_us", "queues"),
+    [  # HolisticTraceAnalysis 0.5.0: get_cuda_kernel_launch_stats' number and sum, get_queue_length_summary
+        (
+            "hta/timeline_analysis__sampled_rank-0.json.gz", 602, 9_880_122,
+            {7: (23.619771863117872, 76), 23: (0.5952380952380952, 4), 25: (4.0, 8), 84: (0.5, 1), 203: (0.5, 1)},
+        ),
+        (
+            "torch_chrome_trace/trace_filter__sampled_rank-1.json.gz", 577, 9_761_662,
+            {7: (24.66566866267465, 75), 23: (0.5476190476190477, 2), 25: (4.0, 8), 84: (0.5, 1), 203: (0.5, 1)},
+        ),
+        (
+            "param/resnet_kineto.json.gz", 10_113, 440_085_426,
+            {7: (147.256997329641, 315), 20: (0.5, 1), 36: (0.5, 1)},
+        ),
+    ],
+)  # fmt: skip
+def test_delays_and_queues_are_holistic_trace_analysis(name, launches, delays_us, queues, without_last_step):
+    recorded = without_last_step(DATA / "profiles" / name)
+    found = describe_launches(recorded)
+    assert found.launches == launches
+    assert delays_ns(recorded, recorded.events).sum() / 1e3 == pytest.approx(delays_us, rel=1e-7)
+    assert {queue.stream: queue.longest for queue in found.queues} == {s: longest for s, (_, longest) in queues.items()}
+    assert {queue.stream: queue.mean for queue in found.queues} == pytest.approx(
+        {stream: mean for stream, (mean, _) in queues.items()}, rel=1e-5
+    )

@@ -1,0 +1,139 @@
+"""What profiles tell of themselves: names of GPUs, precisions and generations, in real files and in names of kernels.
+
+Tests: profile_analysis/evidence.py.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from measured import DATA
+from paleo_lite.errors import BadProfile
+from paleo_lite.machines import find_device
+from paleo_lite.profile_analysis.evidence import Evidence, contradictions, evidence_of, precision_of, question, rank_of
+from paleo_lite.profiles.detect import Profile, open_profile
+
+pytest.importorskip("pyarrow")
+
+SURFBOARD = (
+    DATA / "surfboard" / "pyprof_kernels"
+    / "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"
+)  # fmt: skip
+KINETO = DATA / "profiles" / "torch_chrome_trace_resnet50"
+NOTHING = Evidence((), {}, None, None)
+
+
+@pytest.mark.needs_data
+def test_a_trace_names_its_gpu() -> None:
+    """pytorch/kineto's ResNet-50 example: "Tesla V100-DGXS-32GB" in deviceProperties, volta_sgemm among its kernels."""
+    profile = open_profile(next(KINETO.glob("resnet50_num_workers_0*.json.gz")))
+    evidence = evidence_of(profile)
+    assert evidence.gpus == ("Tesla V100-DGXS-32GB",)
+    assert evidence.capability[0] == 7.0 and evidence.precision == "fp32"
+    assert contradictions(evidence, find_device("v100-sxm2"), precision="fp32") == []
+    (against,) = contradictions(evidence, find_device("k80"))
+    assert against == "it was taken on Tesla V100-DGXS-32GB, not on Tesla K80"
+    with pytest.raises(BadProfile, match="multiply in fp32, by their names, not in fp64"):
+        question(profile, precision="fp64")
+
+
+@pytest.mark.needs_data
+def test_surfboards_kernels_are_of_a_kepler_in_fp32() -> None:
+    """Cartesius has K40m; the name of the file says resnet50 and a compute precision of fp32."""
+    evidence = evidence_of(open_profile(SURFBOARD))
+    assert contradictions(evidence, find_device("k40m"), "resnet50", "fp32") == []
+    assert contradictions(evidence, None, "vgg16") == ["its name tells of resnet50, not of vgg16"]
+    assert contradictions(evidence, None, None, "fp64") == ["its name tells of fp32, not of fp64"]
+    (against,) = contradictions(evidence, find_device("v100-sxm2"))
+    assert "is one of Kepler's, Tesla V100 SXM2 is Volta" in against
+
+
+@pytest.mark.needs_data
+@pytest.mark.parametrize(
+    ("file", "gpu"),
+    [
+        ("nvprof_gpu_trace_csv/matrixMul_trace.csv", "GeForce GTX 1080 Ti"),
+        ("nvprof_metrics_csv/matrixMul_metrics.csv", "GeForce GTX 1080 Ti"),
+        ("nvprof_summary_text/k80_tf2_mnist.txt", "Tesla K80"),
+    ],
+)
+def test_tables_name_their_gpu(file, gpu) -> None:
+    assert evidence_of(open_profile(DATA / "profiles" / file)).gpus == (gpu,)
+
+
+def test_nsight_systems_has_a_table_of_gpus(tmp_path) -> None:
+    path = tmp_path / "run.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.executescript(
+            """
+            CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+            CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT);
+            CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, shortName INTEGER);
+            INSERT INTO StringIds VALUES (1, 'ampere_h16816gemm_128x128_ldg8_stages_32x5_tn');
+            INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA A100-SXM4-80GB'), (1, 'NVIDIA A100-SXM4-80GB');
+            INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (0, 10, 1);
+            """
+        )
+    evidence = evidence_of(open_profile(path))
+    assert evidence.gpus == ("NVIDIA A100-SXM4-80GB",)
+    assert evidence.precision == "half" and evidence.capability[0] == 8.0
+    assert contradictions(evidence, find_device("a100-sxm-80gb"), precision="fp16") == []
+    assert contradictions(evidence, find_device("a100-sxm-80gb"), precision="bf16") == []
+
+
+@pytest.mark.parametrize(
+    ("kernels", "precision"),
+    [
+        ({"maxwell_dgemm_64x64_nn": 1.0}, "fp64"),
+        ({"volta_s884cudnn_fp16_256x128_ldg8_relu_exp": 1.0}, "half"),
+        ({"turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn": 1.0}, "half"),
+        ({"sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16": 1.0}, "tf32"),
+        ({"ampere_sgemm_128x64_nn": 1.0, "ampere_h16816gemm_64x64": 0.05}, "fp32"),
+        ({"ampere_sgemm_128x64_nn": 1.0, "ampere_h16816gemm_64x64": 0.5}, None),  # both: it does not tell
+        ({"vectorized_elementwise_kernel<float>": 1.0}, None),  # no product
+        ({}, None),
+    ],
+)
+def test_names_of_cublas_and_cudnn_tell_the_precision(kernels, precision) -> None:
+    assert precision_of(kernels) == precision
+
+
+@pytest.mark.parametrize(
+    ("device", "named", "fits"),
+    [
+        ("k80-die", "Tesla K80", True), ("k80", "Tesla K80", True), ("v100-pcie", "Tesla V100-SXM2-16GB", True),
+        ("rtx2080ti", "NVIDIA GeForce RTX 2080 Ti", True), ("mi300x", "AMD Instinct MI300X", True),
+        ("t4", "Tesla V100-SXM2-16GB", False), ("a100-sxm-80gb", "NVIDIA H100 80GB HBM3", False),
+    ],
+)  # fmt: skip
+def test_variants_of_one_model_are_not_told_apart(device, named, fits) -> None:
+    against = contradictions(Evidence((named,), {}, None, None), find_device(device))
+    assert (against == []) is fits
+
+
+def test_a_kernel_of_a_later_generation_cannot_have_run() -> None:
+    volta = Evidence((), {}, "fp32", (7.0, "volta_sgemm_64x64_nt"))
+    assert contradictions(volta, find_device("k80")) == [
+        "its kernel volta_sgemm_64x64_nt needs compute capability 7, Tesla K80 has 3.7"
+    ]
+    assert contradictions(volta, find_device("a100-sxm-80gb")) == []  # libraries still carry it
+    assert contradictions(NOTHING, find_device("k80"), "vgg16", "fp64") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "rank"),
+    [
+        ("trace.json", '{"distributedInfo": {"backend": "nccl", "rank": 5, "world_size": 8}, "traceEvents": []}', 5),
+        ("trace.json", '{"distributedInfo": {"pg_config": [{"ranks": [1]}], "rank": 6}, "traceEvents": []}', 6),
+        ("worker3_step_12.169.pt.trace.json", '{"traceEvents": []}', 3),
+        ("rank-0.Apr_03.pt.trace.json", '{"traceEvents": []}', 0),
+        ("resnet_num_workers_4.json", '{"traceEvents": []}', None),
+        ("frank2.json", '{"traceEvents": []}', None),
+    ],
+)
+def test_ranks_by_the_trace_or_its_name(tmp_path, name, text, rank):
+    path = tmp_path / name
+    path.write_text(text)
+    assert rank_of(Profile(path, "chrome-trace", None)) == rank

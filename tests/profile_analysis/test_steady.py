@@ -1,0 +1,385 @@
+"""Steady iterations: figures of SURFBoard's real files, the rules beside pyprof's own counts, made loops.
+
+Tests: profile_analysis/analysis.py, profile_analysis/parameters.py, profile_analysis/sample.py.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from measured import DATA
+from paleo_lite.errors import BadProfile, BadValue
+from paleo_lite.machines import find_device
+from paleo_lite.profile_analysis import BY
+from paleo_lite.profile_analysis.analysis import ReadAs, examine, measure_efficiency, steady_figures
+from paleo_lite.profile_analysis.durations import read_durations
+from paleo_lite.profile_analysis.parameters import UNKNOWN, CountedOperation, count_printed, parse_parameters
+from paleo_lite.profile_analysis.runs import COLUMNS, FIELDS, Runs, find_runs, together
+from paleo_lite.profile_analysis.sample import OUTSIDE
+from paleo_lite.profile_analysis.steady import parse_steps, steady_state
+from paleo_lite.profiles.detect import open_profile
+from paleo_lite.profiles.table import batch_of
+from strategies import CUTS, pieces
+
+pytestmark = pytest.mark.slow
+
+SURFBOARD = DATA / "surfboard"
+FOLDER = SURFBOARD / "pyprof_kernels"
+ONE = FOLDER / "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"
+PEAK = 4.29e12
+CONV = "N=2,C=4,H=8,W=8,K=6,P=8,Q=8,R=3,S=3,ph=1,pw=1,U=1,V=1,dh=1,dw=1,g=1,fp32,"
+CONV_FORWARD = 2 * 2 * 6 * 8 * 8 * 4 * 3 * 3  # two per multiply-accumulate
+LINEAR = "M=5,N=2,K=6,fp32,"
+
+
+@pytest.fixture(scope="module")
+def surfboard():
+    durations = read_durations([SURFBOARD / "derived" / "cartesius_batch_durations_recovered.csv"])
+    device = find_device("k40m")
+    files = sorted(FOLDER.glob("run_0_config_8_*"))  # on eight nodes; the notebook reads all 64
+    return measure_efficiency(files, device, ReadAs(durations=durations), group_by=["batch_size"])
+
+
+@pytest.mark.needs_data
+@pytest.mark.slow
+def test_every_file_takes_what_the_issue_says(surfboard):
+    expected = {32: ((0.2345, 0.2375), (0.5205, 0.5275)), 64: ((0.4235, 0.4305), (0.9215, 0.9385))}
+    assert len(surfboard.rows) == 16
+    for row in surfboard.rows:
+        forward, backward = expected[row["batch_size"]]
+        assert forward[0] <= row["forward_s"] <= forward[1], row["file"]
+        assert backward[0] <= row["backward_s"] <= backward[1], row["file"]
+        assert (row["iterations"], row["forwards"], row["backwards"], row["matched"]) == (51, 50, 25, 25)
+        assert row["busy_s"] is None and any("no start times" in note for note in row["notes"])
+
+
+@pytest.mark.needs_data
+@pytest.mark.slow
+def test_convolutions_against_the_peak(surfboard):
+    groups = {group["batch_size"]: group for group in surfboard.groups}
+    for batch, forward, backward in ((32, 0.345, 0.276), (64, 0.392, 0.320)):
+        assert groups[batch]["conv_of_peak_forward"] == pytest.approx(forward, abs=0.0015)
+        assert groups[batch]["conv_of_peak_backward"] == pytest.approx(backward, abs=0.0015)
+
+
+@pytest.mark.needs_data
+@pytest.mark.slow
+def test_convolution_over_the_batch_duration(surfboard):
+    row = next(row for row in surfboard.rows if row["file"] == ONE.name)
+    assert row["time_basis"] == "batch duration"
+    assert row["batch_duration_s"] == pytest.approx(0.7568, abs=5e-5)
+    assert row["conv_flops"] == pytest.approx(777.2e9, abs=0.05e9)
+    assert row["conv_of_peak"] == pytest.approx(0.239, abs=5e-4)
+
+
+@pytest.mark.needs_data
+@pytest.mark.slow
+def test_near_the_derived_totals(surfboard):
+    """Means over 24 iterations, made by somebody else's code; ours are medians."""
+    import csv
+
+    with (SURFBOARD / "derived" / "k40m_resnet50_totals.csv").open() as file:
+        derived = {row["file"]: row for row in csv.DictReader(file)}
+    for row in surfboard.rows:
+        other = derived.get(row["file"])
+        if other is not None:
+            assert row["forward_s"] * 1e3 == pytest.approx(float(other["fwd_ms"]), rel=2e-3)
+            assert row["backward_s"] * 1e3 == pytest.approx(float(other["bwd_ms"]), rel=2e-3)
+            assert row["conv_forward_s"] * 1e3 == pytest.approx(float(other["fwd_conv_ms"]), rel=4e-3)
+
+
+@pytest.mark.needs_data
+def test_the_rules_count_what_pyprof_counts():
+    """Where pyprof has a count for a forward convolution or product by one kernel, the rules give the same."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_parquet(ONE)
+    counted = frame[(frame["FLOPs"] > 0) & (frame["Direction"] == "fprop") & frame["Op"].isin(["conv2d", "linear"])]
+    pairs = counted[["Op", "Params", "FLOPs", "Bytes"]].drop_duplicates()
+    assert len(pairs) > 20
+    for op, params, flops, moved in pairs.itertuples(index=False):
+        found = count_printed(op, params, "fprop")
+        assert found.flops == flops
+        if op == "conv2d":
+            assert found.bytes == moved
+
+
+@pytest.mark.needs_data
+def test_any_split_of_a_real_file_gives_the_same_iteration():
+    rows = list(open_profile(ONE).batches(COLUMNS))
+    assert len(rows) == 1
+    whole = steady_state(find_runs(rows[0]))
+    random = np.random.default_rng(1)
+    for _ in range(3):
+        cuts = [0, *sorted(random.integers(0, rows[0].num_rows, 40).tolist()), rows[0].num_rows]
+        parts = [find_runs(rows[0].slice(a, b - a)) for a, b in pairwise(cuts)]
+        assert steady_state(together(parts)) == whole
+
+
+def loop(iterations, labelled=None, starts=False, tuning=0):
+    """Rows of a training loop: forward on thread 1, backward on thread 2; some iterations' backward is labelled."""
+    rows = []
+    for number in range(iterations):
+        marked = labelled is None or number in labelled
+        for _ in range(tuning if number == 0 else 0):
+            rows.append(("fft2d", "conv2d", CONV, "fprop", 1, 500.0, None, None))
+        rows += [
+            ("winogradForwardData", "conv2d", CONV, "fprop", 1, 10.0, None, None),
+            ("load", None, None, None, 3, 2.0, None, None),
+            ("sgemm", "conv2d", CONV, "fprop", 1, 30.0 + number % 3, None, None),
+            ("pool", "max_pool2d", "T=[(2,6,8,8)],['float32']", "fprop", 1, 5.0, None, None),
+            ("gemm", "linear", LINEAR, "fprop", 1, 8.0, 120.0, 200.0),
+        ]
+        back = "bprop" if marked else "fprop"
+        for kernel, op, params, time in [("gemm_nt", "linear", LINEAR, 9.0), ("wgrad_alg1", "conv2d", CONV, 60.0)]:
+            rows.append((kernel, op if marked else None, params if marked else None, back, 2, time, None, None))
+        rows.append(("add", "add_", "T=[(5,)],fp32,", "fprop", 1, 4.0, 5.0, 40.0))
+    names = ("kernel", "op", "params", "direction", "thread", "duration_ns", "flops", "bytes")
+    columns = dict(zip(names, map(list, zip(*rows))))
+    if starts:  # every second row begins in the middle of the one before
+        ends = np.cumsum(columns["duration_ns"])
+        columns["start_ns"] = [
+            int(end - time - (time / 2 if i % 2 else 0))
+            for i, (end, time) in enumerate(zip(ends, columns["duration_ns"]))
+        ]
+    return batch_of(columns, len(rows), (*names, "start_ns"))
+
+
+def test_a_loop_is_taken_apart():
+    steady = steady_state(find_runs(loop(12, labelled={9, 10, 11}, tuning=40)))
+    assert (steady.iterations, steady.forwards, steady.backwards, steady.matched) == (12, 11, 3, 3)
+    assert steady.forward_s == pytest.approx(54e-9)  # 10 + 31 + 5 + 8
+    assert steady.backward_s == pytest.approx(69e-9)
+    assert steady.update_s == pytest.approx(4e-9)
+    assert steady.other_s == pytest.approx(2e-9)
+    assert steady.conv_flops_forward == CONV_FORWARD  # once, though two kernels do it
+    assert steady.conv_flops_backward == CONV_FORWARD  # its only kernel computes weight gradients
+    linear = 2 * 5 * 2 * 6
+    assert steady.flops == 2 * CONV_FORWARD + 3 * linear + 5
+    assert steady.profiler_flops == 125
+    assert [item.op for item in steady.missing] == ["max_pool2d", "load"]
+    assert any("iteration 1 of 12 left out" in note for note in steady.notes)
+
+
+def test_overlapping_kernels_count_once():
+    steady = steady_state(find_runs(loop(8, starts=True)))
+    batch = loop(8, starts=True)
+    length = batch.num_rows // 8
+    busy = []
+    for number in range(8):
+        covered = set()
+        part = batch.slice(number * length, length)
+        for start, time in zip(part["start_ns"].to_pylist(), part["duration_ns"].to_pylist()):
+            covered |= set(range(start, start + int(time)))
+        busy.append(len(covered))
+    assert steady.busy_s == pytest.approx(np.median(busy) * 1e-9)
+    assert steady.busy_s < steady.kernel_s
+    assert steady_figures(steady, PEAK)["time_basis"] == "busy time"
+    assert steady_figures(steady, PEAK, 1.0)["flops_per_s"] == steady.flops
+
+
+def test_products_alike_in_a_row_are_counted_each():
+    """Two linear layers of one shape follow each other: 2 * 5 * 2 * 6 FLOPs and 12 + 30 + 10 numbers in fp32, twice."""
+    columns = {
+        "kernel": ["sgemm", "gemm", "gemm"] * 8, "op": ["conv2d", "linear", "linear"] * 8,
+        "params": [CONV, LINEAR, LINEAR] * 8, "duration_ns": [50.0, 8.0, 8.0] * 8,
+    }  # fmt: skip
+    steady = steady_state(find_runs(batch_of(columns, 24, tuple(columns))))
+    assert steady.flops == CONV_FORWARD + 2 * 120
+    assert steady.bytes == 4 * 1496 + 2 * 4 * 52
+
+
+@pytest.mark.parametrize(("unknown_ns", "said"), [(5.0, False), (15.0, True), (60.0, True)])
+def test_rates_are_lower_bounds_where_less_than_nine_tenths_are_known(unknown_ns, said):
+    """95, 85 and 40 of 100 ns are of an operation whose parameters tell its FLOPs."""
+    columns = {
+        "kernel": ["sgemm", "mystery"] * 8, "op": ["conv2d", None] * 8, "params": [CONV, None] * 8,
+        "duration_ns": [100.0 - unknown_ns, unknown_ns] * 8,
+    }  # fmt: skip
+    steady = steady_state(find_runs(batch_of(columns, 16, tuple(columns))))
+    assert steady.flops == CONV_FORWARD and steady.flops_covered == pytest.approx(1 - unknown_ns / 100)
+    assert any("FLOPs are known for" in note and "lower bounds" in note for note in steady.notes) == said
+
+
+def test_without_labels_only_the_iteration_is_known():
+    columns = {"kernel": ["a", "b", "b", "c"] * 10, "duration_ns": [5.0, 1.0, 2.0, 7.0] * 10}
+    steady = steady_state(find_runs(batch_of(columns, 40, tuple(columns))))
+    assert steady.iterations == 10
+    assert steady.kernel_s == pytest.approx(15e-9)
+    assert steady.forward_s is steady.backward_s is steady.update_s is None
+    assert steady.flops is steady.bytes is steady.compute_s is None and len(steady.missing) == 3
+    assert "FLOPs are unknown for every kernel" in steady.notes
+    assert any("no backward pass is labelled" in note for note in steady.notes)
+
+
+def test_nothing_repeats():
+    columns = {"kernel": ["a", "b", "c"], "duration_ns": [5.0, 1.0, 2.0]}
+    steady = steady_state(find_runs(batch_of(columns, 3, tuple(columns))))
+    assert steady.iterations == 1 and steady.kernel_s == pytest.approx(8e-9)
+    assert any("no iterations were found" in note for note in steady.notes)
+    assert not any("backward" in note for note in steady.notes)  # of what is no step no pass is missed
+
+
+def test_layers_that_repeat_are_no_iterations():
+    """A block that comes back four times in a pass comes back at uneven distances, for the head follows the last."""
+    one = [("block", 10.0)] * 0 + [("mul", 3.0), ("block", 10.0)] * 4 + [("head", 30.0), *[("grad", 9.0)] * 8]
+    kernels, durations = map(list, zip(*(one * 6)))
+    steady = steady_state(find_runs(batch_of({"kernel": kernels, "duration_ns": durations}, len(kernels), None)))
+    assert steady.iterations == 6
+    assert steady.kernel_s == pytest.approx(sum(time for _, time in one) * 1e-9)
+
+
+@given(CUTS, st.booleans())
+def test_any_split_gives_the_same_runs(cuts, starts):
+    whole = loop(9, labelled={5, 6, 7, 8}, starts=starts, tuning=5)
+    parts = [find_runs(whole.slice(start, stop - start)) for start, stop in pieces(cuts, whole.num_rows)]
+    expected = find_runs(whole)
+    found = Runs()
+    for part in parts:
+        found = together([found, part])
+    for merged in (found, together(parts)):
+        assert [merged.signatures[i] for i in merged.table["signature"]] == [
+            expected.signatures[i] for i in expected.table["signature"]
+        ]
+        for name in FIELDS.keys() - {"signature"}:
+            assert (merged.table[name] == expected.table[name]).all(), name
+        assert all(merged.mixes[int(mix)] == expected.mixes[int(mix)] for mix in expected.table["mix"])
+        if starts:
+            assert (merged.spans_ns == expected.spans_ns).all()
+    assert steady_state(found) == steady_state(expected)
+
+
+def test_zero_rows_and_no_time():
+    with pytest.raises(BadProfile, match="no kernels"):
+        steady_state(Runs())
+    with pytest.raises(BadProfile, match="no time"):
+        steady_state(find_runs(batch_of({"kernel": ["a"], "duration_ns": [0.0]}, 1, None)))
+
+
+@pytest.mark.parametrize(
+    ("op", "params", "direction", "kernels", "after", "expected"),
+    [
+        ("conv2d", CONV, "fprop", ["winograd", "sgemm"], None, CountedOperation(CONV_FORWARD, 4.0 * (512 + 216 + 768))),
+        (
+            "conv2d",
+            CONV,
+            "bprop",
+            ["dgrad_engine", "wgrad_alg1"],
+            None,
+            CountedOperation(2 * CONV_FORWARD, 4.0 * 2 * 1496),
+        ),
+        ("conv2d", CONV, "bprop", ["cudnn::wgrad_alg0_engine"], None, CountedOperation(CONV_FORWARD, 4.0 * 1496)),
+        ("conv2d", CONV.replace("fp32", "fp16"), "fprop", [], None, CountedOperation(CONV_FORWARD, 2.0 * 1496)),
+        (
+            "conv2d",
+            CONV.replace("g=1", "g=2"),
+            "fprop",
+            [],
+            None,
+            CountedOperation(CONV_FORWARD / 2, 4.0 * (512 + 108 + 768)),
+        ),
+        ("linear", LINEAR, "fprop", [], None, CountedOperation(120.0, 4.0 * (12 + 30 + 10))),
+        # forward keeps the place of each maximum, 8 bytes; the window is not said, so that FLOPs stay unknown
+        (
+            "max_pool2d",
+            "T=[(2,6,8,8)],['float32']",
+            "fprop",
+            [],
+            (2, 6, 4, 4),
+            CountedOperation(None, 4.0 * (768 + 192) + 8 * 192),
+        ),
+        (
+            "adaptive_avg_pool2d",
+            "T=[(2,6,8,8)],['float32']",
+            "fprop",
+            [],
+            (2, 6),
+            CountedOperation(768.0, 4.0 * (768 + 12)),
+        ),
+        ("max_pool2d", "T=[(2,6,8,8)],['float32']", "fprop", [], None, UNKNOWN),
+        ("max_pool2d", "T=[(2,6,8,8)],['float32']", "fprop", [], (2, 7, 4, 4), UNKNOWN),
+        ("conv2d", CONV.replace("g=1", "g=0"), "fprop", [], None, UNKNOWN),
+        ("conv2d", CONV.replace("C=4,", ""), "fprop", [], None, UNKNOWN),
+        ("conv2d", CONV.replace("fp32", "int8"), "fprop", [], None, UNKNOWN),
+        ("type", "T=[(5,)],['float16']", "fprop", [], None, UNKNOWN),
+        ("conv2d", "N=__import__('os').getpid()", "fprop", [], None, UNKNOWN),
+    ],
+)
+def test_operations_from_their_parameters(op, params, direction, kernels, after, expected):
+    assert count_printed(op, params, direction, kernels, after) == expected
+
+
+@given(st.sampled_from(["conv2d", "linear", "batch_norm", "max_pool2d", "adaptive_avg_pool2d", "relu"]), st.text())
+def test_no_text_of_parameters_is_too_odd(op, text):
+    for params in (text, CONV + text, f"T=[{text}],fp32", "N=" + text):
+        found = count_printed(op, params, "bprop", [], (1, 1))
+        assert found.flops is None or found.flops >= 0
+
+
+def test_parameters_are_read_as_data():
+    found = parse_parameters("T=[(32,1000),(32,)],['float32','int64']")
+    assert found.tensors == [(32, 1000), (32,)] and found.precision == "fp32"
+    assert parse_parameters("T=[" + "(1,2)," * 5000 + "]").tensors == []
+
+
+@pytest.mark.needs_data
+def test_other_formats_go_the_same_way():
+    """A Chrome trace has start times and no labels."""
+    folder = DATA / "profiles"
+    trace = next((folder / "torch_chrome_trace_resnet50").iterdir())
+    finding = examine(trace)
+    assert not finding.error
+    assert finding.steady.iterations == 6  # its six ProfilerStep marks
+    assert 0 < finding.steady.busy_s <= finding.steady.kernel_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("3", [3]), ("2:5", [2, 3, 4, 5]), ("0", [0]), (" 4:4 ", [4])])
+def test_steps_as_they_are_asked_for(text, numbers):
+    assert list(parse_steps(text)) == numbers
+
+
+@pytest.mark.parametrize("text", ["", "5:2", "-1", "1:2:3", "a", "1,2"])
+def test_steps_that_are_none(text):
+    with pytest.raises(BadValue, match="--steps must be a number or two such as 2:5"):
+        parse_steps(text)
+
+
+def layered(*rows: tuple[str, str, str | None, str, float]) -> Runs:
+    """Executions of operations: name, params, layer, kernel, duration."""
+    names = ("category", "kernel", "op", "params", "layer", "duration_ns", "execution")
+    columns = [
+        ("kernel", kernel, op, params, layer, duration, place)
+        for place, (op, params, layer, kernel, duration) in enumerate(rows)
+    ]
+    return find_runs(batch_of(dict(zip(names, map(list, zip(*columns)))), len(rows), names))
+
+
+MM, ADD = '[[8,4],[4,2]] ["c10::BFloat16","c10::BFloat16"]', '[[8,2],[8,2]] ["float","float"]'
+
+
+def test_time_is_summed_by_operation_shape_module_and_kernels():
+    runs = layered(
+        ("aten::mm", MM, "Net/Linear_0", "gemm_a", 10.0),
+        ("aten::mm", MM.replace("[[8,", "[[16,"), "Net/Linear_1", "gemm_b", 30.0),
+        ("aten::add", ADD, None, "add", 5.0),
+    )
+    sums = {by: {row.op: row.time_s for row in steady_state(runs, by=by).operators} for by in BY}
+    assert sums["op"] == pytest.approx({"aten::mm": 40e-9, "aten::add": 5e-9})
+    assert sums["shape"] == pytest.approx(
+        {"aten::mm 16x4 4x2 bf16": 30e-9, "aten::mm 8x4 4x2 bf16": 10e-9, "aten::add 8x2 8x2 fp32": 5e-9}
+    )
+    assert sums["module"] == pytest.approx({"Net/Linear_1": 30e-9, "Net/Linear_0": 10e-9, OUTSIDE: 5e-9})
+    assert sums["kernel"] == pytest.approx({"gemm_b": 30e-9, "gemm_a": 10e-9, "add": 5e-9})
+
+
+def test_the_precision_is_that_of_the_products():
+    runs = layered(("aten::mm", MM, None, "gemm", 10.0), ("aten::add", ADD, None, "add", 5.0))
+    found = steady_state(runs)
+    assert found.precision == "bf16" and [row.precision for row in found.operators] == ["bf16", None]
+    single = MM.replace("c10::BFloat16", "float")
+    assert steady_state(layered(("aten::mm", single, None, "ampere_sgemm_128x64_tn", 9.0))).precision == "fp32"
+    assert steady_state(layered(("aten::mm", single, None, "cutlass_80_tensorop_s1688gemm_1", 9.0))).precision == "tf32"

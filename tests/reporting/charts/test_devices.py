@@ -1,0 +1,62 @@
+"""Predictions side by side: every dot a row of the table, and a title that says no more than the intervals do."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("altair")
+
+from paleo_lite.api.prediction import predict_several
+from paleo_lite.errors import BadValue
+from paleo_lite.reporting.charts.devices import ROWS_AT_MOST, devices_chart
+
+pytestmark = pytest.mark.slow
+
+
+def drawn(chart):
+    """The chart's description, and the rows of all its panels."""
+    spec = chart.to_dict()
+    tables = [part["data"]["values"] for part in (spec, *spec["vconcat"]) if "data" in part]
+    return spec, [row for table in tables for row in table]
+
+
+def test_dots_are_the_rows_of_the_table():
+    several = predict_several(["alexnet", "vgg16"], gpus=["k80-die", "v100-sxm2"], batch_sizes=[1, 64])
+    spec, dots = drawn(devices_chart(several))
+    rows = list(several.rows())
+    assert [dot["value"] for dot in dots] == pytest.approx([row["throughput_per_s"] for row in rows])
+    assert [dot["low"] for dot in dots] == pytest.approx([row["batch_size"] / row["high_s"] for row in rows])
+    assert [panel["title"]["text"] for panel in spec["vconcat"]] == ["alexnet", "vgg16"]
+    assert spec["title"]["text"] == "v100-sxm2 is the fastest"
+    assert dots[1]["what"] == "k80-die, batch 64"
+
+
+def test_one_batch_size_shows_times_and_who_cannot_be_told_apart():
+    several = predict_several(["resnet50"], gpus=["mi300x", "h100-sxm", "k80-die"], batch_sizes=[32])
+    spec, dots = drawn(devices_chart(several))
+    assert [dot["value"] / 1e3 for dot in dots] == pytest.approx([row["time_s"] for row in several.rows()])
+    title = spec["title"]["text"]
+    assert title.endswith(" is the fastest") and "k80-die" not in title
+    assert {"mi300x", "h100-sxm"} == set(title.removesuffix(" is the fastest").split(" or "))
+
+
+def test_bounds_win_nothing_and_say_that_they_are_bounds():
+    several = predict_several(["alexnet"], gpus=["k80-die", "v100-sxm2"], time_model="roofline")
+    spec, dots = drawn(devices_chart(several))
+    assert spec["title"]["text"] == "What the data sheets allow"
+    assert all(dot["bound"] and dot["said"].startswith("at least ") for dot in dots)
+
+
+def test_what_does_not_fit_says_so_and_is_not_the_fastest():
+    several = predict_several(["vgg16"], gpus=["k40m", "gtx1080"], batch_sizes=[512])
+    spec, dots = drawn(devices_chart(several))
+    fits = {dot["gpu"]: dot["fits"] for dot in dots}
+    assert fits == {"k40m": "no", "gtx1080": "no"}
+    assert all(dot["said"].endswith("does not fit") for dot in dots)
+    assert spec["title"]["text"] == "None of them holds it in its memory"
+
+
+def test_more_than_a_screen_is_refused():
+    several = predict_several(["alexnet"], gpus=["k40m"], batch_sizes=range(1, ROWS_AT_MOST + 2), memory=False)
+    with pytest.raises(BadValue, match="61: name fewer"):
+        devices_chart(several)

@@ -1,0 +1,99 @@
+"""Layer counts to look at: one network as its modules or its largest layers, several beside each other."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.architectures import Network
+from paleo_lite.errors import BadValue
+from paleo_lite.reporting.networks import counts_beside_page, counts_page
+
+PTHFLOPS = {
+    "vgg16": (15_516_752_872, "98.99%"),
+    "vgg19": (19_682_464_744, "99.19%"),
+    "resnet50": (4_143_375_336, "98.64%"),
+    "googlenet": (1_516_015_624, "98.77%"),
+}
+"""Totals that pthflops prints, and the share of its rows of convolutions, of a course on PALEO (2022)."""
+
+
+def test_the_convolutions_of_four_networks():
+    beside = pl.layers(list(PTHFLOPS), convention="pthflops")
+    page = counts_beside_page(beside)
+    share = page.tables[0].columns[-1]
+    shown = {row["network"]: (row["count"], share.text(row)) for row in page.tables[0].rows}
+    assert shown == PTHFLOPS
+    assert [each["network"] for each in beside.to_dict()["networks"]] == list(PTHFLOPS)
+    assert len(beside.to_dict()["networks"][0]["layers"]) == len(pl.layers("vgg16").reported)
+    assert "98.64%" in page.markdown()
+
+
+def test_multiply_accumulates_stand_in_one_column():
+    """By hand: 16 convolutions of VGG19 take 19,508,428,800 of 19,632,062,464."""
+    page = counts_beside_page(pl.layers(("vgg19",), convention="macs"))
+    assert [column.title for column in page.tables[0].columns].count("MAC") == 1
+    row = page.tables[0].rows[0]
+    assert (row["count"], row["convolution_count"]) == (19_632_062_464, 19_508_428_800)
+    assert row["macs"] == row["count"]  # CSV has both all the same
+    alone = counts_page(pl.layers("vgg19", convention="macs"))
+    assert [column.title for column in alone.tables[0].columns].count("MAC") == 1
+
+
+def test_a_list_names_one_network_at_least():
+    with pytest.raises(BadValue, match="one network at least"):
+        pl.layers([])
+    pandas = pytest.importorskip("pandas")
+    assert isinstance(pl.layers(["alexnet"]).to_frame(), pandas.DataFrame)
+    assert repr(pl.layers(["alexnet"])).startswith("CountsBeside(LayerCounts(network='alexnet'")
+
+
+def written(page):
+    out = io.StringIO()
+    page.write_csv(out)
+    return list(csv.DictReader(io.StringIO(out.getvalue())))
+
+
+def test_modules_are_shown_and_csv_has_every_layer():
+    counts = pl.layers("resnet50")
+    page = counts_page(counts)
+    assert page.tables[0].title == "Modules, 2 levels (--depth shows more)"
+    names = [row["name"] for row in page.tables[0].rows]
+    assert names[names.index("layer1") + 1] == "  layer1.0"
+    assert page.tables[0].rows[names.index("layer1")]["kind"] == "32 layers"  # 3 blocks of 10, and a shortcut of 2
+    assert len(written(page)) == len(counts.reported) == 175
+    assert counts_page(counts, depth=9).tables[0].title == "Layers (shapes of one sample)"
+
+
+def test_the_largest_layers():
+    """VGG16's first linear layer holds 25,088 x 4,096 weights; 3x3 layers of equal channels and size the most work."""
+    page = counts_page(pl.layers("vgg16", convention="macs"), top=3)
+    assert page.tables[0].title == "Largest layers, 3 of 40 (shapes of one sample)"
+    assert {row["count"] for row in page.tables[0].rows} == {64 * 64 * 9 * 224 * 224}
+    assert page.tables[0].columns[-1].text(page.tables[0].rows[0]) == "11.96%"  # of 15,470,264,320
+    assert len(written(page)) == 40
+
+
+def test_trainable_and_frozen_parameters():
+    alexnet = pl.layers("alexnet").network
+    first, *rest = alexnet.layers
+    frozen = first._replace(attributes={**first.attributes, "frozen": True})  # 64 x 3 x 11 x 11 weights, 64 biases
+    network = Network("half", alexnet.inputs, (frozen, *rest), alexnet.parameters + 5)
+    assert dict(counts_page(pl.layers(network)).facts)["parameters"] == (
+        "61,077,544 trainable, 23,296 frozen, 5 that no layer uses"
+    )
+    assert pl.layers(network).to_dict()["frozen_parameters"] == 23_296
+    page = counts_beside_page(pl.layers([network, "alexnet"]))
+    assert [row["frozen_parameters"] for row in page.tables[0].rows] == [23_296, 0]
+    assert "frozen" in [column.title for column in page.tables[0].columns]
+
+
+def test_a_network_of_nothing_has_no_shares():
+    counts = pl.layers(Network("nothing", ((1, 3),), (), 0))
+    assert counts.convolution_share is None
+    assert counts_page(counts).tables[0].rows == []
+    json.dumps(counts.to_dict(), allow_nan=False)

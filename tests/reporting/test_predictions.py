@@ -1,0 +1,34 @@
+"""`--explain` names the peak that it divides by; that its numbers multiply out is asked in test_metamorphic.py."""
+
+from __future__ import annotations
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.calibration.choose import why_not_pooled
+from paleo_lite.machines import list_devices
+from paleo_lite.reporting.predictions import explain_layer
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "named"),
+    [
+        ("gtx1080ti", "fp16", "fp32 vector"),
+        ("a100-sxm-80gb", "fp64", "fp64 vector"),
+        ("v100-sxm2", "fp16", "fp16 tensor"),
+    ],
+)
+def test_the_peak_that_is_named_is_the_one_that_is_used(gpu: str, precision: str, named: str) -> None:
+    prediction = pl.predict("resnet18", gpu=gpu, precision=precision)
+    peak = f"{prediction.peak.peak.precision} {prediction.peak.peak.unit}"
+    assert peak == named and f"({named})" in dict(explain_layer(prediction, "conv1").facts)["inference: compute"]
+    assert prediction.to_dict()["peak_flops"] == prediction.peak.per_s
+
+
+@pytest.mark.slow
+def test_no_forecast_beats_the_peak_of_slow_fp16_units() -> None:
+    """A GTX 1080 Ti computes fp16 networks in fp32: the bound counts that, too."""
+    for device in list_devices([]):
+        if device.vendor == "NVIDIA" and not why_not_pooled(device) and "fp16" in device.precisions:
+            bound = pl.predict("vit_b_16", gpu=device, precision="fp16", batch_size=64, time_model="peak")
+            assert bound.time_s < pl.predict("vit_b_16", gpu=device, precision="fp16", batch_size=64).time_s

@@ -1,0 +1,110 @@
+"""Bars beside shares, and outputs that lack letters."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import paleo_lite as pl
+from paleo_lite.reporting.document import BAR, Column, Table, bar_of
+from paleo_lite.reporting.predictions import prediction_page
+from paleo_lite.reporting.terminal import fold, show_document, table_lines
+
+SHARES = Table(
+    "",
+    [
+        Column("what", "what", left=True),
+        Column("share", "share", lambda value: f"{value:.1%}", bar=True),
+        Column("next", "next", left=True),
+    ],
+    [{"what": "much", "share": 0.5, "next": "a"}, {"what": "little", "share": 0.03, "next": "b"}],
+)
+
+
+@pytest.mark.parametrize(
+    ("share", "bar"),
+    [(0.0, ""), (1.0, "█" * 10), (0.5, "█" * 5), (0.55, "█" * 5 + "▌"), (0.0125, "▏"), (0.006, ""), (1.7, "█" * 10)],
+)
+def test_a_bar_is_as_long_as_its_share(share, bar):
+    assert bar_of(share) == bar
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_a_larger_share_has_no_shorter_bar(first, second):
+    low, high = sorted([first, second])
+    assert len(bar_of(low)) <= len(bar_of(high)) <= BAR
+
+
+def test_bars_are_shown_where_there_is_room_and_move_nothing():
+    wide, narrow = table_lines(SHARES, 40), table_lines(SHARES, 29)
+    assert wide[2] == "much    50.0%  █████       a"
+    assert wide[3] == "little   3.0%  ▎           b"
+    assert narrow[2:] == ["much    50.0%  a", "little   3.0%  b"]
+    assert max(map(len, table_lines(SHARES, 30))) <= 30
+
+
+@pytest.mark.parametrize("style", ["markdown", "csv"])
+def test_only_a_terminal_has_bars(style):
+    out = io.StringIO()
+    show_document(prediction_page(pl.predict("alexnet", gpu="k80")), style, out)
+    assert "█" not in out.getvalue()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+@pytest.mark.parametrize("style", ["table", "markdown"])
+def test_every_encoding_can_be_written(monkeypatch, encoding, style):
+    monkeypatch.setenv("COLUMNS", "100")
+    page = prediction_page(pl.predict("alexnet", gpu="k80"))
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding)
+    show_document(page, style, out)
+    out.flush()
+    text = raw.getvalue().decode(encoding)
+    reference = io.StringIO()
+    show_document(page, style, reference)
+    if encoding == "utf-8":
+        assert text == reference.getvalue()
+    else:
+        assert "?" not in text and ("#" in text or style == "markdown")
+        assert ("µs" in text) == ("µs" in reference.getvalue() and encoding != "ascii")
+        assert len(text.splitlines()) == len(reference.getvalue().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "lines"),
+    [
+        ("adaptive_avg_pool", 16, ["adaptive_avg_", "pool"]),
+        ("  pytorch-gpu-benchmark of 2021", 22, ["  pytorch-gpu-", "benchmark of 2021"]),
+        ("unbreakable words stay", 8, ["unbreakable", "words", "stay"]),
+        ("a.b/c", 80, ["a.b/c"]),
+    ],
+)
+def test_words_are_broken_at_their_joints_only(text, width, lines):
+    assert fold(text, width) == lines
+
+
+class Screen(io.StringIO):
+    """An output that says it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
+def test_no_word_is_broken_at_any_width(width, monkeypatch):
+    """Nor title and notes, which a terminal would break in the middle of a word."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    page = prediction_page(pl.predict("alexnet", gpu="k80", precision="fp64"), 10, False)
+    screen = Screen()
+    show_document(page, "table", screen)
+    shown = screen.getvalue()
+    pieces = {piece for line in shown.splitlines() for piece in re.split(r"[\s_/.,:-]+", line)}
+    words = re.split(r"[\s_/.,:-]+", " ".join([page.title, *page.notes, *(row["kind"] for row in page.tables[0].rows)]))
+    assert set(words) <= pieces
+    title, notes = shown.partition("\n  ")[0].splitlines(), shown.partition("\nnote: ")[2].splitlines()
+    assert max(map(len, [*title, *notes])) <= width

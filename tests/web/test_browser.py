@@ -1,0 +1,345 @@
+"""The page in a real headless Chromium: its controls, its addresses, its widths, and that it talks to nobody else.
+
+Tests: web/app.py, web/serve.py.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from click.testing import CliRunner
+
+import paleo_lite as pl
+from paleo_lite.api.serving import ADDRESS, free_port
+from paleo_lite.cli import main
+from paleo_lite.files import shipped
+from paleo_lite.units import format_si
+
+pytestmark = pytest.mark.slow
+
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+CHART = "[data-testid=stVegaLiteChart] .marks"
+DROPPED = '[data-testid=stMain] input[type="file"]'
+READY = '[data-testid="stApp"][data-test-script-state="notRunning"]'
+PATIENCE_MS = 240_000
+"""How long a state of the page is waited for: a limit for what never comes, on the busiest machine."""
+POLLING_MS = 100
+"""How often; without a number the browser would draw for it as often as it can."""
+expect = pytest.importorskip(
+    "playwright.sync_api", reason="not tested in a browser: playwright is not installed"
+).expect
+expect.set_options(timeout=PATIENCE_MS)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """The address of a running page."""
+    pytest.importorskip("streamlit", reason="the page needs streamlit: pip install 'paleo-lite[ui]'")
+    port = free_port(None)
+    command = [sys.executable, "-m", "paleo_lite", "ui", "--port", str(port), "--no-browser"]
+    log = tmp_path_factory.mktemp("server") / "log"
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process:
+        try:
+            wait_for(f"http://{ADDRESS}:{port}/_stcore/health", process, log)
+            yield f"http://{ADDRESS}:{port}/"
+        finally:
+            process.terminate()
+            process.wait()
+    assert "a defect" not in log.read_text()
+
+
+def wait_for(address, process, log):
+    while process.poll() is None:
+        try:
+            with urllib.request.urlopen(address, timeout=2):
+                return
+        except OSError:
+            time.sleep(0.1)
+    pytest.fail(f"the page did not start: {log.read_text()}")
+
+
+@pytest.fixture(scope="module")
+def visitor(browser):
+    """Somebody whose browser has Streamlit's scripts already, from the second page on."""
+    return browser.new_context(viewport=DESKTOP, accept_downloads=True)
+
+
+@pytest.fixture
+def visit(visitor, server):
+    """Open an address; afterwards no page has complained or talked to anybody but this computer."""
+    heard, pages = [], []
+
+    def open_page(query="", scheme="light"):
+        page = visitor.new_page()
+        pages.append(page)
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("console", lambda message: message.type == "error" and heard.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: heard.append(f"error: {error}"))
+        page.on("request", lambda request: foreign(request.url) and heard.append(f"request: {request.url}"))
+        page.on("websocket", lambda opened: foreign(opened.url) and heard.append(f"websocket: {opened.url}"))
+        page.goto(server + query)
+        page.wait_for_selector(READY)
+        return page
+
+    def foreign(url):
+        parts = urlsplit(url)
+        return parts.scheme not in ("data", "blob") and parts.hostname != ADDRESS
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert heard == []
+
+
+def asked(page):
+    return parse_qs(urlsplit(page.url).query, keep_blank_values=True)
+
+
+def until(page, name, *values):
+    page.wait_for_function(
+        "([name, values]) => JSON.stringify(new URLSearchParams(location.search).getAll(name)) === values",
+        arg=[name, json.dumps([str(value) for value in values], separators=(",", ":"))],
+        polling=POLLING_MS,
+    )
+    page.wait_for_selector(READY)
+
+
+def choose(page, label, text, listed=True):
+    """Pick from a list as one does with a keyboard: type, Enter; what is not listed is taken as it was typed."""
+    box = page.get_by_role("combobox", name=label, exact=True)
+    box.fill(text)
+    expect(box).to_have_value(text)
+    take_option(page, text) if listed else page.keyboard.press("Enter")
+
+
+def take_option(page, text):
+    """Enter, once the list shows what was typed."""
+    page.get_by_role("option").filter(has_text=text).first.wait_for()
+    page.keyboard.press("Enter")
+
+
+def expect_times(page, *gpus, **ask):
+    """Wait until the page is at rest and shows these times, one for each device."""
+    ask = {"network": "resnet50", "batch_size": 32, **ask}
+    times = [format_si(pl.predict(gpu=gpu, **ask).time_s, "s") for gpu in gpus or ("v100-sxm2",)]
+    expect(page.get_by_test_id("stMetricValue")).to_have_text(times)
+    page.wait_for_selector(READY)
+
+
+def test_the_main_controls_change_the_answer(visit):
+    page = visit()
+    expect_times(page)
+    ask = {}
+    for label, text, name, value, argument in (
+        ("Precision", "fp16", "precision", "fp16", {"precision": "fp16"}),
+        ("Network", "alexnet", "network", "alexnet", {"network": "alexnet"}),
+        ("Phase", "training", "phase", "training", {"phase": "training"}),
+    ):
+        choose(page, label, text)
+        until(page, name, value)
+        ask |= argument
+        expect_times(page, **ask)
+    page.get_by_role("spinbutton", name="Batch size").fill("64")
+    page.keyboard.press("Enter")
+    until(page, "batch", 64)
+    expect_times(page, **ask, batch_size=64)
+    choose(page, "Devices", "Tesla T4")
+    until(page, "gpu", "v100-sxm2", "t4")
+    expect_times(page, "v100-sxm2", "t4", **ask, batch_size=64)
+    page.locator(CHART).nth(4).wait_for()
+
+
+def test_many_devices_follow_link_and_workers(visit):
+    page = visit("?view=scaling&batch=32&workers=1,8&images=1.28M")
+    table = page.get_by_test_id("stTable").first
+
+    def expect(**more):
+        rows = pl.scale(
+            "resnet50", **{"gpu": "v100-sxm2", "link": "infiniband-edr", "workers": [1, 8], "batch_size": 32,
+                           "images": "1.28M", **more}
+        )  # fmt: skip
+        for row in rows:
+            table.get_by_text(
+                format_si(row.time_s, "s", 3).replace(" ", "\N{NO-BREAK SPACE}"), exact=True
+            ).first.wait_for()
+            table.get_by_text(f"{row.cost:,.4g}", exact=True).first.wait_for()
+
+    expect()
+    choose(page, "Link", "0.1 GB/s", listed=False)
+    until(page, "link", "0.1 GB/s")
+    expect(link="0.1 GB/s")
+    workers = page.get_by_role("textbox", name="Workers")
+    workers.fill("1,16")
+    workers.press("Enter")
+    until(page, "workers", "1,16")
+    expect(link="0.1 GB/s", workers=[1, 16])
+    workers.fill("none")
+    workers.press("Enter")
+    page.get_by_test_id("stAlert").get_by_text("workers 'none'").wait_for()
+
+
+def test_an_address_is_a_view_and_back_goes_back(visit):
+    page = visit("?network=alexnet&gpu=t4&gpu=k80-die&batch=8&model=roofline&shown=k80-die")
+    asked_first = {"network": "alexnet", "batch_size": 8, "time_model": "roofline"}
+    expect_times(page, "t4", "k80-die", **asked_first)
+    expect(page.get_by_role("combobox", name="Network")).to_have_value("alexnet")
+    choose(page, "Network", "vgg16")
+    until(page, "network", "vgg16")
+    page.get_by_role("radio", name="Batch sizes").check(force=True)
+    until(page, "view", "batches")
+    other = visit(page.url.partition("/?")[2] and "?" + urlsplit(page.url).query)
+    expect(other.get_by_role("radio", name="Batch sizes")).to_be_checked()
+    assert asked(other)["gpu"] == ["t4", "k80-die"]
+    page.go_back()
+    until(page, "view", "time")
+    expect(page.get_by_role("radio", name="Batch sizes")).not_to_be_checked()  # the page has followed its address
+    expect_times(page, "t4", "k80-die", **{**asked_first, "network": "vgg16"})
+    page.go_back()
+    until(page, "network", "alexnet")
+    expect_times(page, "t4", "k80-die", **asked_first)
+
+
+def test_a_bad_address_is_told_in_sentences(visit):
+    page = visit("?network=resnet5&batch=0&colour=red")
+    for sentence in ("did you mean resnet50", "it must be a whole number from 1 to", "no control is called 'colour'"):
+        page.get_by_test_id("stAlert").get_by_text(sentence).wait_for()
+    expect_times(page)
+    expect(page.get_by_text("Traceback")).to_have_count(0)
+
+
+def test_a_profile_is_dropped_in(visit, tmp_path, trace_profile, pyprof_profile):
+    page = visit("?view=profile&gpu=k40m")
+    for name, content, sentence in (
+        ("run.json", trace_profile, "run.json on Tesla K40m: 3 kernels, 3 calls, 100 µs"),
+        ("run.parquet", pyprof_profile, "run.parquet on Tesla K40m: 3 kernels, 3 calls, 6 ms"),
+    ):
+        path = tmp_path / name
+        path.write_bytes(content)
+        page.locator(DROPPED).set_input_files(path)
+        page.get_by_text(sentence).wait_for()
+    page.get_by_test_id("stTable").get_by_text("3 ms").first.wait_for()
+    path = tmp_path / "notes.txt"
+    path.write_text("hello")
+    page.locator(DROPPED).set_input_files(path)
+    page.get_by_test_id("stAlert").get_by_text("notes.txt: not a profile that paleo-lite reads").wait_for()
+
+
+def test_a_bad_file_of_ones_own_is_told_in_a_sentence(visit, tmp_path):
+    page = visit("?gpu=t4")
+    expect_times(page, "t4")
+    bad = tmp_path / "bad.prototxt"
+    bad.write_text("layer {")
+    page.get_by_text("Your own files").click()
+    page.locator('[data-testid=stSidebar] input[type="file"]').set_input_files(bad)
+    page.get_by_test_id("stAlert").get_by_text("bad.prototxt: line 1").wait_for()
+    good = tmp_path / "mine.json"
+    good.write_bytes((shipped("models") / "alexnet.json").read_bytes())
+    page.locator('[data-testid=stSidebar] input[type="file"]').set_input_files(good)
+    until(page, "network", "mine.json")  # who brings a file asks about it
+
+
+def test_the_table_is_downloaded_as_the_command_prints_it(visit):
+    page = visit("?network=alexnet&batch=4")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download the table").click()
+    with Path(download.value.path()).open(newline="") as file:
+        ours = list(csv.reader(file))
+    words = ["predict", "alexnet", "--gpu", "v100-sxm2", "--batch-size", "4", "--format", "csv"]
+    assert ours == list(csv.reader(io.StringIO(CliRunner().invoke(main, words).stdout)))
+    assert download.value.suggested_filename == "alexnet-v100-sxm2-layers.csv"
+
+
+FITS = """() => [document.documentElement, document.querySelector("[data-testid=stMain]")]
+    .every(element => element.scrollWidth <= element.clientWidth)"""
+TABLES_SCROLL = """width => {
+    const tables = [...document.querySelectorAll('[data-testid=stTable]')];
+    return tables.length && tables.every(table => table.clientWidth <= width
+        && [...table.querySelectorAll('div')].some(part => getComputedStyle(part).overflowX === 'auto'));
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_the_screen(visit, tmp_path, scheme):
+    from PIL import Image
+
+    page = visit("?gpu=v100-sxm2&gpu=k80-die&phase=training", scheme)
+    page.locator(CHART).nth(3).wait_for()
+    page.get_by_text("The same in a terminal").wait_for()
+    for name, size in (("desktop", DESKTOP), ("phone", PHONE)):
+        page.set_viewport_size(size)
+        page.wait_for_function(  # charts are drawn anew
+            "width => [...document.querySelectorAll('.marks')].every(chart => chart.clientWidth <= width)",
+            arg=size["width"],
+            polling=POLLING_MS,
+        )
+        page.wait_for_function(FITS, polling=POLLING_MS)
+        cards = "([a, b], beside) => (a.getBoundingClientRect().y === b.getBoundingClientRect().y) === beside"
+        page.wait_for_function(
+            f"beside => ({cards})(document.querySelectorAll('[data-testid=stMetric]'), beside)", arg=name == "desktop"
+        )
+        page.wait_for_function(TABLES_SCROLL, arg=size["width"])
+        picture = tmp_path / f"{name}-{scheme}.png"
+        page.screenshot(path=picture)
+        with Image.open(picture) as image:
+            assert image.size == (size["width"], size["height"])
+            corner = sum(image.convert("RGB").getpixel((size["width"] - 3, size["height"] - 3))) / 3
+        assert (corner > 200) == (scheme == "light")
+
+
+def test_a_keyboard_is_enough(visit):
+    page = visit()
+    reached = []
+    for _ in range(120):  # twice around: a page that draws itself anew may take the focus back to its top
+        page.keyboard.press("Tab")
+        reached.append(
+            page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.type")
+        )
+        if reached[-1] == "Precision" and reached.count("Precision") == 1:
+            page.keyboard.type("fp64")
+            take_option(page, "fp64")
+            until(page, "precision", "fp64")
+            expect_times(page, precision="fp64")
+        if reached[-1] == "radio":
+            page.keyboard.press("ArrowRight")
+            until(page, "view", "batches")
+            break
+    for label in ("Network", "Devices", "Precision", "Batch size", "Phase", "Time model", "Calibration", "radio"):
+        assert label in reached
+
+
+def test_only_its_own_origin_is_let_in(server):
+    """The handshake of RFC 6455, as a browser makes it for pages of other ports and hosts; a foreign one is refused
+    at once: nobody is asked for other names of this computer."""
+    place = urlsplit(server)
+
+    def status(origin):
+        with socket.create_connection((place.hostname, place.port), timeout=PATIENCE_MS / 1e3) as connection:
+            asked = {
+                "Host": place.netloc, "Upgrade": "websocket", "Connection": "Upgrade", "Origin": origin,
+                "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version": "13",
+            }  # fmt: skip
+            lines = ["GET /_stcore/stream HTTP/1.1", *(f"{name}: {value}" for name, value in asked.items())]
+            connection.sendall("\r\n".join([*lines, "", ""]).encode())
+            return int(connection.recv(64).split()[1])
+
+    assert status(f"http://{place.netloc}") == 101
+    for origin in (f"http://127.0.0.1:{place.port + 1}", f"http://localhost:{place.port}", "http://example.org"):
+        assert status(origin) == 403, origin
+
+
+def test_only_its_own_address_is_served(server):
+    """A server of all addresses would answer at every one of 127.0.0.0/8, as at those that others know."""
+    with socket.socket() as probe:
+        probe.settimeout(2)
+        assert probe.connect_ex(("127.0.0.2", urlsplit(server).port)) != 0

@@ -1,0 +1,90 @@
+"""Files of one's own on the page: what each is follows from its name and content, and a bad one is a sentence.
+
+Tests: web/answers.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("streamlit")
+pytest.importorskip("altair")
+
+from streamlit.testing.v1 import AppTest
+
+import paleo_lite as pl
+from paleo_lite.files import shipped
+from paleo_lite.units import format_si
+from paleo_lite.web import answers as own_module
+from paleo_lite.web.answers import FILES_AT_MOST, read_own
+
+PROTOTXT = b"""name: "small"
+input: "data"
+input_shape { dim: 1 dim: 3 dim: 32 dim: 32 }
+layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1"
+  convolution_param { num_output: 16 kernel_size: 3 pad: 1 } }
+"""
+
+
+def bytes_of(folder, name):
+    return (shipped(folder) / name).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def files():
+    return [
+        ("small.prototxt", PROTOTXT),
+        ("descriptor.json", bytes_of("models", "alexnet.json")),
+        ("mine.toml", bytes_of("hardware", "t4.toml").replace(b"Tesla T4", b"Mine")),
+        ("ours.toml", bytes_of("calibrations", "t4-fp32.toml")),
+    ]
+
+
+def test_each_file_is_offered_where_it_belongs(files):
+    own = read_own(files)
+    assert (own.names("network"), own.names("gpu"), own.names("calibration"), own.wrong) == (
+        ["small.prototxt", "descriptor.json"], ["mine"], ["ours.toml"], ()
+    )  # fmt: skip
+    assert sum(layer.kind == "conv2d" for layer in own.network["small.prototxt"][0].layers) == 1
+    assert own.gpu["mine"][0].name == "Mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("bad.prototxt", b"layer {", "bad.prototxt: line 1"),
+        ("bad.json", b"[1", "bad.json: "),
+        ("bad.toml", b"name = 3", "bad.toml: "),
+        ("t4.toml", bytes_of("hardware", "t4.toml"), "'t4' is taken by another device"),
+        ("cut.toml", b'device = "t4"\nformat = 1', "cut.toml: "),
+        ("../../notes.txt", b"hello", "notes.txt: a file of one's own ends in"),
+        ("bad.onnx", b"hello", "bad.onnx: "),
+    ],
+)
+def test_a_bad_file_is_a_sentence(name, content, sentence):
+    (said,) = read_own([(name, content)]).wrong
+    assert sentence in said and "/tmp" not in said and "\n" not in said
+
+
+def test_a_crowd_of_files_is_cut():
+    assert "the first 12 are read" in read_own([("a.json", b"{")] * (FILES_AT_MOST + 1)).wrong[0]
+
+
+@pytest.mark.slow
+def test_the_page_answers_for_ones_own_network_device_and_calibration(files, tmp_path):
+    page = AppTest.from_file(str(Path(own_module.__file__).parent / "app.py"), default_timeout=60)
+    page.session_state["own files"], page.session_state["own files read"] = read_own(files), []
+    page.query_params["network"], page.query_params["gpu"] = "descriptor.json", "mine"
+    page.run()
+    assert not page.exception and not page.warning
+    (tmp_path / "mine.toml").write_bytes(files[2][1])
+    asked = pl.predict("alexnet", gpu="mine", batch_size=32, hardware_files=[tmp_path / "mine.toml"])
+    assert [metric.value for metric in page.metric] == [format_si(asked.time_s, "s")]
+    assert "--hardware-file mine.toml" in page.code[0].value
+    page.query_params["gpu"] = "t4"
+    page.query_params["calibration"] = "ours.toml"
+    page.run()
+    (calibration,) = [box for box in page.selectbox if box.label == "Calibration"]
+    assert calibration.value == "ours.toml" and calibration.options == ["the device's own", "ours.toml", "t4-fp32"]

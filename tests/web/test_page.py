@@ -1,0 +1,337 @@
+"""The page without a browser: every control changes what it says it changes, and what is shown is what the API says.
+
+Tests: web/controls.py, web/views.py.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("streamlit")
+pytest.importorskip("altair")
+
+from streamlit.testing.v1 import AppTest
+
+import paleo_lite as pl
+from measured import DATA
+from paleo_lite.distributed.job import Settings
+from paleo_lite.units import format_si
+from paleo_lite.web import view as view_module
+from paleo_lite.web.controls import KEY
+from paleo_lite.web.view import View
+
+pytestmark = pytest.mark.slow
+
+APP = Path(view_module.__file__).parent / "app.py"
+
+
+def opened(**query):
+    page = AppTest.from_file(str(APP), default_timeout=60)
+    for name, value in query.items():
+        page.query_params[name] = value
+    return page.run()
+
+
+def address(page, name):
+    """Streamlit's own test gives one value as a text or as a list, by its version."""
+    value = page.query_params[name]
+    return list(value) if isinstance(value, list) else [value]
+
+
+def unescaped(text):
+    return text.replace("\\", "")
+
+
+def set_control(page, name, value):
+    found = [
+        widget
+        for kind in (page.selectbox, page.multiselect, page.number_input, page.text_input, page.radio)
+        for widget in kind
+        if widget.key == KEY + name
+    ]
+    assert len(found) == 1
+    found[0].set_value(value).run()
+    assert not page.exception
+    return page
+
+
+def times(page):
+    return [metric.value for metric in page.metric]
+
+
+BASE = {"gpu": "v100-sxm2", "precision": "fp32", "batch_size": 32, "phase": "inference"}
+
+
+def test_every_control_of_one_device_changes_the_answer():
+    """One after the other, each beside what was set before."""
+    page, asked, seen = opened(), {"network": "resnet50", **BASE}, []
+    for control, value, ask in (
+        ("network", "alexnet", {"network": "alexnet"}),
+        ("gpu", ["t4"], {"gpu": "t4"}),
+        ("precision", "fp16", {"precision": "fp16"}),
+        ("batch", 64, {"batch_size": 64}),
+        ("phase", "training", {"phase": "training"}),
+        ("model", "roofline", {"time_model": "roofline"}),
+        ("model", "peak", {"time_model": "peak"}),
+        ("model", "ppp", {"time_model": None, "ppp": 0.5}),
+    ):
+        seen.append(times(page))
+        set_control(page, control, value)
+        asked |= ask
+        assert times(page) == [format_si(pl.predict(**asked).time_s, "s")] != seen[-1], control
+        assert not page.error
+        assert address(page, control) == ([str(value)] if not isinstance(value, list) else value)
+
+
+def test_a_language_model_is_asked_for_its_tokens_and_no_other_network():
+    page = opened(network="gpt2", gpu=["t4"], precision="fp16", batch=8)
+    asked = {"gpu": "t4", "precision": "fp16", "batch_size": 8, "phase": "decode"}
+    set_control(page, "phase", "decode")
+    set_control(page, "tokens", 100)
+    assert times(page) == [format_si(pl.predict("gpt2", context=100, **asked).time_s, "s")] and not page.error
+    set_control(page, "view", "scaling")
+    set_control(page, "workers", "2")
+    set_control(page, "link", "pcie3-x16")
+    (row,) = pl.scale("gpt2", workers=2, link="pcie3-x16", context=100, scaling="weak", **asked)
+    assert table_of(page)["token"][0] == pytest.approx(row.time_s) and not page.error
+    set_control(page, "view", "time")
+    set_control(page, "network", "alexnet")
+    assert "tokens" not in {widget.key.removeprefix(KEY) for widget in page.number_input}
+    assert address(page, "tokens") in ([], ["0"])
+
+
+def test_half_the_ppp_is_twice_the_time():
+    """PALEO's model: (FLOPs / peak + bytes / bandwidth) / PPP."""
+    page = set_control(opened(), "model", "ppp")
+    at_half = pl.predict("resnet50", **BASE, ppp=1.0).time_s / 0.5
+    assert times(page) == [format_si(at_half, "s")]
+    set_control(page, "ppp", 0.25)
+    assert times(page) == [format_si(2 * at_half, "s")]
+
+
+def test_what_does_not_apply_is_not_offered():
+    def drawn():
+        kinds = page.number_input, page.selectbox, page.text_input
+        return {widget.key.removeprefix(KEY): widget.disabled for kind in kinds for widget in kind}
+
+    page = opened()
+    assert not {"ppp", "workers", "link"} & set(drawn()) and not any(drawn().values())
+    set_control(page, "model", "ppp")
+    assert [name for name, disabled in drawn().items() if disabled] == ["calibration"] and "ppp" in drawn()
+    set_control(page, "view", "scaling")
+    assert {"workers", "link", "price"} <= set(drawn())
+
+
+def test_a_calibration_is_offered_and_used_for_its_own_device_alone():
+    page = set_control(opened(gpu=["v100-sxm2", "k40m"]), "calibration", "v100-sxm2-fp32")
+    (box,) = [box for box in page.selectbox if box.key == KEY + "calibration"]
+    assert box.options == ["the device's own", "k40m-fp32", "v100-sxm2-fp32"]
+    named = pl.predict("resnet50", calibration="v100-sxm2-fp32", **BASE)
+    other = pl.predict("resnet50", **{**BASE, "gpu": "k40m"})
+    assert times(page) == [format_si(each.time_s, "s") for each in (named, other)]
+    set_control(page, "gpu", ["k40m"])
+    assert address(page, "gpu") == ["k40m"] and "calibration" not in page.query_params
+
+
+def table_of(page, number=0):
+    return page.table[number].value
+
+
+SCALED = {"workers": [1, 2, 4, 8, 16, 32], "link": "infiniband-edr", "batch_size": 32, "gpu": "v100-sxm2"}
+
+
+def test_every_control_of_many_devices_changes_the_answer():
+    """One after the other, each beside what was set before."""
+    page, asked = opened(view="scaling", workers="1,2,4,...,32"), {"network": "resnet50", **SCALED}
+    for control, value, ask in (
+        ("workers", "1,2,4", {"workers": [1, 2, 4]}),
+        ("link", "ethernet-10", {"link": "ethernet-10"}),
+        ("scaling", "strong", {"scaling": "strong"}),
+        ("collective", "one-to-all", {"settings": Settings(collective="one-to-all")}),
+        ("batch", 16, {"batch_size": 16}),
+        ("gpu", ["t4"], {"gpu": "t4"}),
+        ("network", "vgg16", {"network": "vgg16"}),
+        ("collective", "", {"settings": Settings()}),
+        ("strategy", "zero-3", {"strategy": "zero-3"}),
+    ):
+        before = list(table_of(page)["step"])
+        set_control(page, control, value)
+        asked |= ask
+        rows = pl.scale(**asked).rows
+        table = table_of(page)
+        assert list(table["workers"]) == [row.workers for row in rows], control
+        assert list(table["step"]) == pytest.approx([row.time_s for row in rows])
+        assert list(table["step"]) != before
+        intervals = [row.interval and pytest.approx(row.interval) for row in rows]
+        assert list(table["at 90%"]) == intervals
+        assert list(table["efficiency"]) == pytest.approx([row.efficiency for row in rows])
+
+
+def test_cost_is_hours_times_workers_times_price():
+    page = set_control(opened(view="scaling", workers="4"), "images", "1.28M")
+    first = table_of(page).iloc[0]
+    assert first["hours"] == pytest.approx(1.28e6 / first["samples per s"] / 3600)
+    assert first["USD"] == pytest.approx(first["hours"] * 4 * 3.06)  # V100 in p3.2xlarge, hardware/v100-sxm2.toml
+    set_control(page, "epochs", 10.0)
+    set_control(page, "price", "1 USD/h")
+    tenfold = table_of(page).iloc[0]
+    assert tenfold["USD"] == pytest.approx(10 * first["hours"] * 4 * 1.0)
+
+
+def test_devices_stand_side_by_side_and_one_that_cannot_says_why():
+    page = opened(gpu=["v100-sxm2", "k40m", "t4"], precision="fp16")
+    assert len(times(page)) == 2
+    assert "no fp16 peak" in unescaped(page.error[0].value)
+    table = table_of(page)
+    assert list(table["device"]) == ["v100-sxm2", "t4"]
+    expected = [
+        pl.predict("resnet50", **{**BASE, "gpu": gpu, "precision": "fp16"}).time_s for gpu in ("v100-sxm2", "t4")
+    ]
+    assert list(table["times as fast"]) == pytest.approx([1, expected[0] / expected[1]])
+    set_control(page, "shown", "t4")
+    assert any("on Tesla T4, fp16 inference" in unescaped(each.value) for each in page.markdown)
+    assert address(page, "shown") == ["t4"]
+
+
+def test_a_bound_is_called_one_beside_a_forecast():
+    page = opened(gpu=["t4", "xeon-8380"], precision="fp64")
+    said = [unescaped(each.value) for each in page.caption]
+    assert any("roofline model" in text and "a bound, not a forecast" in text for text in said)
+    assert any(text.startswith("- calibrated (") for text in said)
+
+
+def test_no_device_is_asked_for():
+    page = set_control(opened(), "gpu", [])
+    assert [each.value for each in page.info] == ["Choose a device."]
+    assert address(page, "gpu") == [""]
+
+
+def test_batch_sizes_end_where_memory_does():
+    page = opened(view="batches", gpu="gtx780ti", network="vgg19", phase="training")
+    frame = page.dataframe[0].value
+    largest = pl.predict("vgg19", gpu="gtx780ti", phase="training", fit_batch=True).batch_size
+    assert list(frame["batch"]) == [2**power for power in range(12) if 2**power <= largest]
+    assert not page.error
+
+
+def test_bad_text_in_a_field_is_a_sentence():
+    page = set_control(opened(view="scaling"), "workers", "4,2,...,1")
+    assert "workers '4,2,...,1'" in unescaped(page.error[0].value)
+    set_control(page, "workers", "2")
+    set_control(page, "images", "many")
+    assert "'many' is not a quantity" in unescaped(page.error[0].value)
+
+
+@pytest.mark.parametrize("view", view_module.VIEWS)
+def test_a_shared_address_restores_every_control(view):
+    asked = View(
+        view=view, network="alexnet", gpu=("t4", "k80-die"), precision="fp32", batch=8, phase="forward",
+        shown="k80-die", model="ppp", ppp=0.7, workers="1,2", link="25 GB/s", scaling="strong", strategy="zero-1",
+        collective="ring", images="1.28M", epochs=90.0, price="1 USD/h",
+    )  # fmt: skip
+    page = opened(**asked.to_query())
+    assert not page.exception and not page.warning and not page.error
+    state = page.session_state
+    drawn = {name for name in View.__struct_fields__ if view in ("time", "profile") or name != "shown"}
+    said = {name: state[KEY + name] for name in drawn}
+    assert said == {
+        name: (list(value) if isinstance(value := getattr(asked, name), tuple) else value) for name in drawn
+    }
+
+
+def test_a_bad_address_is_told_once_and_put_right():
+    page = opened(network="resnet5", batch="8")
+    assert "did you mean resnet50" in unescaped(page.warning[0].value)
+    assert address(page, "network") == ["resnet50"] and address(page, "batch") == ["8"]
+    assert not set_control(page, "batch", 16).warning
+
+
+def test_every_choice_can_be_drawn():
+    """No network or precision ends in anything but an answer or a sentence."""
+    page = opened()
+    for precision in ("fp64", "tf32", "int8"):
+        set_control(page, "precision", precision)
+        assert len(page.metric) + len(page.error) >= 1
+        assert "a defect" not in " ".join(each.value for each in page.error)
+
+
+def dropper(page):
+    return next(each for each in page.file_uploader if each.label.startswith("A profile"))
+
+
+def uploaded(page, name, content):
+    if not hasattr(AppTest, "file_uploader"):
+        pytest.skip("this version of Streamlit cannot upload files in a test")
+    dropper(page).set_value((name, content, "application/octet-stream")).run()
+    assert not page.exception
+    return page
+
+
+def kernels_of(page):
+    return next(table.value for table in page.dataframe if "kernel" in table.value)
+
+
+def test_a_profile_is_held_against_the_device(pyprof_profile):
+    page = uploaded(opened(view="profile", gpu="k40m"), "run.parquet", pyprof_profile)
+    frame = kernels_of(page).set_index("kernel")
+    assert frame["share of peak"]["cudnn::detail::implicit_convolve_sgemm"] == pytest.approx(0.5)
+    assert frame["share"]["cudnn::detail::dgrad_alg1_engine"] == pytest.approx(0.5)
+    assert any("without start times has no timeline" in unescaped(each.value) for each in page.info)
+    # It stays while another view is looked at.
+    set_control(page, "view", "time")
+    set_control(page, "view", "profile")
+    assert "cudnn::detail::implicit_convolve_sgemm" in set(kernels_of(page)["kernel"])
+    assert "up to 200 MB" in dropper(page).label
+
+
+def test_a_profile_that_is_taken_away_is_gone(pyprof_profile):
+    page = uploaded(opened(view="profile", gpu="k40m"), "run.parquet", pyprof_profile)
+    dropper(page).clear().run()
+    assert not page.exception and not page.dataframe
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("empty.csv", b"", "empty.csv: the file is empty"),
+        ("../../etc/passwd", b"root:x:0:0", "passwd: not a profile that paleo-lite reads"),
+        ("cut.json.gz", b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03broken", "cut.json.gz"),
+        ("x.parquet", b"PAR1 nothing PAR1", "x.parquet"),
+    ],
+)
+def test_a_file_that_is_no_profile_is_refused_in_a_sentence(name, content, sentence):
+    page = uploaded(opened(view="profile", gpu="k40m"), name, content)
+    (error,) = page.error
+    assert sentence in unescaped(error.value)
+    assert "/tmp" not in error.value and "a defect" not in error.value
+
+
+@pytest.mark.needs_data
+def test_real_profiles_are_shown(request):
+    folder = DATA / "profiles"
+    page = opened(view="profile", gpu="k40m")
+    for path in (
+        folder / "nvprof_gpu_trace_csv" / "matrixMul_trace.csv",
+        folder / "torch_chrome_trace" / "critical_path__alexnet__benchmark_result_2869224_1695835535_trace.json.gz",
+        folder / "ncu_csv" / "saxpy.csv",
+    ):
+        uploaded(page, path.name, path.read_bytes())
+        assert not page.error
+        assert len(kernels_of(page))
+
+
+def test_the_download_is_the_sheet():
+    import csv
+
+    from paleo_lite.reporting.predictions import prediction_page
+
+    out = io.StringIO()
+    prediction_page(pl.predict("resnet50", **BASE), None).write_csv(out)
+    rows = list(csv.DictReader(io.StringIO(out.getvalue())))
+    page = opened()
+    labels = [button.proto.label for button in page.get("download_button")]
+    assert labels == ["Download the table (CSV)"]
+    assert [row["name"] for row in rows] == [*page.dataframe[0].value["layer"], "overhead"]
